@@ -111,6 +111,9 @@ def test_a_watched_kernel_of_ours() -> None:
     assert (
         refused("check", "backward") == "backward is a kernel of attention_backward: say --operation attention_backward"
     )
+    assert refused("check", "backward", *words[:2], "--backend", "cuda") == (
+        "--operation attention_backward is watched on the emulator; got --backend cuda"
+    )
     assert refused("check", "flash", "--axes", "q=1") == "--axes is of an operation beside attention: say --operation"
     assert (
         refused("check", "backward", *words[:2], "--seqlen", "8") == "--operation attention_backward takes no --seqlen"

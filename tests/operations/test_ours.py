@@ -91,8 +91,8 @@ SMALL = {"heads": 2, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v
 @pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("kernel", ["backward_atomic", "backward", "backward_mma"])
 def test_nothing_is_found_in_a_right_kernel(kernel: str) -> None:
-    """In any order of blocks: parts of dQ that atomics add have any."""
-    for axes in (SMALL, {**SMALL, "kv_heads": 1, "queries": 70}):
+    """In any order of blocks: parts of dQ that atomics add have any, and three of them other bits in another."""
+    for axes in ({**SMALL, "keys": 100}, {**SMALL, "kv_heads": 1, "queries": 70}):
         given: dict[str, Any] = {"dtype": OF_OPERATIONS[kernel].dtypes[0], "numbers": {"causal": True}}
         found = check_operation(kernel, "attention_backward", axes=axes, **given, schedules=3)
         assert found.findings == () and found.passed and found.launches == 3 and found.blocks >= 6

@@ -71,6 +71,8 @@ def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> 
     from workbench.operations.call import check_operation as check
 
     _refuse_others(operation, options, {*CHECKED})
+    if options["backend"] != "emulator":
+        raise Refusal(f"--operation {operation} is watched on the emulator; got --backend {options['backend']}")
     cases = _cases(operation, {**dict.fromkeys((*TAKEN, "gradients")), **options, "backend": None})
     return [check(target, operation, **case, schedules=options["schedules"]) for case in cases]
 

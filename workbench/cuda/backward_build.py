@@ -1,11 +1,12 @@
 """The backward kernels as the host knows them: tiles, what a build binds capitals to, buffers, grids and contract."""
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from workbench.cuda import kernel
 from workbench.cuda.arrays import bits
 from workbench.cuda.device import CASTS, CONVERSIONS, LANES
 from workbench.cuda.kernel import Launch, padded
@@ -90,27 +91,12 @@ def largest_dim(inputs: Mapping[str, np.ndarray]) -> int:
     return dims
 
 
-class Tiled(Hashable, Protocol):
+class Tiled(kernel.Constants, Protocol):
     """Constants of a build whose blocks have a tile of keys or queries each."""
 
     @property
     def block(self) -> int:
         """Keys or queries of a block."""
-
-    @property
-    def head_dim(self) -> int:
-        """What a row has room for."""
-
-    @property
-    def threads(self) -> int:
-        """Threads in a block."""
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of a block."""
-
-    def names(self) -> dict[str, Any]:
-        """Capital name in the kernel's source -> its value."""
 
 
 def laid(
