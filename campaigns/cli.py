@@ -129,6 +129,20 @@ def merges(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) ->
 
 
 @commands.command()
+@click.option("--correct", type=click.IntRange(min=1), default=1000, help="Random cases of right kernels [1000]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
+@json_option
+def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Judge our backward kernels, right and with each fault; 1 where one is called wrong, or a fault elsewhere."""
+    from campaigns import backward as backward_campaign
+
+    results = measured(backward_campaign, as_json, correct, per_fault, seed, jobs)
+    sys.exit(BUG if backward_campaign.wrong(results) else 0)
+
+
+@commands.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
 @json_option
 def laws(jobs: int, as_json: bool) -> None:

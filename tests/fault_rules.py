@@ -6,12 +6,14 @@ from functools import cache
 
 from workbench import Case, Refusal
 from workbench.case.stages import ALGORITHMS, scaled
-from workbench.cuda.effect import effective
+from workbench.cuda.effect import effective, stands
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault, applied
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.cuda.plan import settle
 from workbench.cuda.quantised import QUANTISER
+from workbench.operations.every import OPERATIONS
+from workbench.operations.ours import case_for
 
 BASE = dict(seqlen_q=20, seqlen_k=40, head_dim=32)
 
@@ -22,6 +24,9 @@ def broken_rules(faults: Iterable[Fault]) -> list[str]:
 
 
 def _of_one(fault: Fault) -> Iterator[str]:
+    if fault.kernel in OF_OPERATIONS:
+        yield from _of_operation(fault)
+        return
     if fault.kernel not in KERNELS:
         yield f"there is no kernel {fault.kernel}"
         return
@@ -45,6 +50,29 @@ def _of_one(fault: Fault) -> Iterator[str]:
     if bool(fault.stages or fault.biased or fault.finding) == benign:
         yield "of a fault somebody must be able to see something, and of a benign change nobody"
     if not fault.summary or not (fault.source or benign):
+        yield "it has a summary and a source"
+
+
+def _of_operation(fault: Fault) -> Iterator[str]:
+    kernel = OF_OPERATIONS[fault.kernel]
+    operation = OPERATIONS[kernel.operation]
+    file = next(file for file in kernel.functions.values() if kernel.faults_of(file, [fault]))
+    try:
+        if tree(applied(file.read_text(), [fault], file.name)) == tree(file.read_text()):
+            yield "it changes comments alone"
+        case = case_for(kernel.name, operation, [fault.id], {}, None, "", 0, {})
+    except Refusal as refused:
+        yield str(refused)
+        return
+    work = kernel.work(case.inputs(), case.numbers, ())
+    functions = [one.function for one in work.launches if kernel.functions[one.function] == file]
+    if not any(stands(file, one, fault, work.constants) for one in functions):
+        yield "what it changes is not in what is built of the case that it needs"
+    if unknown := {*fault.stages} - {*kernel.stages, *operation.results}:
+        yield f"{kernel.name} has no stages {', '.join(sorted(unknown))}"
+    if not (fault.stages or fault.finding):
+        yield "of a fault somebody must be able to see something"
+    if not fault.summary or not fault.source:
         yield "it has a summary and a source"
 
 

@@ -16,7 +16,7 @@ CASE = Case(seqlen=8, head_dim=8, block_q=16, block_k=16)
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(plans, "SHARED", ())  # 15 s of compiling
-    runs._launcher.cache_clear()  # a build of this process may be made already
+    runs.launcher.cache_clear()  # a build of this process may be made already
     with recording(lambda: "tests/cuda/test_x.py") as found:
         run("flash", CASE, backend="emulator")
     ((build, row),) = found.items()

@@ -1,6 +1,7 @@
 """The rest of the catalogue: faults beyond those that the package has. Importing this adds them to `CATALOGUE`."""
 
 from campaigns.faults import (
+    backward,
     blocks,
     codes,
     flash_mma,
@@ -15,7 +16,7 @@ from campaigns.faults import (
 )
 from workbench.cuda.faults.catalogue import add
 
-#: in data-flow order, those of codes last
-FILES = (inputs, scores, softmax, results, flash_mma, split_mma, wgmma, codes, blocks, fp8, fp8_mma)
+#: in data-flow order, those of codes last, and of other operations
+FILES = (inputs, scores, softmax, results, flash_mma, split_mma, wgmma, codes, blocks, fp8, fp8_mma, backward)
 FAULTS = tuple(fault for file in FILES for fault in file.FAULTS)
 add(FAULTS)

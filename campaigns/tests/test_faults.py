@@ -19,7 +19,7 @@ from tests.fault_rules import broken_rules
 from workbench import Case
 from workbench.case.stages import ALGORITHMS, OF_QUANTISER
 from workbench.cuda.faults.benign import BENIGN
-from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
+from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.explore.laws.alike import signatures
@@ -109,4 +109,4 @@ def test_faults_are_at_the_lines_where_they_are_looked_for() -> None:
 def test_the_command_line_has_them() -> None:
     words = [sys.executable, "-m", "campaigns.faults"]
     listed = subprocess.run([*words, "faults", "--json"], capture_output=True, text=True, check=True).stdout
-    assert [fault["id"] for fault in json.loads(listed)["faults"]] == list(CATALOGUE)
+    assert [fault["id"] for fault in json.loads(listed)["faults"]] == [*CATALOGUE, *OF_OPERATIONS]

@@ -15,7 +15,7 @@ from workbench.case.stages import ALGORITHMS, PROBE_SETS
 from workbench.cli.completion import FILES, WORDS
 from workbench.cli.main import commands
 from workbench.cuda.faults.catalogue import CATALOGUE
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.floats import DTYPES
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -34,6 +34,8 @@ def completed(*words):
         (("diff", "spl"), ["file", "split_k", "split_mma"]),
         (("check", "fl"), ["file", "flash", "flash_tensor", "flash_mma", "flash_wgmma"]),
         (("diff", "flash,"), ["file", *(f"flash,{name}" for name in KERNELS)]),
+        (("diff", "--operation", "attention_backward", ""), ["file", *OF_OPERATIONS]),
+        (("check", "backward_atomic", "--fault", ""), ["atomic-dq-without-atomics"]),
         (("diff", "flash", "--dtype", ""), [*DTYPES]),
         (("diff", "flash", "--dtype", "float16,b"), ["float16,bfloat16"]),
         (("diff", "flash", "--distribution", "near"), ["near-cancelling"]),

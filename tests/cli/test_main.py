@@ -16,7 +16,8 @@ from tests.stored import from_files, stored
 from workbench import Case, progress, save
 from workbench.cli import main as cli
 from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.faults.catalogue import OF_OPERATIONS as FAULTS_OF_OPERATIONS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.report import text
 
 SMALL = ["--seqlen", "20", "--head-dim", "8", "--block-q", "16", "--block-k", "16", "--backend", "emulator"]
@@ -340,9 +341,11 @@ def test_a_defect_of_ours_is_not_taken_for_a_bug_found(monkeypatch: pytest.Monke
 
 def test_faults_and_kernels_are_listed() -> None:
     faults = json.loads(workbench("faults", "--json").stdout)
-    assert [fault["id"] for fault in faults["faults"]] == list(CATALOGUE) and faults["schema"] == "workbench.faults/1"
+    assert [fault["id"] for fault in faults["faults"]] == [*CATALOGUE, *FAULTS_OF_OPERATIONS]
+    assert faults["schema"] == "workbench.faults/1"
     kernels = json.loads(workbench("kernels", "--json").stdout)
     assert [kernel["name"] for kernel in kernels["kernels"]] == [*KERNELS]
+    assert [kernel["name"] for kernel in kernels["of_operations"]] == [*OF_OPERATIONS]
     outs = [stage for stage in kernels["stages"] if stage["stage"] == "out"]
     assert [(one["axes"], one["of"]) for one in outs] == [
         ("bhqd", ["flash", "fp8", "block_scaled"]),

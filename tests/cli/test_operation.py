@@ -83,6 +83,43 @@ def test_a_kernel_of_attention_is_no_function_of_an_operation() -> None:
     assert "a function of rmsnorm is given as FILE.py:FUNCTION" in refused("diff", "flash", "--operation", "rmsnorm")
 
 
+@pytest.mark.campaign(but=1)
+@pytest.mark.parametrize("kernel", ["backward", "backward_atomic"])
+def test_a_kernel_of_ours(kernel: str) -> None:
+    words = [kernel, "--operation", "attention_backward", "--axes", "dim=8,dim_v=8", "--numbers", "causal=1"]
+    right = invoked("diff", *words, "--backend", "emulator", "--probes", "output", "--dtype", "float32,bfloat16")
+    assert right.exit_code == 0 and right.stdout.count("verdict: rounding") == 2
+    fault = {"backward": "backward-dq-unscaled", "backward_atomic": "atomic-dq-without-atomics"}[kernel]
+    wrong = invoked("diff", *words, "--backend", "emulator", "--probes", "output", "--fault", fault)
+    assert wrong.exit_code == (kernel == "backward")
+
+
+def test_a_watched_kernel_of_ours() -> None:
+    words = [
+        "--operation",
+        "attention_backward",
+        "--axes",
+        "queries=40,keys=48,dim=16,dim_v=16",
+        "--numbers",
+        "causal=1",
+    ]
+    racy = invoked("check", "backward_atomic", "--fault", "atomic-dq-without-atomics", *words)
+    assert racy.exit_code == 1 and "dq_sum[b, h, first_row + c, d] += part" in racy.stdout
+    asked = f"workbench check backward_atomic --fault atomic-dq-without-atomics {' '.join(words)}"
+    assert racy.stdout.startswith(f"{asked}: 1 finding\n")
+    assert invoked("check", "backward_atomic", *words).exit_code == 0
+    assert (
+        refused("check", "backward") == "backward is a kernel of attention_backward: say --operation attention_backward"
+    )
+    assert refused("check", "backward", *words[:2], "--backend", "cuda") == (
+        "--operation attention_backward is watched on the emulator; got --backend cuda"
+    )
+    assert refused("check", "flash", "--axes", "q=1") == "--axes is of an operation beside attention: say --operation"
+    assert (
+        refused("check", "backward", *words[:2], "--seqlen", "8") == "--operation attention_backward takes no --seqlen"
+    )
+
+
 def test_the_help_names_all() -> None:
     shown = " ".join(invoked("diff", "--help").stdout.split())
     assert all(name in shown for name in OPERATIONS) and len(OPERATIONS) >= 4

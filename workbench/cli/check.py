@@ -12,6 +12,7 @@ from workbench.case.options import FOREIGN
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.html import html_option
+from workbench.cli.operation import check_operation, which_operation
 from workbench.cli.options import CASE_OPTIONS, case_options, cases_of, fault_option, given, json_option, needs_of
 from workbench.refusal import Refusal
 
@@ -39,7 +40,8 @@ FOUND = 1  #: exit code
 )
 @json_option
 @html_option
-def check(target: str, as_json: bool, html: Path | None, **options: Any) -> None:
+@which_operation
+def check(target: str, as_json: bool, html: Path | None, operation: str | None, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
 
     TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
@@ -47,16 +49,24 @@ def check(target: str, as_json: bool, html: Path | None, **options: Any) -> None
     such a kernel, path.py:kernel, which the function `launch` of its file launches. Case options take comma-separated
     lists; every combination is run. Exits with 1 where something was found.
 
+    With --operation TARGET is a kernel of ours of that operation, as of `workbench diff`.
+
     With --backend cuda, NVIDIA's compute-sanitizer watches a function on a GPU, in any language: memcheck, racecheck,
     initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
     """
     from workbench.progress import shown
 
+    of_operation = {name: options.pop(name) for name in ("axes", "numbers")}
+    if operation is None and (said := [name for name, x in of_operation.items() if x]):
+        raise Refusal(f"--{said[0]} is of an operation beside attention: say --operation")
     with shown():
         if options["backend"] not in ("emulator", "cuda"):
             raise Refusal(f"check runs on emulator or cuda; got --backend {options['backend']!r}")
-        run = _on_gpu if options.pop("backend") == "cuda" else _of_ours if _is_ours(target) else _emulated
-        checked = run(target, **options)
+        if operation is not None:
+            checked = check_operation(target, operation, {**options, **of_operation})
+        else:
+            run = _on_gpu if options.pop("backend") == "cuda" else _of_ours if _is_ours(target) else _emulated
+            checked = run(target, **options)
     if html is not None:
         from workbench.report.page import checked as page
         from workbench.report.page.page import save

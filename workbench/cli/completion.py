@@ -19,16 +19,17 @@ def _targets(ctx: click.Context) -> list[str]:
 
 
 def _kernels(ctx: click.Context) -> Iterable[str]:
-    from workbench.cuda.kernels import KERNELS
+    from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 
-    return KERNELS
+    return OF_OPERATIONS if ctx.params.get("operation") else KERNELS
 
 
 def _faults(ctx: click.Context) -> Iterable[str]:
     """Those of the TARGET, where it is a kernel of ours."""
-    from workbench.cuda.faults.catalogue import CATALOGUE
+    from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS
 
-    own = [fault.id for fault in CATALOGUE.values() if fault.kernel in _targets(ctx)]
+    every = {**CATALOGUE, **OF_OPERATIONS}
+    own = [fault.id for fault in every.values() if fault.kernel in _targets(ctx)]
     return own or CATALOGUE
 
 

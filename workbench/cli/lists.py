@@ -12,7 +12,7 @@ from workbench.cli.options import json_option
 @json_option
 def faults(as_json: bool) -> None:
     """List the faults that can be put into a kernel."""
-    from workbench.cuda.faults.catalogue import CATALOGUE, elsewhere
+    from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 
     entries = [
         {
@@ -27,14 +27,14 @@ def faults(as_json: bool) -> None:
             "before": fault.before,
             "after": fault.after,
         }
-        for fault in CATALOGUE.values()
+        for fault in (*CATALOGUE.values(), *OF_OPERATIONS.values())
     ]
     if as_json:
         return click.echo(json.dumps({"schema": "workbench.faults/1", "faults": entries}))
     from workbench.report.text import show
 
     show(entries, ("id", "kernel", "stages", "biased", "finding", "summary"))
-    if others := {*elsewhere()} - {*CATALOGUE}:
+    if others := {*elsewhere()} - {*CATALOGUE, *OF_OPERATIONS}:
         click.echo(f"{len(others)} more are in campaigns/faults/: `python -m campaigns.faults faults` lists all")
 
 
@@ -46,7 +46,7 @@ def kernels(as_json: bool) -> None:
     """
     from workbench.case.distributions import DISTRIBUTIONS
     from workbench.case.stages import ALGORITHMS, AXIS_NAMES
-    from workbench.cuda.kernels import KERNELS
+    from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
     from workbench.foreign.adapters import ADAPTERS
     from workbench.foreign.find import installed
     from workbench.reference.tables import definitions
@@ -54,6 +54,10 @@ def kernels(as_json: bool) -> None:
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
         for k in KERNELS.values()
+    ]
+    of_operations = [
+        {"name": k.name, "operation": k.operation, "summary": k.summary, "stages": list(k.stages)}
+        for k in OF_OPERATIONS.values()
     ]
     others = [
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
@@ -68,11 +72,19 @@ def kernels(as_json: bool) -> None:
         for (name, axes, read, definition), of in definitions().items()
     ]
     if as_json:
-        found = {"kernels": entries, "installed": others, "packages": packages, "stages": stages, "axes": AXIS_NAMES}
+        found = {
+            "kernels": entries,
+            "of_operations": of_operations,
+            "installed": others,
+            "packages": packages,
+            "stages": stages,
+            "axes": AXIS_NAMES,
+        }
         return click.echo(json.dumps({"schema": "workbench.kernels/1", **found}))
     from workbench.report.text import show
 
     show(entries, ("name", "summary"))
+    show(of_operations, ("name", "operation", "summary"))
     show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:

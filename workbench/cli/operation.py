@@ -1,9 +1,9 @@
-"""The command line's `diff --operation`: a function of an operation beside attention."""
+"""The command line's `diff --operation`: a function, or a kernel of ours, of an operation beside attention."""
 
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,18 @@ from workbench.cli.options import given
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
+    from workbench.cuda.check import Checked
     from workbench.operations.judge import OperationDiff
 
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
-TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend")
+TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "faults", "probes")
+#: those of `check`
+CHECKED = ("dtype", "seed", "distribution", "faults", "probes", "backend", "schedules")
 
 
-def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def which_operation(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name an operation, its sizes and numbers."""
     for option in (
-        click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
         click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
         click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
         click.option("--operation", metavar="NAME", help="rmsnorm, gated_delta_rule, attention_backward, rope"),
@@ -33,22 +35,23 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Those, and how a function of it is called."""
+    by_autograd = "attention_backward of a forward pass in torch, by autograd"
+    return which_operation(click.option("--gradients", is_flag=True, help=by_autograd)(command))
+
+
 def diff_operation(
     target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
 ) -> None:
     """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
     from workbench.operations.call import diff_operation as diff
-    from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
     from workbench.report.operation import document
 
-    if operation not in OPERATIONS:
-        raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
-    said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
-    if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers", "gradients"}):
-        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+    _refuse_others(operation, options, {*TAKEN, "gradients"})
     if target is None:
-        raise Refusal("TARGET is missing: FILE.py:FUNCTION")
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
     with shown():
         diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
         for n, one in enumerate(diffs):
@@ -63,6 +66,28 @@ def diff_operation(
     sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
 
 
+def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> "list[Checked]":
+    """Watched runs of a kernel of ours of an operation, one for each case that is asked for."""
+    from workbench.operations.call import check_operation as check
+
+    _refuse_others(operation, options, {*CHECKED})
+    if options["backend"] != "emulator":
+        raise Refusal(f"--operation {operation} is watched on the emulator; got --backend {options['backend']}")
+    cases = _cases(operation, {**dict.fromkeys((*TAKEN, "gradients")), **options, "backend": None})
+    return [check(target, operation, **case, schedules=options["schedules"]) for case in cases]
+
+
+def _refuse_others(operation: str, options: Mapping[str, Any], taken: Collection[str]) -> None:
+    """Refusal for an operation that there is not, and for an option that is none of its."""
+    from workbench.operations.every import OPERATIONS
+
+    if operation not in OPERATIONS:
+        raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
+    said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
+    if others := sorted(flag_of(name) for name in said - {*taken, "axes", "numbers"}):
+        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+
+
 def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The arguments of `diff_operation` for each dtype, distribution and seed."""
     from workbench.operations.every import OPERATIONS
@@ -73,13 +98,14 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
     shared: dict[str, Any] = {
         "axes": {name: int(_number(x, f"--axes {name}")) for name, x in sizes.items()},
         "numbers": {name: _number(x, f"--numbers {name}") for name, x in numbers.items()},
-        # a convention is told in words, and may be a number
-        "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
+    if told:  # a convention is told in words, and may be a number
+        shared["contract"] = {key: next((x for x in known.get(key, ()) if str(x) == y), y) for key, y in told.items()}
     shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
+    shared |= {name: options[name] for name in ("faults", "probes") if options[name]}
     if options["gradients"]:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
-    lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]
+    lists = [options["dtype"] or (None,), options["distribution"] or ("",), options["seed"] or (0,)]
     for dtype, distribution, seed in itertools.product(*lists):
         yield {**shared, "dtype": dtype, "distribution": distribution, "seed": seed}
 

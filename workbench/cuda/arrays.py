@@ -14,6 +14,7 @@ from workbench.case.case import Case
 from workbench.case.stages import MASKS
 from workbench.cuda import compiler  # noqa: F401 - Refusal where numba cannot be imported
 from workbench.cuda.flash_build import packs_keys
+from workbench.floats import DTYPES
 
 Arrays = dict[str, np.ndarray]
 
@@ -76,6 +77,11 @@ def unpack(case: Case, packed: Mapping[str, np.ndarray], boxes: Mapping[str, np.
         if name in boxes:
             box, x = boxes[name], packed[name] if name == "out" else packed[name].T
             box[...] = memory.unpacked(x.view(box.dtype), case.lengths_q, case.seqlen_q, fill)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """The array as kernels take it: bfloat16 as uint16 bits, which share the array's memory."""
+    return array.view(np.uint16) if array.dtype == DTYPES["bfloat16"] else array
 
 
 def viewed(arrays: Arrays, views: Mapping[str, View]) -> Arrays:

@@ -1,9 +1,9 @@
 """Run a kernel of ours on the emulator with every access watched, and report what a GPU cannot show."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from workbench.case.case import Case
 from workbench.case.options import Options
 from workbench.cuda import emulator
 from workbench.cuda.arrays import viewed
-from workbench.cuda.build import build
+from workbench.cuda.build import Build, build
 from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.faults.fault import applied
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.cuda.plan import Plan, launches, plan, settle
 from workbench.cuda.run import leave_receipt, receipts
 from workbench.cuda.schedules import Schedule, schedules_of
@@ -37,7 +37,7 @@ class Checked:
 
     target: str
     faults: tuple[str, ...]
-    case: Case | None  #: with its tiles and splits; None of a function that takes none
+    case: Case | None  #: with its tiles and splits; None of a function that takes none, and of other operations
     schedules: tuple[Schedule, ...]
     launches: int  #: of kernel functions in one run
     blocks: int  #: that those launch
@@ -45,6 +45,7 @@ class Checked:
     tools: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool that reported -> what it is limited to
     silent: Mapping[str, str] = field(default_factory=dict)  #: on a GPU: tool -> why it gave no whole report
     called_with: Options | None = None  #: of a foreign function: backend, arrays, device and layout
+    words: tuple[str, ...] = ()  #: the command line's, for the case of an operation beside attention
 
     @property
     def passed(self) -> bool:
@@ -56,7 +57,7 @@ class Checked:
         if not Path(file).is_file():
             return ""
         text = Path(file).read_text()
-        kernel = KERNELS.get(self.target)
+        kernel = KERNELS.get(self.target) or OF_OPERATIONS.get(self.target)
         if kernel is not None and Path(file) in kernel.functions.values():
             text = applied(text, kernel.faults_of(Path(file), chosen(self.faults, self.target)), Path(file).name)
         return text.splitlines()[number - 1].strip()
@@ -88,11 +89,11 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
     first: Plan | None = None
     for schedule in tried:
         made = plan(name, case, Options(faults=faults, probes=probes))
-        found, stores = _watched(made, schedule)
+        found, stores = watched(_launches(made), made.arrays, made.inputs, made.exempt, schedule)
         findings += found
         first = first or made
         if not findings:
-            findings += _differences(first, made, stores)
+            findings += differences(first.arrays, made.arrays, stores)
     assert first is not None
     launched = launches(first.trace.case, first.kernel)
     return Checked(
@@ -123,49 +124,64 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
     return total
 
 
-def _watched(made: Plan, schedule: Schedule) -> tuple[list[Finding], dict[str, str]]:
-    """Findings of one run of all launches, or until one of them is given up; and ``file:line`` of the store to each
-    array.
+class WatchedLaunch(NamedTuple):
+    """One launch of a watched run."""
+
+    build: Build
+    grid: tuple[int, int, int]
+    threads: int
+    arguments: Sequence[Any]
+    dynamic: int = 0  #: bytes of shared memory that it asks for
+
+
+def watched(
+    launches: Iterable[WatchedLaunch],
+    arrays: Mapping[str, np.ndarray],
+    filled: Collection[str],
+    exempt: Callable[[str], np.ndarray | None],
+    schedule: Schedule,
+) -> tuple[list[Finding], dict[str, str]]:
+    """Findings of one run of all launches, or until one of them is given up; and ``file:line`` of the store to each of
+    the `arrays`. `filled`: those that the host has written; `exempt`: elements of another that nobody need write.
     """
     memory = emulator.Memory()
-    for name, array in made.arrays.items():
-        given = name in made.inputs
-        memory.add(array, written=given, once=not given)
+    for name, array in arrays.items():
+        memory.add(array, written=name in filled, once=name not in filled)
     outputs: dict[str, tuple[emulator.Program, str]] = {}
-    for function, grid, _ in launches(made.trace.case, made.kernel):
-        file = made.kernel.functions[function]
-        faults = made.kernel.faults_of(file, made.faults)
-        built = build(file, function, made.constants, made.trace.requested, faults)
+    for built, grid, threads, arguments, dynamic in launches:
         kernel = built.for_emulator(watched=True)
-        arguments = made.arguments(built, viewed(made.arrays, made.views))
-        dynamic = made.kernel.dynamic_bytes(made.constants, function)
-        kernel(
-            grid,
-            made.constants.threads,
-            arguments,
-            dynamic_shared_bytes=dynamic,
-            memory=memory,
-            **vars(schedule),
-        )
-        leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
+        kernel(grid, threads, arguments, dynamic_shared_bytes=dynamic, memory=memory, **vars(schedule))
         if memory.abandoned:
             return memory.findings, {}
         names = {name: name for name in built.parameters} | {f"probe_{stage}": stage for stage in built.probes}
         for parameter, name in names.items():
             outputs.setdefault(name, (kernel.program, parameter))
     for name, (program, parameter) in outputs.items():
-        if name not in made.arrays:
+        if name not in arrays:
             continue
-        if finding := memory.unwritten(program, parameter, made.arrays[name], made.exempt(name)):
+        if finding := memory.unwritten(program, parameter, arrays[name], exempt(name)):
             memory.findings.append(finding)
     return memory.findings, {name: program.store(parameter) for name, (program, parameter) in outputs.items()}
 
 
-def _differences(first: Plan, other: Plan, stores: dict[str, str]) -> list[Finding]:
+def _launches(made: Plan) -> Iterator[WatchedLaunch]:
+    for function, grid, _ in launches(made.trace.case, made.kernel):
+        file = made.kernel.functions[function]
+        faults = made.kernel.faults_of(file, made.faults)
+        built = build(file, function, made.constants, made.trace.requested, faults)
+        arguments = made.arguments(built, viewed(made.arrays, made.views))
+        dynamic = made.kernel.dynamic_bytes(made.constants, function)
+        yield WatchedLaunch(built, grid, made.constants.threads, arguments, dynamic)
+        leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
+
+
+def differences(
+    first: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], stores: Mapping[str, str]
+) -> list[Finding]:
     """Findings for the arrays in which two runs of a kernel differ."""
     findings = []
-    for name, array in first.arrays.items():
-        differs = np.argwhere(array.view(np.uint8) != other.arrays[name].view(np.uint8))
+    for name, array in first.items():
+        differs = np.argwhere(array.view(np.uint8) != other[name].view(np.uint8))
         if len(differs):
             text = f"{name} has other bits in another order of blocks and threads"
             index = tuple(int(i) for i in differs[0][:-1])

@@ -62,6 +62,11 @@ def effective(fault: Fault, case: Case) -> bool:
     return not functions or any(_stands(kernel.functions[one], one, fault, bound) for one in functions)
 
 
+def stands(file: Path, function: str, fault: Fault, constants: Constants) -> bool:
+    """Whether a function of a source is built of something else with a fault."""
+    return _stands(file, function, fault, _switches(constants))
+
+
 def check(kernel: Kernel, case: Case, constants: Constants, faults: Sequence[Fault], launched: Collection[str]) -> None:
     """Refusal for a fault that changes nothing of what the kernel is built of with `constants`, of a settled case, or
     that reads what it has not. `launched`: the functions that run; a fault in another is no matter.

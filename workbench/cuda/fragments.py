@@ -4,7 +4,7 @@ Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8, columns 2 t and 2 t 
 mma.m16n8k16). Rows of shared memory are chunks of 8 dims, 16 bytes, that change places by the last bits of their row.
 """
 
-from numba import cuda, int32, uint64
+from numba import cuda, int32, uint16, uint64
 
 from workbench.cuda import ptx
 
@@ -33,6 +33,14 @@ def register(r, i, columns):
 def column(i, t):
     """The column of that element: of every 8 columns a lane has two neighbours."""
     return i // 2 * 8 + 2 * t + i % 2
+
+
+@cuda.jit(device=True)
+def to_bfloat16(x):
+    """Bits (uint16) of float32 `x` rounded to the nearest bfloat16 without a branch, of which 64 in a row keep numba's
+    compiler from taking a loop apart, and the array that it indexes out of memory; GPUs from 8.0 on have it.
+    """
+    return uint16(ptx.cvt_bf16x2_f32(x, x) & 0xFFFF)
 
 
 @cuda.jit(device=True)

@@ -2,23 +2,29 @@
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from typing import TypeVar
 
 from workbench.cuda.kernel import Kernel
+from workbench.cuda.operation_kernel import OperationKernel
+
+Record = TypeVar("Record")
 
 
-class _Kernels(Mapping[str, Kernel]):
+class _Kernels(Mapping[str, Record]):
     """Name -> kernel. Names are listed without numba, which a kernel's file imports, and that file when it is asked
     for: a completion of the command line may wait for neither.
     """
 
-    names = ("flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_k", "split_mma", "fp8", "fp8_mma", "fp8_wgmma")
+    def __init__(self, *names: str) -> None:
+        self.names = names
 
-    def __getitem__(self, name: str) -> Kernel:
+    def __getitem__(self, name: str) -> Record:
         if name not in self.names:
             raise KeyError(name)
         from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled
 
-        return import_module(f"workbench.cuda.{name}").KERNEL
+        found: Record = import_module(f"workbench.cuda.{name}").KERNEL
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
@@ -30,4 +36,8 @@ class _Kernels(Mapping[str, Kernel]):
         return len(self.names)
 
 
-KERNELS: Mapping[str, Kernel] = _Kernels()
+KERNELS: Mapping[str, Kernel] = _Kernels(
+    "flash", "flash_tensor", "flash_mma", "flash_wgmma", "split_k", "split_mma", "fp8", "fp8_mma", "fp8_wgmma"
+)
+#: those of operations beside attention
+OF_OPERATIONS: Mapping[str, OperationKernel] = _Kernels("backward", "backward_atomic", "backward_mma")

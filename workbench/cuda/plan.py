@@ -160,7 +160,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
         buffers, views = {**buffers, **packed}, {**views, **of_results}
     guard = GUARD if any(fault.leaves_arrays for fault in chosen) else 0
     guarded = {name: _guarded(array, guard) for name, array in read.items()}
-    arrays = {name: _bits(array) for name, array in {**buffers, **guarded}.items()}
+    arrays = {name: in_memory.bits(array) for name, array in {**buffers, **guarded}.items()}
     if box is not None:
         edges = [*box.edges().values(), box.of_kv(case).edges()["h"]]
         arrays["box"] = np.array(edges, np.int32).ravel()
@@ -275,8 +275,3 @@ def scalars(case: Case) -> dict[str, Any]:
         "max_seqlen_k": np.int32(case.seqlen_k),
         "keep_scale": np.float32(1 / (1 - (case.dropout_p or 0))),
     }
-
-
-def _bits(array: np.ndarray) -> np.ndarray:
-    """The array as kernels take it: bfloat16 as uint16 bits, which share the array's memory."""
-    return array.view(np.uint16) if array.dtype == DTYPES["bfloat16"] else array

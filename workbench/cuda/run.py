@@ -63,9 +63,10 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True,
     wanted = made.trace.requested
     builds: list[Build] = []
     for function, grid, _ in launches(made.trace.case, made.kernel, made.trace.put_in):
-        boxed = made.box is not None
-        faults = made.kernel.faults_of(made.kernel.functions[function], made.faults)
-        built, launch = _launcher(made.kernel, function, made.constants, wanted, faults, backend, boxed)
+        boxed, file = made.box is not None, made.kernel.functions[function]
+        faults = made.kernel.faults_of(file, made.faults)
+        dynamic = made.kernel.dynamic_bytes(made.constants, function)
+        built, launch = launcher(file, function, made.constants, wanted, faults, backend, dynamic, boxed)
         builds.append(built)
         try:
             launch(grid, made.constants.threads, made.arguments(built, memory.arguments))
@@ -104,18 +105,20 @@ def _of_launches(trace: Trace, builds: Sequence[Build]) -> Trace:
 
 
 @functools.lru_cache(maxsize=256)
-def _launcher(
-    kernel: Kernel,
+def launcher(
+    file: Path,
     function: str,
     constants: Constants,
     wanted: tuple[str, ...],
     chosen: tuple[Fault, ...],
     backend: str,
-    boxed: bool,
+    dynamic: int = 0,
+    boxed: bool = False,
 ) -> tuple[Build, Callable[..., None]]:
-    """The build of a kernel function, and launch(grid, block, arguments); made once in a process."""
-    made = build(kernel.functions[function], function, constants, wanted, chosen, boxed=boxed)
-    dynamic = kernel.dynamic_bytes(constants, function)
+    """The build of a kernel function, and launch(grid, block, arguments); made once in a process. `dynamic`: bytes of
+    shared memory that the launch asks for.
+    """
+    made = build(file, function, constants, wanted, chosen, boxed=boxed)
     if backend == "emulator":
         return made, functools.partial(made.for_emulator(), dynamic_shared_bytes=dynamic)
     kernel_for = loader(made, constants, dynamic)

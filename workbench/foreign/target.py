@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.case.user_code import Function
 from workbench.cuda.kernel import Kernel
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.foreign.find import find, installed, names_in
 from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
@@ -91,6 +91,9 @@ def target_of(target: str | Callable[..., Any]) -> Target:
     if (found := known(target)) is None:
         if isinstance(target, str) and target.endswith(".py"):
             raise Refusal(_of_file(Path(target)))
+        if isinstance(target, str) and target in OF_OPERATIONS:
+            name = OF_OPERATIONS[target].operation
+            raise Refusal(f"{target} is a kernel of {name}: say --operation {name}")
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, a foreign one is given as "
             "path.py:function, a trace as FILE.safetensors"

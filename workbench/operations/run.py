@@ -27,6 +27,7 @@ class OperationRun:
     inputs: Mapping[str, np.ndarray] = field(repr=False)  #: as it read them
     stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
     own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
+    told: tuple[str, ...] = ()  #: conventions that the function told
 
 
 def run_operation(
@@ -59,7 +60,8 @@ def run_operation(
     except Exception:
         raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
     given = _by_name(made, case, name)
-    case = replace(case, conventions={**case.conventions, **given.pop("contract", {})})
+    told = given.pop("contract", {})
+    case = replace(case, conventions={**case.conventions, **told})
     inputs |= {one: as_numpy(x, f"{name}: {one}").copy() for one, x in given.pop(READ, {}).items()}
     own = tuple(given.pop(OWN, ()))
     table = case.operation.table(case.setting)
@@ -73,7 +75,7 @@ def run_operation(
             raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
-    return OperationRun(name, case, inputs, stages, own)
+    return OperationRun(name, case, inputs, stages, own, (*told,))
 
 
 def size_of(case: OperationCase, axis: str) -> int:

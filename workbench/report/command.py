@@ -120,7 +120,7 @@ def check_command(checked: "Checked") -> str:
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
     foreign = [] if checked.called_with is None else checked.called_with.words()
     options = [] if checked.case is None else case_options(checked.case, own=checked.called_with is None)
-    return _command("check", checked.target, checked.faults, [*options, *schedules, *foreign])
+    return _command("check", checked.target, checked.faults, [*options, *checked.words, *schedules, *foreign])
 
 
 def _named(trace: "Trace") -> str:

@@ -49,8 +49,9 @@ def sentences(diff: OperationDiff) -> list[str]:
         said += _of_origin(diff[diff.origin])
     if diff.others:
         said.append(f"  not given: {', '.join(diff.others)}")
-    usual = {name: choices[0] for name, choices in diff.run.case.operation.conventions.items()}
-    if assumed := [f"{name}={x}" for name, x in diff.run.case.conventions.items() if x == usual[name]]:
+    conventions = diff.run.case.operation.conventions.items()
+    usual = {name: choices[0] for name, choices in conventions if name not in diff.run.told}
+    if assumed := [f"{name}={x}" for name, x in diff.run.case.conventions.items() if x == usual.get(name)]:
         said.append(f"  conventions that are assumed: {', '.join(assumed)} (--contract)")
     return said
 

@@ -99,18 +99,22 @@ def test_plain_build_is_the_same_bytecode(name, constants):
 def stripped(name, constants):
     """The kernel function of the source without its probe lines and switches, as text has it."""
     kernel, function = FUNCTIONS[name]
-    text, _, _ = kernel.functions[function].read_text().partition("\n\n# ---- on the host\n")
+    return stripped_source(kernel.functions[function], function, constants)
+
+
+def stripped_source(file, function, constants):
+    """The same of a function of any source."""
+    text, _, _ = file.read_text().partition("\n\n# ---- on the host\n")
     namespace = constants.names()
     switches = {capital: value for capital, value in namespace.items() if isinstance(value, bool)}
     rest = without_switches(without_probe_lines(text), function, switches)
     assert text.count("\n") == rest.count("\n") and "    probe." in text and "    probe." not in rest
-    assert not re.search(r"\bif (not )?[A-Z_]+:", rest.partition(f"def {function}(")[2]) and re.search(
-        r"\bif [A-Z_]+:", text
-    )
-    built, tree = build(kernel.functions[function], function, constants, (), ()).source.tree, ast.parse(rest)
+    assert not re.search(r"\bif (not )?[A-Z_]+:", rest.partition(f"def {function}(")[2])
+    assert re.search(r"\bif [A-Z_]+:", text) or not switches
+    built, tree = build(file, function, constants, (), ()).source.tree, ast.parse(rest)
     needed = [None, *(node.name for node in built.body if isinstance(node, ast.FunctionDef))]
     tree.body = [node for node in tree.body if getattr(node, "name", None) in needed]
-    exec(compile(apart(tree, namespace), str(kernel.functions[function]), "exec"), namespace)
+    exec(compile(apart(tree, namespace), str(file), "exec"), namespace)
     return namespace[function]
 
 

@@ -1,0 +1,189 @@
+"""Kernels of ours as functions of operations: the right ones are right, and each fault is found where it says."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fault_rules import broken_rules
+from tests.refusals import refusal
+from workbench import diff_operation
+from workbench.cuda.faults import backward
+from workbench.cuda.kernels import OF_OPERATIONS
+from workbench.operations.call import check_operation
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import OperationDiff, judged
+
+BACKWARD = OPERATIONS["attention_backward"]
+#: those of the package; where campaigns ran before in this process the catalogue has more
+FAULTS = {fault.id: fault for fault in backward.FAULTS}
+#: batches, groups of three heads, several tiles of which the last is not full, dims that fill no tile, v of others
+RAGGED = {"batch": 2, "heads": 6, "kv_heads": 2, "queries": 75, "keys": 70, "dim": 24, "dim_v": 16}
+#: faults that numbers show in some orders of threads and blocks alone
+RACES = [id for id, fault in FAULTS.items() if fault.finding == "race"]
+
+
+def made(kernel: str, **given: Any) -> OperationDiff:
+    return diff_operation(kernel, "attention_backward", backend="emulator", **given)
+
+
+def from_gradients(found: OperationDiff) -> OperationDiff:
+    return judged(replace(found.run, stages={name: found.run.stages[name] for name in BACKWARD.results}))
+
+
+RUNS = [(kernel, dtype) for dtype in ("bfloat16", "float32", "float16") for kernel in OF_OPERATIONS]
+RUNS = [(kernel, dtype) for kernel, dtype in RUNS if dtype in OF_OPERATIONS[kernel].dtypes]
+
+
+@pytest.mark.campaign(but=2)
+@pytest.mark.parametrize(("kernel", "dtype"), RUNS)
+def test_right_kernels_are_right(kernel: str, dtype: str) -> None:
+    for n, distribution in enumerate(BACKWARD.distributions):
+        for causal in (False, True):
+            axes = RAGGED if n % 2 else {**RAGGED, "queries": 70, "keys": 75, "kv_heads": 6}
+            got = made(kernel, axes=axes, dtype=dtype, distribution=distribution, seed=n, numbers={"causal": causal})
+            assert got.verdict in ("exact", "rounding"), str(got)
+            casts = [] if dtype == "float32" else ["probs_cast", "dscores_cast"]
+            results = ["dq", "dk", "dv"]
+            dumped = {"qk", "scores", "probs", "dprobs", "delta", "dscores", *casts, *results}
+            assert {stage.name for stage in got.stages} == dumped and from_gradients(got).verdict == "rounding"
+
+
+@pytest.mark.campaign(but=1)
+@pytest.mark.parametrize("sizes", [{"queries": 1, "keys": 1}, {"queries": 50, "keys": 3}, {"dim": 128}, {"dim_v": 56}])
+@pytest.mark.parametrize("kernel", OF_OPERATIONS)
+def test_edges_are_right(kernel: str, sizes: dict[str, int]) -> None:
+    """A tile of one pair; more queries than keys, most of which see none; the largest dims, which have smaller tiles."""
+    axes = {"dim": 8, "dim_v": 8, "queries": 20, "keys": 37, **sizes}
+    got = made(kernel, axes=axes, dtype=OF_OPERATIONS[kernel].dtypes[0], numbers={"causal": 1})
+    assert got.verdict in ("exact", "rounding"), str(got)
+    if sizes.get("queries") == 50:
+        # row 47 sees one key, so that its dS is 0 but for rounding
+        assert not got.run.stages["dq"][:, :, :47].any() and got.run.stages["dq"][:, :, 48:].all()
+
+
+@pytest.mark.campaign(but=3)
+@pytest.mark.parametrize("id", [id for id, fault in FAULTS.items() if fault.stages])
+def test_a_fault_shows_at_its_stage_first_and_in_the_gradients(id: str) -> None:
+    fault = FAULTS[id]
+    got = made(fault.kernel, faults=[id])
+    assert got.origin in fault.stages and got.verdict == "bug"
+    # products of numbers in 16 bits are off by less than 16 bits of gradients show
+    assert from_gradients(got).origin in (BACKWARD.results if id != "backward-dscores-in-16-bits" else (None,))
+
+
+def test_what_a_fault_changes_is_in_the_kernel_and_no_two_are_one() -> None:
+    assert broken_rules(FAULTS.values()) == []
+    assert len({(fault.kernel, fault.before, fault.after) for fault in FAULTS.values()}) == len(FAULTS) >= 12
+    fault = FAULTS["backward-dq-unscaled"]
+    elsewhere = replace(fault, kernel="backward_atomic", stages=("merge_max",), summary="")
+    assert [line.partition(": ")[2] for line in broken_rules([elsewhere])] == [
+        "what it changes is not in what is built of the case that it needs",
+        "backward_atomic has no stages merge_max",
+        "it has a summary and a source",
+    ]
+
+
+SMALL = {"heads": 2, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}
+
+
+@pytest.mark.campaign(but=2)
+@pytest.mark.parametrize("kernel", ["backward_atomic", "backward", "backward_mma"])
+def test_nothing_is_found_in_a_right_kernel(kernel: str) -> None:
+    """In any order of blocks: parts of dQ that atomics add have any, and three of them other bits in another."""
+    for axes in ({**SMALL, "keys": 100}, {**SMALL, "kv_heads": 1, "queries": 70}):
+        given: dict[str, Any] = {"dtype": OF_OPERATIONS[kernel].dtypes[0], "numbers": {"causal": True}}
+        found = check_operation(kernel, "attention_backward", axes=axes, **given, schedules=3)
+        assert found.findings == () and found.passed and found.launches == 3 and found.blocks >= 6
+
+
+@pytest.mark.campaign(but=1)
+@pytest.mark.parametrize("id", sorted(RACES))
+def test_a_race_is_found(id: str) -> None:
+    """One that a GPU may never show: without atomics the numbers are right on the emulator, which runs block by block."""
+    found = check_operation(FAULTS[id].kernel, "attention_backward", axes=SMALL, faults=[id])
+    assert {finding.kind for finding in found.findings} == {"race"}
+    lines = {found.line(finding.file, finding.line) for finding in found.findings}
+    if id == "atomic-dq-without-atomics":
+        assert [finding.array for finding in found.findings] == ["dq_sum"]
+        assert lines == {"dq_sum[b, h, first_row + c, d] += part"}
+        assert str(found).startswith(
+            "workbench check backward_atomic --fault atomic-dq-without-atomics --operation attention_backward --axes "
+            "queries=40,keys=48,dim=16,dim_v=16: 1 finding"
+        )
+
+
+def test_probes_are_chosen() -> None:
+    few = {"axes": {"dim": 8, "dim_v": 8}}
+    assert [one.name for one in made("backward", probes="output", **few).stages] == ["dq", "dk", "dv"]
+    assert [one.name for one in made("backward", probes="dscores, probs", **few).stages] == [
+        *("probs", "dscores", "dq", "dk", "dv"),
+    ]
+    assert refusal(made, "backward", probes="probs,acc") == (
+        "probes of backward are all, output, or of qk, scores, probs, dprobs, delta, dscores; got acc"
+    )
+
+
+def test_what_a_kernel_promises_is_not_assumed() -> None:
+    found = made("backward", axes={"dim": 8, "dim_v": 8}, probes="output")
+    assert {*found.run.told} == {*BACKWARD.conventions} and "assumed" not in str(found)
+    told = replace(found, run=replace(found.run, told=("delta",)))
+    assert "conventions that are assumed: qk_dtype=float32, probs_dtype=inputs" in str(told)
+
+
+def test_inputs_are_not_written() -> None:
+    case = made("backward_atomic", axes={"dim": 8, "dim_v": 8}, probes="output").run
+    for name, x in case.case.inputs().items():
+        assert np.array_equal(case.inputs[name], x)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "given", "said"),
+    [
+        ("backward", {"faults": ["atomic-dq-without-atomics"]}, "fault atomic-dq-without-atomics belongs to kernel "),
+        ("backward", {"faults": ["no-such"]}, "unknown fault 'no-such'"),
+        (
+            "backward",
+            {"faults": ["backward-mask-forgotten"], "numbers": {"causal": 0}},
+            "shows only with causal=True; ",
+        ),
+        ("backward", {"faults": ["backward-group-overwritten"], "axes": {"h": 2}}, "shows only with heads=4; got 2"),
+        ("backward", {"faults": ["backward-dscores-in-16-bits"], "dtype": "float32"}, "only with dtype=bfloat16; got"),
+        ("backward", {"axes": {"dim": 129}}, "backward kernels take dim and dim_v up to 128; got 129"),
+        ("backward_mma", {}, "kernel backward_mma takes float16 or bfloat16; got float32"),
+        ("backward_mma", {"dtype": "float16", "axes": {"dim_v": 60}}, "takes dim and dim_v in steps of 8; got 60"),
+        ("backward", {"contract": {"delta": "probs"}}, "are for functions of yours; backward is a kernel of ours"),
+        (
+            lambda q, k: q,
+            {"faults": ["backward-mask-forgotten"]},
+            "faults and probes are of kernels of ours (backward, ",
+        ),
+    ],
+    ids=["kernel", "fault", "number", "axis", "dtype", "dim", "mma dtype", "mma dim", "contract", "function"],
+)
+def test_what_is_refused(kernel: Any, given: dict[str, Any], said: str) -> None:
+    assert said in refusal(made, kernel, **given)
+
+
+def test_kernels_are_of_their_operation() -> None:
+    assert refusal(diff_operation, "backward", "rmsnorm") == "backward is a kernel of attention_backward; got rmsnorm"
+    assert refusal(check_operation, "flash", "attention_backward") == (
+        "kernels of ours of an operation are backward, backward_atomic, backward_mma; got 'flash'"
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kernel", "dtype"), RUNS)
+def test_right_kernels_are_right_on_a_gpu(kernel: str, dtype: str) -> None:
+    for n, distribution in enumerate(BACKWARD.distributions):
+        for causal in (False, True):
+            given = {"axes": {**RAGGED, "dim": 64 if n % 2 else 128}, "dtype": dtype, "distribution": distribution}
+            got = diff_operation(kernel, BACKWARD, **given, numbers={"causal": causal}, backend="cuda")
+            assert got.verdict in ("exact", "rounding"), str(got)
+            plain = diff_operation(
+                kernel, BACKWARD, **given, numbers={"causal": causal}, backend="cuda", probes="output"
+            )
+            assert plain.verdict in ("exact", "rounding"), str(plain)
+            for name in ("dk", "dv") if kernel == "backward_atomic" else BACKWARD.results:  # parts have any order
+                assert got.run.stages[name].tobytes() == plain.run.stages[name].tobytes()

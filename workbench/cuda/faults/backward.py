@@ -1,0 +1,137 @@
+"""Faults of the backward pass of attention. What they need are sizes, numbers, a dtype or a distribution of the
+operation, by the names that its command line has. Where a stage is stored in 16 bits alone, what reads it is behind it.
+"""
+
+from workbench.cuda.faults.fault import Fault
+
+#: whose faults these may be
+KERNELS = ("backward", "backward_atomic", "backward_mma")
+GROUPED = {"heads": 4, "kv_heads": 2}
+ON_TENSOR_CORES = {"dtype": "float16"}
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "backward-delta-dout-strides",
+        "backward",
+        "delta reads dout as [b, s, h, d], with the strides of an out that is another",
+        "LOAD(dout[b, h, row, d]) * ",
+        "LOAD(dout[b, (row * dout.shape[1] + h) // dout.shape[2], (row * dout.shape[1] + h) % dout.shape[2], d]) * ",
+        ("delta",),
+        needs={"heads": 2},
+        source="pytorch#133671, flash-attention 9ee0ff1d",
+    ),
+    Fault(
+        "backward-lse-base-2",
+        "backward",
+        "lse, of the natural base, is read as one of base 2",
+        "math.exp(s - row_lse)",
+        "math.exp(s - row_lse * float32(0.6931472))",
+        ("probs",),
+        source="synthetic",
+    ),
+    Fault(
+        "backward-mask-forgotten",
+        "backward",
+        "P is computed again without the mask, in the tiles on the diagonal",
+        "key < seqlen_k and not (causal and key > row + diagonal)",
+        "key < seqlen_k",
+        ("probs",),
+        needs={"causal": True},
+        source="flash-attention#2623",
+    ),
+    Fault(
+        "backward-dprobs-of-k",
+        "backward",
+        "dP is dout times the tile of K, in the place of V's",
+        "dp = dot(s_dout, r, s_v, c, head_dim_v)\n                sees",
+        "dp = dot(s_dout, r, s_k, c, head_dim_v)\n                sees",
+        ("dprobs",),
+        source="synthetic",
+    ),
+    Fault(
+        "backward-dscores-in-16-bits",
+        "backward",
+        "dS is a product of 16-bit numbers: P and dP - delta are rounded before it",
+        "return p * (dp - row_delta)",
+        "return CAST(CAST(p) * CAST(dp - row_delta))",
+        ("dscores",),
+        needs={"dtype": "bfloat16"},
+        source="flash-attention#2893",
+    ),
+    Fault(
+        "backward-last-queries-skipped",
+        "backward",
+        "tiles of queries are rounded down for dK and dV: the last, which is not full, is not visited",
+        "range(first_tile, (seqlen_q + BLOCK - 1) // BLOCK)",
+        "range(first_tile, seqlen_q // BLOCK)",
+        ("qk",),
+        needs={"queries": 72},
+        source="synthetic",
+    ),
+    Fault(
+        "backward-group-overwritten",
+        "backward",
+        "dK of a kv head is that of the last query head of its group: sums begin anew with each",
+        "dk_acc[i] += ds * s_q[r, lane + i * LANES]",
+        "dk_acc[i] = ds * s_q[r, lane + i * LANES] + (dk_acc[i] if tile > first_tile or r > 0 else float32(0))",
+        ("dk",),
+        needs=GROUPED,
+        source="levanter#449, flash-linear-attention#384",
+    ),
+    Fault(
+        "backward-dk-scaled-twice",
+        "backward",
+        "dK is scaled twice",
+        "STORE(dk_acc[i] * scale)",
+        "STORE(dk_acc[i] * scale * scale)",
+        ("dk",),
+        source="synthetic",
+    ),
+    Fault(
+        "backward-dq-unscaled",
+        "backward",
+        "the scale is left out of dQ, and of nothing else",
+        "STORE(dq_acc[i] * scale)",
+        "STORE(dq_acc[i])",
+        ("dq",),
+        source="synthetic",
+    ),
+    Fault(
+        "backward-dq-last-keys-lost",
+        "backward",
+        "tiles of keys are rounded down for dQ: what the last, which is not full, adds is lost",
+        "for tile in range((end + BLOCK - 1) // BLOCK):",
+        "for tile in range(end // BLOCK):",
+        ("dq",),
+        needs={"keys": 72},
+        source="synthetic",
+    ),
+    Fault(
+        "backward-no-barrier-before-load",
+        "backward",
+        "no barrier before Q and dout overwrite the tiles that other threads still read",
+        "            cuda.syncthreads()  # protects Q, dout, P and dS",
+        "            pass  # protects Q, dout, P and dS",
+        finding="race",
+        source="flash-attention 1c41d2b0, composable_kernel#2876",
+    ),
+    Fault(
+        "atomic-dq-without-atomics",
+        "backward_atomic",
+        "tiles of keys add to dQ by a read, a sum and a write: what another block adds in between is lost",
+        "cuda.atomic.add(dq_sum, (b, h, first_row + c, d), part)",
+        "dq_sum[b, h, first_row + c, d] += part",
+        finding="race",
+        source="flash-attention#2549",
+    ),
+    Fault(
+        "backward-mma-halves-swapped",
+        "backward_mma",
+        "of a register of a right factor the first of two rows is in the upper half",
+        "uint32(tile[row, word] >> half & 0xFFFF | (tile[row + 1, word] >> half & 0xFFFF) << 16)",
+        "uint32(tile[row + 1, word] >> half & 0xFFFF | (tile[row, word] >> half & 0xFFFF) << 16)",
+        ("dq",),
+        needs=ON_TENSOR_CORES,
+        source="synthetic",
+    ),
+)

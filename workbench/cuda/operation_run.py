@@ -1,0 +1,96 @@
+"""Run or watch a kernel of an operation beside attention: what a function of that operation does, and what is found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.cuda.build import Build, build
+from workbench.cuda.check import Checked, WatchedLaunch, differences, merged_findings, watched
+from workbench.cuda.emulator import Finding
+from workbench.cuda.faults.catalogue import chosen
+from workbench.cuda.kernels import OF_OPERATIONS
+from workbench.cuda.operation_kernel import OperationKernel, Work
+from workbench.cuda.run import Memory, choose_backend, launcher
+from workbench.cuda.schedules import schedules_of
+from workbench.refusal import Refusal
+
+Inputs = Mapping[str, np.ndarray]
+
+
+def run(
+    name: str,
+    inputs: Inputs,
+    numbers: Mapping[str, Any],
+    *,
+    faults: Sequence[str] = (),
+    probes: str = "all",
+    backend: str = "auto",
+) -> dict[str, Any]:
+    """The stages of kernel `name` on the inputs of its operation, by name, with its "contract".
+
+    `probes`: all, output (the results alone), or names of stages, separated by commas. Refusal for a fault, a stage or
+    inputs that the kernel cannot take; Unavailable for a backend that this machine lacks.
+    """
+    kernel, backend = OF_OPERATIONS[name], choose_backend(backend)
+    wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
+    work = kernel.work(inputs, numbers, wanted)
+    memory = Memory(backend, work.arrays, {}, work.filled, 0)
+    for function, grid, _ in work.launches:
+        file = kernel.functions[function]
+        faulty = kernel.faults_of(file, put_in)
+        built, launch = launcher(file, function, work.constants, wanted, faulty, backend)
+        launch(grid, work.constants.threads, _arguments(built, {**work.scalars, **memory.arguments}))
+    memory.copy_back()
+    return {**work.made, "contract": kernel.contract}
+
+
+def check(
+    name: str,
+    inputs: Inputs,
+    numbers: Mapping[str, Any],
+    *,
+    faults: Sequence[str] = (),
+    probes: str = "all",
+    schedules: int = 1,
+) -> Checked:
+    """What a watched run of kernel `name` finds, as of `workbench.cuda.check.check`: nothing, of a correct kernel. Sums
+    of atomics may have other bits in other schedules.
+    """
+    kernel, tried = OF_OPERATIONS[name], schedules_of(schedules)
+    wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
+
+    def launches(work: Work) -> Iterator[WatchedLaunch]:
+        for function, grid, _ in work.launches:
+            file = kernel.functions[function]
+            built = build(file, function, work.constants, wanted, kernel.faults_of(file, put_in))
+            arguments = _arguments(built, {**work.scalars, **work.arrays})
+            yield WatchedLaunch(built, grid, work.constants.threads, arguments)
+
+    findings: list[Finding] = []
+    first = kernel.work(inputs, numbers, wanted)
+    for n, schedule in enumerate(tried):
+        work = kernel.work(inputs, numbers, wanted) if n else first
+        found, stores = watched(launches(work), work.arrays, work.filled, work.open_.get, schedule)
+        findings += found
+        if not findings:
+            ordered = {one: x for one, x in first.arrays.items() if one not in first.any_order}
+            findings += differences(ordered, work.arrays, stores)
+    blocks = sum(int(np.prod(grid)) for _, grid, _ in first.launches)
+    return Checked(name, tuple(faults), None, tried, len(first.launches), blocks, merged_findings(findings))
+
+
+def _wanted(kernel: OperationKernel, inputs: Inputs, probes: str) -> tuple[str, ...]:
+    """The stages that `probes` names, of those that a kernel can dump."""
+    known = kernel.dumped(inputs["q"].dtype.name)
+    if probes in ("all", "output"):
+        return known if probes == "all" else ()
+    asked = [name.strip() for name in probes.split(",")]
+    if unknown := [name for name in asked if name not in known]:
+        raise Refusal(f"probes of {kernel.name} are all, output, or of {', '.join(known)}; got {', '.join(unknown)}")
+    return tuple(name for name in known if name in asked)
+
+
+def _arguments(built: Build, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The arguments of a build: its parameters, then the stages that it dumps."""
+    return tuple(values[name] for name in (*built.parameters, *built.probes))
