@@ -82,6 +82,34 @@ def _power(q: Array, k: Array, v: Array, scale: float) -> Array:
     return _softmax(s) @ v * np.exp(np.float32(0.5) * s.max(-1, keepdims=True))
 
 
+def _even(q: Array, k: Array, v: Array, scale: float) -> Array:
+    s = q @ k.swapaxes(2, 3) * np.float32(scale)
+    return _softmax(s * np.tanh(s)) @ v
+
+
+def _online(q: Array, k: Array, v: Array, scale: float, *, kept: bool) -> Array:
+    """Tiles of 16 keys, and of 16 queries whose states go on; or each upper half corrected as the lower half."""
+    s = q @ k.swapaxes(2, 3) * np.float32(scale)
+    rows, outs = s.shape[2], []
+    state = (
+        np.full((*s.shape[:2], 16, 1), -np.inf, np.float32),
+        *(np.zeros((*s.shape[:2], 16, d), np.float32) for d in (1, v.shape[3])),
+    )
+    for i in range(0, rows, 16):
+        top, total, acc = state
+        if not kept:
+            top, total, acc = np.full_like(top, -np.inf), 0 * total, 0 * acc
+        for j in range(0, s.shape[3], 16):
+            part = s[:, :, i : i + 16, j : j + 16]
+            new = np.maximum(top, part.max(-1, keepdims=True))
+            p, alpha = np.exp(part - new), np.exp(top - new)
+            of_acc = alpha if kept else alpha[:, :, np.arange(16) % 8]
+            total, acc, top = total * alpha + p.sum(-1, keepdims=True), acc * of_acc + p @ v[:, :, j : j + 16], new
+        state = top, total, acc
+        outs.append(acc / total)
+    return np.concatenate(outs, 2)
+
+
 #: fault -> the function, the reading that finds it, the stage, and what its words hold
 FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "scales of pages": (
@@ -105,6 +133,15 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "lse by query": (
         lambda *x: _prefix_lse(*x, of_query=True), "shares", "merge_weight",
         "keys 0-31 are merged with the lse of other rows: as stored by [query, head]",
+    ),
+    "an even curve": (_even, "response", "scores", "a score x counts as another number g(x)"),
+    "states that go on": (
+        lambda *x: _online(*x, kept=True), "kept", "acc",
+        "maxima, sums and accumulators are not reset between tiles of 16 queries",
+    ),
+    "corrected as others": (
+        lambda *x: _online(*x, kept=False), "correctedas", "correction",
+        "the accumulator of a row is rescaled as that of the row 8 before, in the upper half of each 16; tiles of 16",
     ),
     "power of a maximum": (_power, "denominator", "row_sum", "e^(-0.5 times the row's maximum) times the sum"),
 }  # fmt: skip

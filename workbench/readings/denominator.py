@@ -51,6 +51,9 @@ class Denominator:
         if self.kind == "sink below no maximum":
             assert sinks is not None
             return total + n[0] * np.exp(n[1] * sinks)
+        if self.kind == "sink unshifted":  # beside sums below a maximum of which the sink is one
+            assert sinks is not None
+            return total + np.exp(sinks + np.maximum(top, sinks) - top)
         if self.kind == "sink itself":
             assert sinks is not None
             return total + n * sinks

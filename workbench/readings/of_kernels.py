@@ -14,6 +14,7 @@ from workbench.readings.finding import Finding
 from workbench.readings.lanes import Lanes, lanes
 from workbench.readings.merges import Merge, MergeOfOthers, merges, nearest_of_others
 from workbench.readings.model import Model
+from workbench.readings.of_rows import CorrectedAs, Kept, of_rows
 from workbench.readings.online import Loop, nearest
 from workbench.readings.parts import Parts
 from workbench.readings.regions import WithoutSinks
@@ -57,7 +58,7 @@ _Off = tuple[np.ndarray, np.ndarray, float]
 STAGES: dict[type, str] = {
     Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
     Lanes: "row_sum", Narrow: "out", Taken: "acc", WithoutSinks: "row_sum", Beyond: "scores",
-    Added: "out", Smoothed: "scores",
+    Added: "out", Smoothed: "scores", CorrectedAs: "correction", Kept: "acc",
 }  # fmt: skip
 
 
@@ -153,9 +154,9 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
         return model, []
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = Run(target, model)
-    families = [_left_over] if stale else [of_loops, of_merges, _left_over, _others, _lanes, _beyond, _added]
+    families = [_left_over] if stale else [of_loops, of_merges, _left_over, _others, _lanes, _beyond, _added, _of_rows]
     if target.some is not None:  # of some rows of a large run, whose neighbours are not known, and which cost minutes
-        families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond, _added)]
+        families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond, _added, _of_rows)]
     if casts and not stale and not run.large:
         families.append(of_casts)
     best: tuple[float, AnyKernel] | None = None
@@ -199,6 +200,10 @@ def _beyond(run: Run) -> Sequence[AnyKernel]:
 
 def _added(run: Run) -> Sequence[AnyKernel]:
     return [*added(run.parts, run.out, run.known), *run.near([Smoothed(size) for size in run.tiles])]
+
+
+def _of_rows(run: Run) -> Sequence[AnyKernel]:
+    return run.near([*of_rows(run.tiles, run.out.shape[2])], rows=True)
 
 
 def of_casts(run: Run) -> Sequence[AnyKernel]:

@@ -209,7 +209,12 @@ def _of_scores(
         return model, found  # right, or rows with the same scores differ: what is multiplied is not what it should be
     factor, after = of_factor(model.respond)
     if abs(factor) < STILL and np.quantile(abs(dy[known]), 0.99) > 10 * noise + 1e-6:
-        return model, found  # most keys weigh as their neighbours do, and not all: their order is another
+        # a curve that is even, or most keys weigh as their neighbours do, and not all: their order is another
+        g, text = _table(dy, spread, known)
+        if left(g) > max(2 * noise, plain / 8):
+            return model, found
+        found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
+        return model.but(respond=g), found
     each = np.ones(s.shape[:2])
     if after > 2 * noise + 1e-6 and each.size > 1:
         told = {at: of_factor(model.respond, at) for at in np.ndindex(*each.shape)}

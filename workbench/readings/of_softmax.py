@@ -107,6 +107,10 @@ def denominators(
                     said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
                     text_ = f"the denominator has {said} in place {text}"
                     yield Denominator(kind, numbers=np.array([times, slope])), text_
+        yield (
+            Denominator("sink unshifted"),
+            "the denominator has e^sink in place of e^(sink - maximum), whose maximum is that of scores and sink",
+        )
         yield from _sinks_of_heads(middle(of_zero), sinks)
         ratio = float(np.nanmedian(more / sinks))
         yield (

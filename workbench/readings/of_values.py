@@ -281,6 +281,12 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         return of_head[0] if len(of_head) == 1 else -2
 
     found = np.array([standing(i, code) for i, code in enumerate(codes)])
+    several = [i for i, code in enumerate(codes) if found[i] == i and len(book.get(code, [])) > 1]
+    # of rows that may stand in several places those go on that stand next to them
+    for i in several[::-1]:
+        after = found[i + 1] - 1 if i + 1 < len(found) and found[i + 1] > 0 else i
+        before = found[i - 1] + 1 if i and found[i - 1] >= 0 else i
+        found[i] = next((x for x in (after, before, i) if x in book[codes[i]]), i)
     right = np.arange(len(found))
     told = found > -2
     moved = told & (found != right)

@@ -33,7 +33,7 @@ class Size:
     power: str = ""  #: a key of _POWERS
     head: str = ""  #: "first" or "before", in place of its own
     batch: str = ""  #: "first"
-    block: str = ""  #: "first", or a key of _BLOCKS
+    block: str = ""  #: "first", "half" (at half its number), or a key of _BLOCKS
     page: int = 0  #: the block of the first key of a page of so many
     group: str = ""  #: a key of _GROUPS
     order: bool = False  #: stored [head, block] and read [block, head]
@@ -68,7 +68,10 @@ class Size:
         if self.batch:
             x = x[np.zeros(len(x), int)]
         if self.block:
-            x = x[:, :, np.zeros(x.shape[2], int)] if self.block == "first" else np.roll(x, -_BLOCKS[self.block], 2)
+            at = np.arange(x.shape[2])
+            named = {"first": 0 * at, "half": at // 2}
+            at = named[self.block] if self.block in named else (at + _BLOCKS[self.block]) % len(at)
+            x = x[:, :, at]
         return x[..., _GROUPS[self.group](x.shape[3])] if self.group else x
 
     @property
@@ -86,7 +89,8 @@ class Size:
         named = {"first": "head 0", "before": "the head before"}
         found += f", of {named[self.head]}" if self.head else ""
         found += ", of batch 0" if self.batch else ""
-        found += f", of the {'first block' if self.block == 'first' else 'block ' + self.block}" if self.block else ""
+        blocks = {"first": "first block", "half": "block at half its number"}
+        found += f", of the {blocks.get(self.block, f'block {self.block}')}" if self.block else ""
         found += f", of the first key of each {self.page}" if self.page else ""
         found += f", of the group of dims {self.group}" if self.group else ""
         return found + (", stored by [head, block] and read by [block, head]" if self.order else "")
@@ -183,7 +187,7 @@ def _instead(own: Size, batches: int, heads: int) -> Iterator[Size]:
         yield replace(own, batch="first")
         yield replace(own, batch="first", head="first")
     if own.rows:
-        yield from (replace(own, block=x) for x in ("first", *_BLOCKS))
+        yield from (replace(own, block=x) for x in ("first", "half", *_BLOCKS))
         yield replace(own, rows=0)
         yield replace(own, order=True)
         yield from (replace(own, page=n) for n in PAGES if n > own.rows)
