@@ -12,7 +12,7 @@ from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, room
 from workbench.readings.of_values import solved
 from workbench.readings.tables import NEAR, completed, in_words
-from workbench.readings.target import Target
+from workbench.readings.target import Target, Weights
 
 #: scaled scores of the codes of one group, so that their weights are far from each other and from 0
 LOW, HIGH = 0.5, 2.0
@@ -104,12 +104,13 @@ def table_of_scores(target: Target, model: Model, name: str) -> tuple[Model, lis
     book = target.books[name]
     reads: list[tuple[np.ndarray, np.ndarray]] = []
     table, room_ = np.full(len(book.values), np.nan), np.zeros(len(book.values))
+    first: Weights | None = None
     for times in FACTORS:
         if target.spent:
             break
         got, allowed = np.full(len(book.values), np.nan), np.zeros(len(book.values))
         for groups in _groups(target, book):
-            _read_group(target, model, name, groups, times, got, allowed)
+            first = _read_group(target, model, name, groups, times, got, allowed, first)
         for before, may in reads:
             alike = np.isnan(table) & _same(got, before, allowed + may)
             table = np.where(alike, got, table)
@@ -147,8 +148,12 @@ def _read_group(
     times: float,
     got: np.ndarray,
     allowed: np.ndarray,
-) -> None:
-    """One group of codes in each head of K, and the factor of the other side that brings their scores into reach."""
+    first: Weights | None,
+) -> Weights:
+    """One group of codes in each head of K, and the factor of the other side that brings their scores into reach.
+    `first`: the weights of the first such run, whose scores are as large, so that what arithmetic may make of these is
+    worked out once.
+    """
     shape_q, shape_k = (target.trace.inputs[x].shape for x in "qk")
     book, dims = target.books[name], shape_k[3]
     shape = shape_k if name == "k" else shape_q
@@ -174,13 +179,14 @@ def _read_group(
     given = book.given(name, np.ascontiguousarray(codes), 1.0)
     weights = target.weights(model.v_dims, **{side: model.placed(side, plain)}, **given)
     read = solved(model, weights)
-    y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+    first = weights if first is None else first
+    y = logs(read, room(first, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
     made = target.inputs_of(plain, side)  # what the other side stands for
     of_row = made[:, :, :, 0] if name == "k" else made[:, :, ~anchor, 0][..., 0]
     with np.errstate(all="ignore"):
         base = np.nanmedian(np.where(anchor, y, np.nan), -1, keepdims=True)
         each = y - base
-        noise = np.nanmedian(room(weights, read) / read)
+        noise = np.nanmedian(room(first, read) / read)
         if name == "k":
             whole = (scale * dims * of_row)[..., None]
             value = np.nanmedian(np.where(np.isfinite(each), each / whole, np.nan), 2)  # [b, h, key]
@@ -198,6 +204,7 @@ def _read_group(
         # a code that is decoded alike wherever it stands
         if np.mean(abs(value[mine] - middle) <= 4 * off[mine]) > 0.7:
             got[code], allowed[code] = middle, 4 * off[mine].max()
+    return first
 
 
 def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
@@ -219,7 +226,9 @@ def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.
     if not wrong.any():
         return model, []
     table, wrong = completed(format_, nominal, got / factor, allowed / abs(factor), wrong)
-    target.use(name, table, known if wrong.sum() > known.sum() / 2 else known & ~wrong)
+    # the code of 0 is what others were read against
+    zero = (nominal == 0) & (name != "v")
+    target.use(name, table, (known if wrong.sum() > known.sum() / 2 else known & ~wrong) | zero)
     text = f"{name.upper()} is decoded wrong: " + in_words(format_, nominal, table, wrong)
     made = Finding(f"table of {name}", f"lut_{name}", text, int(wrong.sum()), int(known.sum()), {name: table})
     return model.but(tables={**model.tables, name: table + MIDDLE * FORMATS[format_].zero}), [made]

@@ -102,6 +102,7 @@ def _read(
     coded = name in target.books
     step, levels = (LEVEL_OF_CODES, 2) if coded else (LEVEL, LEVELS)
     size = np.sqrt(step / abs((model.scale or 1.0) * factor))
+    least = room(target.identity, np.zeros(1))
     for first in range(0, dims, other[2]):
         if target.spent:
             return
@@ -114,7 +115,7 @@ def _read(
             given = {name: code * size, other_name: model.placed(other_name, aimed)}
             weights = target.weights(model.v_dims, target.some, **given)
             read = solved(model, weights)
-            y = logs(read, room(target.identity, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            y = logs(read, least) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:
                 y = np.where(model.fixed, np.nan, y)
             # levels are told from the lowest of a row

@@ -229,7 +229,8 @@ class Target:
                 continue
             shape = self.trace.inputs[name].shape
             if name in self.books:
-                codes, scale = self.books[name].encoded(np.ascontiguousarray(np.broadcast_to(x, shape)))
+                codes, scale = self.books[name].encoded(x)  # what is alike in all heads once
+                codes = np.ascontiguousarray(np.broadcast_to(codes, shape))
                 given |= self.books[name].given(name, codes, scale)
                 read[name] = self.books[name].decoded(codes, scale)
             else:
