@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import Case, Refusal, run
+from workbench import Case, run
 from workbench.case.formats import FORMATS
 from workbench.readings.reader import Measured, measured
 
@@ -141,11 +141,3 @@ def test_the_kernel_on_tensor_cores_is_its_twin(causal: bool) -> None:
     assert not read(example.attention, case).findings
     found = read(example.sign_and_fragment, case.but(seqlen=64))
     assert len(found.findings) == 2 and found.proved
-
-
-def test_scales_that_are_rounded_are_refused() -> None:
-    def nothing(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:
-        return np.zeros(q.shape, np.float32)
-
-    with pytest.raises(Refusal, match="scales of mxfp8-e4m3 are not float32"):
-        read(nothing, Case(codes="mxfp8-e4m3", seqlen=32, head_dim=32))

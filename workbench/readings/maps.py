@@ -101,7 +101,7 @@ def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:
     """A linear map in words; `low`: the bits of a dim."""
     columns, first = of
     added = [(bit, column ^ 1 << bit) for bit, column in enumerate(columns) if column != 1 << bit]
-    if not first and all(bit >= low and 0 < more < 1 << low for bit, more in added):
+    if added and not first and all(bit >= low and 0 < more < 1 << low for bit, more in added):
         said = ", ".join(
             f"dim bit {' and '.join(str(x) for x in range(low) if more >> x & 1)} by row bit {bit - low}"
             for bit, more in added
@@ -151,18 +151,18 @@ def _laid(index: np.ndarray, source: np.ndarray, share: str) -> Iterator[tuple[n
             yield (stride * row + dim) % index.size, f"rows lie {stride} apart, not {dims} ({share})"
     for made, said in relaid(row, dim, rows, dims):
         yield made, f"{said} ({share})"
-    found = None if dims & (dims - 1) else bits_of_most(source.reshape(-1))  # bits of an index are those of its dim
-    if found is not None and found != ([1 << bit for bit in range(len(found[0]))], 0):
-        yield linear(found, index.size).reshape(index.shape), _of_bits(found, (dims - 1).bit_length(), share)
     of_rows, of_dims = _most_of_lines(source // dims), _most_of_lines(source.T % dims)
     told = [(rule_of(x), len(x), name) for x, name in ((of_rows, "row"), (of_dims, "dim"))]
     if all(
         rule is not None or np.array_equal(x, np.arange(n))
         for (rule, n, _), x in zip(told, (of_rows, of_dims), strict=True)
     ):
-        made = [np.arange(n) if rule is None else rule.made for rule, n, _ in told]
+        to_row, to_dim = (np.arange(n) if rule is None else rule.made for rule, n, _ in told)
         words = " and ".join(rule.text(name) for rule, _, name in told if rule is not None)
-        yield made[0][:, None] * dims + made[1], f"{words} ({share})"
+        yield to_row[:, None] * dims + to_dim, f"{words} ({share})"
+    found = None if dims & (dims - 1) else bits_of_most(source.reshape(-1))  # bits of an index are those of its dim
+    if found is not None and found != ([1 << bit for bit in range(len(found[0]))], 0):
+        yield linear(found, index.size).reshape(index.shape), _of_bits(found, (dims - 1).bit_length(), share)
 
 
 def _most_of_lines(x: np.ndarray) -> np.ndarray:

@@ -1,12 +1,11 @@
-"""What is read of codes: to which number each code of V, K and Q is decoded, and whose scale it is multiplied by."""
+"""What is read of codes: to which number each code of V, K and Q is decoded."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from workbench.case.formats import FORMATS
-from workbench.floats import to_float64
-from workbench.readings.codebook import MIDDLE, Codebook, Scale, right
+from workbench.readings.codebook import MIDDLE, Codebook, right
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, room
@@ -232,43 +231,3 @@ def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.
     text = f"{name.upper()} is decoded wrong: " + in_words(format_, nominal, table, wrong)
     made = Finding(f"table of {name}", f"lut_{name}", text, int(wrong.sum()), int(known.sum()), {name: table})
     return model.but(tables={**model.tables, name: table + MIDDLE * FORMATS[format_].zero}), [made]
-
-
-def scale_of_v(target: Target, model: Model) -> tuple[Model, list[Finding]]:
-    """Whose scale V is multiplied by: of a V of one code, with the scales of the user's own run."""
-    book, run = target.books["v"], target.coded
-    own = to_float64(run.stages["scale_v"])
-    if own.ndim != 1:
-        return model, []
-    codes, unit = book.encoded(np.ones(target.trace.inputs["v"].shape))
-    answer = target(**book.given("v", codes, own.astype(np.float32)))
-    with np.errstate(all="ignore"):
-        used = np.nanmedian(model.result(answer.out), (0, 2, 3)) * unit  # of each query head
-        room_ = np.nanmax(answer.allowed, (0, 2, 3)) * unit
-    of_head = model.heads["v"][0] % len(own)
-    got = np.full(len(own), np.nan)
-    got[of_head] = used
-    wrong = abs(got - own) > 2 * room_[: len(own)].max()
-    if not wrong.any() or not np.isfinite(got).all():
-        return model, []
-    for scale, text in _scales(run, "v", len(own)):
-        if np.all(abs(scale(run) - got) <= 2 * room_.max()):
-            made = Finding("scale of v", "dequant_v", text, int(wrong.sum()), wrong.size, {"v": scale})
-            return model.but(scales={**model.scales, "v": scale}), [made]
-    return model, []
-
-
-def _scales(run: object, name: str, heads: int) -> Iterator[tuple[Scale, str]]:
-    """What an input may be multiplied by in place of its own scale."""
-    own = tuple(range(heads))
-    yield Scale("", own), f"{name.upper()} is not multiplied by its scale"
-    yield Scale(name, own, squared=True), f"{name.upper()} is multiplied by its scale twice"
-    for other in "qkv":
-        if other != name:
-            yield Scale(other, own), f"{name.upper()} is multiplied by the scale of {other.upper()}"
-    for head in own:
-        yield Scale(name, (head,) * heads), f"all heads of {name.upper()} are multiplied by the scale of head {head}"
-    for shift in range(1, heads):
-        turned = tuple((h + shift) % heads for h in own)
-        yield Scale(name, turned), f"heads of {name.upper()} are multiplied by the scale of the head {shift} behind"
-    yield Scale(name, own[::-1]), f"heads of {name.upper()} are multiplied by the scales in reverse order"

@@ -133,7 +133,7 @@ def _read(
         found = np.stack(got, -1)
         # a row that sees few keys, with the same digit in each word, does not tell which element it reads
         sure &= blank | ((found.max(-1) > 0).any(-1, keepdims=True) & (seen >= FEWEST))
-        yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure
+        yield dim, indices_of(codes.reshape(len(codes), -1), found, levels), sure
 
 
 def _places(
@@ -150,7 +150,7 @@ def _places(
             yield int(c), np.moveaxis(read[..., at], 2, 0), np.moveaxis(sure[..., at], 2, 0)
 
 
-def _indices(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
+def indices_of(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
     """The index of each word [.., digit] among `codes` [digit, element]; -1 of one of zeros, -2 of what is none."""
     place = levels ** np.arange(len(codes))
     known, found = place @ codes, words_ @ place

@@ -13,9 +13,11 @@ from workbench.readings import (
     of_moves,
     of_operands,
     of_regions,
+    of_scales,
     of_scores,
     of_softmax,
     of_values,
+    scale_rules,
 )
 from workbench.readings.believed import BELIEVED, Believed
 from workbench.readings.finding import Finding
@@ -49,6 +51,7 @@ class Reader(Believed):
             self.coded_v()
             if self.exact:
                 return
+        self.scaled()
         self.of_values(of_values.added, believed=True)
         elsewhere = None
         if self.unclosed > 1 or (self.off and not all(x.all() for x in self.multiplied)):
@@ -119,8 +122,10 @@ class Reader(Believed):
         """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
         tables are read: a kernel may have one table for all.
         """
-        for reading in (of_codes.table_of_v, of_codes.scale_of_v):
-            self.of_values(reading, believed=True)
+        self.of_values(of_codes.table_of_v, believed=True)
+        self.of_values(of_scales.map_of_v)
+        if "v" not in self.model.scales:
+            self.of_values(scale_rules.rule_of_v, believed=True)
         if "v" not in self.model.tables:
             return
         self.weights = self.target.weights()  # of other codes
@@ -134,11 +139,32 @@ class Reader(Believed):
         itself, as what it leaves may be another's.
         """
         if "k" in self.target.books and not self.multiplied[1].all():
-            self.of_weights(partial(of_operands.elements, name="k"), believed=SURE)
+            base = self.model
+            ways = [of_operands.elements(self.target, base, "k")]
+            # rows of Q that are others look like dims of K that are: of the two what leaves less
+            if ways[0][1] and "q" in self.target.books and self.misfit(ways[0][0]) > 0.5 * self.misfit(base):
+                ways.append(of_operands.elements(self.target, base, "q"))
+            told = min([way for way in ways if way[1]], key=lambda way: self.misfit(way[0]), default=ways[0])
+            self.of_weights(lambda *_: told, believed=SURE)
         for name in sorted({"k", "q"} & {*self.target.books}):
             if not self.exact and not self.target.spent:
                 self.model, found = of_codes.table_of_scores(self.target, self.model, name)
                 self.found += found
+        for name in [x for x in "kq" if x in self.target.books]:
+            if not self.exact and not self.target.spent:
+                self.of_weights(partial(of_scales.map_of_scores, name=name), believed=SURE)
+        self.scaled()
+
+    def scaled(self) -> None:
+        """Whose scales K and Q are multiplied by, or what becomes of them: kept where a small part of the error of
+        weights is left.
+        """
+        if not {"q", "k"} & {*self.target.books} or self.exact or not self.off:
+            return
+        ways = list(scale_rules.rules_of_scores(self.target, self.model))
+        model, found = min(ways, key=lambda one: self.misfit(one[0]), default=(self.model, []))
+        if self.misfit(model) < OTHER * self.misfit(self.model):
+            self.model, self.found = model, self.found + found
 
     @property
     def exact(self) -> bool:

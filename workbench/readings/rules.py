@@ -9,8 +9,8 @@ from workbench.readings.finding import spans
 
 #: share of the indices that a rule must make, and of those that are others; the rest are its exceptions
 SHARE = 0.99
-#: fewer indices that are others are listed
-FEWEST = 8
+#: fewer indices that are others are listed, but for those of a whole axis
+FEWEST, FEWEST_OF_ALL = 8, 3
 #: tiles of which each may have a rule of its own: powers of two, at least two of them
 LEAST_TILE = 2
 
@@ -34,7 +34,7 @@ def rule_of(source: np.ndarray) -> Rule | None:
     source: [n], -2 where it is not known; a map that leads nowhere (-1) has no rule.
     """
     known = np.flatnonzero(source > -2)
-    if len(known) < FEWEST or (source[known] < 0).any():
+    if len(known) < min(FEWEST, max(len(source), FEWEST_OF_ALL)) or (source[known] < 0).any():
         return None
     there, moved = source[known], source[known] != known
     best, most = None, SHARE
@@ -59,7 +59,7 @@ def in_words(index: np.ndarray, there: np.ndarray, size: int, name: str) -> str:
         return f"{name}s {spans(index)} are {name} {there[0]}"
     whole, part = np.arange(size), np.full(size, -2)
     whole[index], part[index] = there, there
-    if len(index) >= FEWEST:
+    if len(index) >= FEWEST or len(index) == size >= FEWEST_OF_ALL:
         for source, where in ((whole, ""), (part, f"in {name}s {spans(index)} ")):
             rule = rule_of(source)
             if rule is not None:
