@@ -108,8 +108,9 @@ def _of_shared(trace: Trace, seconds: float) -> Measured:
     begun, case = time.monotonic(), trace.case
     own = measured(shared.of_own_dims(trace), seconds)
     said = f"the last {case.head_dim - case.head_dim_v} of {case.head_dim} dims of q and k, the others of q 0"
-    own.target.whole = whole = Target(trace, seconds, shared=True)
-    with threadpool_limits(1, "blas"):
+    own.target.whole = whole = Target(trace, seconds - (time.monotonic() - begun), shared=True)
+    with threadpool_limits(1, "blas"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
         model, found, calls = shared.of_shared(whole, own.target, own.model, own.findings)
         proofs = tuple(proved(whole, model, None, seed) for seed in UNSEEN) if found else ()
     if not all(one.held for one in proofs) and whole.may_be_right:

@@ -11,6 +11,8 @@ from workbench.readings.finding import spans
 SHARE = 0.99
 #: fewer indices that are others are listed, but for those of a whole axis
 FEWEST, FEWEST_OF_ALL = 8, 3
+#: runs of indices that are listed before a rule is looked for
+FEW_SPANS = 4
 #: tiles of which each may have a rule of its own: powers of two, at least two of them
 LEAST_TILE = 2
 
@@ -53,18 +55,23 @@ def in_words(index: np.ndarray, there: np.ndarray, size: int, name: str) -> str:
     exceptions counted, or as a list.
     """
     distance = np.unique(there - index)
+    plain = ""
     if len(distance) == 1:
-        return f"{name}s {spans(index)} are those {abs(distance[0])} {'behind' if distance[0] > 0 else 'before'}"
-    if len(np.unique(there)) == 1:
-        return f"{name}s {spans(index)} are {name} {there[0]}"
+        plain = f"{name}s {spans(index)} are those {abs(distance[0])} {'behind' if distance[0] > 0 else 'before'}"
+    elif len(np.unique(there)) == 1:
+        plain = f"{name}s {spans(index)} are {name} {there[0]}"
+    if plain and np.count_nonzero(np.diff(index) > 1) < FEW_SPANS:
+        return plain
     whole, part = np.arange(size), np.full(size, -2)
     whole[index], part[index] = there, there
     if len(index) >= FEWEST or len(index) == size >= FEWEST_OF_ALL:
         for source, where in ((whole, ""), (part, f"in {name}s {spans(index)} ")):
             rule = rule_of(source)
-            if rule is not None:
+            if rule is not None and not (plain and where):
                 off = np.flatnonzero((source > -2) & (rule.made != source))
                 return f"{where}{rule.text(name)}" + (f", but for {excepted(off, name)}" if off.size else "")
+    if plain:
+        return plain
     said = ", ".join(f"{a} is {name} {b}" for a, b in list(zip(index, there, strict=True))[:5])
     return f"{name}{'s' * (len(index) > 1)} {said}" + (", ..." if len(index) > 5 else "")
 

@@ -64,7 +64,7 @@ def _part(trace: Trace, dims: slice) -> Trace:
         parts = {name: np.ascontiguousarray(made.inputs[name][..., dims]) for name in "qk"}
         return replace(
             made, case=own.but(seed=asked.seed, distribution=asked.distribution), rerun=again,
-            inputs={**made.inputs, **parts, "v": k[..., :width]}, requested=(),
+            inputs={**made.inputs, **parts, "v": k[..., :width]}, requested=(), resident=None,
             stages={name: x for name, x in made.stages.items() if name in ("out", "lse")},
         )  # fmt: skip
 
@@ -76,6 +76,7 @@ class OfShared(Target):
 
     def __init__(self, trace: Trace, of_own: Target) -> None:
         super().__init__(_part(trace, slice(0, trace.case.head_dim_v)))
+        self.until = of_own.until
         self.of_own = of_own
 
     @cached_property
