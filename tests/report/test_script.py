@@ -5,12 +5,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.readings import kernels
 from tests.refusals import refusal
 from workbench import Case, diff, run
+from workbench.case.formats import FORMATS
 from workbench.report.script import script
+from workbench.report.script_of_codes import _TABLE, table
 
 FEATURES = """
 import numpy as np
@@ -100,3 +103,71 @@ def test_what_it_cannot_say_is_refused(tmp_path: Path) -> None:
 
     assert "gives right out and lse on normal inputs of this shape" in asked(f"{file}:attention")
     assert "a script calls a function of a file, path.py:function; flash is none" in asked("flash")
+
+
+#: of codes: tables, scales and the call of any format
+CODED = """
+import numpy as np
+
+TABLE = np.array(VALUES, np.float32)
+
+def attention(q, k, v, *, KEYWORDS, scale, causal):
+    given = locals()
+    x = {}
+    for name in "qkv":
+        of = given[name]
+        if "scale_" + name not in given:
+            x[name] = of.astype(np.float32)
+            continue
+        s = given["scale_" + name]
+        wide = (lambda a: a[:, None, None]) if s.ndim == 1 else lambda a: np.repeat(
+            a, of.shape[-1] if a.shape[-1] == 1 else BLOCK, -1)[..., :of.shape[-1]]
+        x[name] = TABLE[of]
+        if "zero_" + name in given:
+            x[name] = x[name] - wide(given["zero_" + name])
+        x[name] = x[name] * wide(FAULT if name == "v" else s)
+        if "global_" + name in given:
+            x[name] = x[name] * given["global_" + name][:, None, None]
+    s = x["q"] @ np.swapaxes(x["k"], -1, -2) * np.float32(scale)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p @ x["v"] / p.sum(-1, keepdims=True)
+"""
+#: format, what shares a scale, and which inputs are codes
+KINDS = [("e4m3", "head", "qkv"), ("e4m3", "block", "qkv"), ("mxfp8-e4m3", "block", "qkv"), ("nvfp4", "block", "qkv"), ("int4", "token", "kv"),
+         ("simulated", "head", "qkv"), ("e4m3", "tile", "qkv"), ("mxfp8-e5m2", "block", "qkv"),
+         ("int8", "token", "kv"), ("int4", "block", "qkv")]  # fmt: skip
+
+
+@pytest.mark.campaign(but=5)
+@pytest.mark.parametrize(("codes", "by", "of"), KINDS, ids=["-".join(x) for x in KINDS])
+def test_of_a_kernel_on_codes_codes_and_scales_are_drawn(codes: str, by: str, of: str, tmp_path: Path) -> None:
+    file, form = tmp_path / "mine.py", FORMATS[codes]
+    source = CODED.replace("KEYWORDS", ", ".join(f"{kind}_{x}" for kind in form.kinds for x in of))
+    source = source.replace("VALUES", str(form.values.tolist()).replace("nan", "np.nan").replace("inf", "np.inf"))
+    source = source.replace("BLOCK", str(form.block))
+    fault = "4 * s" if by == "tile" else "np.roll(s, 1, 0 if s.ndim == 1 else 1)"  # those of tiles are nearly alike
+    file.write_text(source.replace("FAULT", fault))
+    case = Case(heads=2, seqlen_q=20, seqlen_k=140, head_dim=64, codes=codes, scale_of=by, codes_of=of)
+    made = script(diff(run(f"{file}:attention", case)))
+    assert str(tmp_path) not in made and "workbench" not in made and "ml_dtypes" not in made
+    (tmp_path / "repro.py").write_text(made)
+    failed = alone(tmp_path)
+    assert failed.returncode == 1 and "AssertionError: off by " in failed.stderr and "out[" in failed.stdout
+    file.write_text(source.replace("FAULT", "s"))
+    assert alone(tmp_path).returncode == 0
+
+
+def test_tables_in_numpy_are_those_of_the_formats() -> None:
+    for name, form in FORMATS.items():
+        space: dict[str, Any] = {"np": np}
+        exec(_TABLE, space)
+        values = eval(table(name), space)
+        held = abs(form.values) <= form.largest
+        assert np.array_equal(values[held], form.values[held]) and np.all(abs(values[~held]) > form.largest)
+
+
+def test_codes_that_a_function_makes_itself_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(FEATURES.replace("FACTOR", "2"))
+    judged = diff(run(f"{file}:attention", Case(seqlen=16, head_dim=16, codes="e4m3")))
+    assert "no formula for codes that a function makes itself" in str(refusal(lambda: script(judged)))

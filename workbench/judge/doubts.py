@@ -170,7 +170,8 @@ def _unit(
 
     @cache
     def wrong_alone(contract: Contract) -> bool:
-        return bool(failing(replace(trace, stages=ends, contract=contract), list(ends)))
+        read = {name: trace.stages[name] for name in trace.put_in}  # codes may be all that is known of the inputs
+        return bool(failing(replace(trace, stages={**read, **ends}, contract=contract), list(ends)))
 
     for choice in common:
         if choice.field == "row_max" and not _of_a_known_maximum(trace, judged):

@@ -1,13 +1,13 @@
 """Numbers of our choice as codes: with which codes and scale a kernel is given them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.case.formats import FORMATS
+from workbench.case.formats import FORMATS, TILE_ROWS
 from workbench.floats import to_float64
 from workbench.reference.quantize import spread
-from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
 
 #: whole numbers that a format has with a scale of 1 / step
@@ -27,6 +27,7 @@ class Codebook:
     #: what the function decodes each code to, before its scale, as far as that was read: else what it should
     values: np.ndarray
     usable: np.ndarray  #: bool for each code: that numbers are made of
+    tile: int = 1  #: rows that share a scale
 
     def encoded(self, x: np.ndarray) -> tuple[np.ndarray, float]:
         """The codes [..] of `x`, and their scale, of codes that are usable.
@@ -56,7 +57,14 @@ class Codebook:
         top = float(min(values.max(), -values.min()))
         power = step * 2.0 ** np.floor(np.log2(top / step))
         found = [largest / self.one] * one_size + [1 / step, largest / power, largest / top]
+        if self.powers:
+            found = [*np.exp2(np.round(np.log2(found[:-1]))), np.exp2(np.ceil(np.log2(found[-1])))]
         return [float(np.float32(scale)) for scale in found]
+
+    @property
+    def powers(self) -> bool:
+        """Whether scales are powers of two."""
+        return FORMATS[self.format].scale_dtype == "float8_e8m0fnu"
 
     @property
     def opposites(self) -> np.ndarray:
@@ -80,46 +88,59 @@ class Codebook:
         """Whether whole numbers are exact."""
         return bool(np.isin(numbers * STEPS.get(self.format, 1.0), self.values[self.usable]).all())
 
-    def given(self, name: str, codes: np.ndarray, scale: float | np.ndarray) -> dict[str, np.ndarray]:
-        """Inputs of a run by name; `scale`: one number, or one for each head, float32 in the shape of its scales."""
-        of_heads = np.broadcast_to(np.asarray(scale, np.float32), self.shape[0] if len(self.shape) == 1 else self.shape)
+    def given(
+        self, name: str, codes: np.ndarray, scale: float | np.ndarray, over: float | np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Inputs of a run by name; `scale`: one number, or float32 in the shape of its scales. Of a format whose
+        tensors have a scale, `over`, any one number is that, and scales are 1.
+        """
+        tensor = FORMATS[self.format].tensor_scale
+        if tensor and over is None:
+            scale, over = np.ones(()), scale
+        of_heads = np.broadcast_to(np.asarray(scale, np.float32), self.shape)
         found = {f"codes_{name}": codes, f"scale_{name}": np.ascontiguousarray(of_heads)}
+        if tensor:
+            of_tensor = np.broadcast_to(np.asarray(over, np.float32), codes.shape[1])
+            found[f"global_{name}"] = np.ascontiguousarray(of_tensor)
         if FORMATS[self.format].zero:
             found[f"zero_{name}"] = np.full(self.shape, MIDDLE, np.float32)
         return found
 
 
-@dataclass(frozen=True)
+def _as_it_is(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+@dataclass(frozen=True, eq=False)
 class Scale:
     """What codes of an input are multiplied by."""
 
-    of: str  #: q, k or v: whose scale; "" for 1
-    heads: tuple[int, ...]  #: of that scale, for each head of the input
-    squared: bool = False  #: multiplied twice
+    of: str  #: q, k or v: whose scale
+    #: flat index of the scale of each element, as broadcasts against codes; -1 where it is multiplied by none
+    index: np.ndarray
+    over: str  #: whose scale of a tensor; "" for none
+    made: Callable[[np.ndarray], np.ndarray] = _as_it_is  #: of a scale
 
     def __call__(self, run: Trace) -> np.ndarray:
-        """In the shape of the scale of the run."""
-        if not self.of:
-            return np.ones(len(self.heads))
-        own = to_float64(run.stages[f"scale_{self.of}"])
-        found: np.ndarray = own[list(self.heads)] if own.ndim == 1 else own[:, list(self.heads)]
-        return found**2 if self.squared else found
+        """A factor of each element, as broadcasts against codes."""
+        own = self.made(to_float64(run.stages[f"scale_{self.of}"])).reshape(-1)
+        found = np.where(self.index >= 0, own[np.maximum(self.index, 0)], 1.0)
+        if self.over and FORMATS[str(run.case.codes)].tensor_scale:
+            found = found * to_float64(run.stages[f"global_{self.over}"])[0]
+        return found
 
 
 def codebooks(trace: Trace) -> dict[str, Codebook]:
     """The codebook of each input that the function of a trace takes as codes; none where it takes numbers, or
-    quantises them itself. Refusal for formats whose scales are rounded.
+    quantises them itself.
     """
     case = trace.case
     taken = [name for name in "qkv" if f"codes_{name}" in trace.put_in]
     if case.codes is None or not taken:
         return {}
-    form = FORMATS[case.codes]
-    if form.scale_dtype != "float32" or form.tensor_scale:
-        raise Refusal(f"{trace.target} cannot be measured: scales of {case.codes} are not float32, and no number is 1")
-    values = right(case.codes)
+    values, tile = right(case.codes), TILE_ROWS if case.scale_of == "tile" else 1
     shapes = {name: trace.stages[f"scale_{name}"].shape for name in taken}
-    return {name: Codebook(case.codes, shapes[name], values, np.isfinite(values)) for name in taken}
+    return {name: Codebook(case.codes, shapes[name], values, np.isfinite(values), tile) for name in taken}
 
 
 def right(format_: str) -> np.ndarray:
@@ -131,13 +152,17 @@ def right(format_: str) -> np.ndarray:
 def stood_for(trace: Trace, name: str, table: np.ndarray | None, scale: np.ndarray | None = None) -> np.ndarray:
     """What an input of a run on codes stands for, [batch, head, row, dim], float64.
 
-    `table`: what each code is decoded to, the format's own where there is none; `scale`: as the run's, in place of it.
+    `table`: what each code is decoded to, the format's own where there is none; `scale`: a factor of each element in
+    place of the run's scales.
     """
-    codes, form = trace.stages[f"codes_{name}"], FORMATS[str(trace.case.codes)]
+    codes, form, kind = trace.stages[f"codes_{name}"], FORMATS[str(trace.case.codes)], str(trace.case.codes)
     values, dims = form.values if table is None else table, codes.shape[-1]
     found = values[codes.astype(np.int64)]
     if form.zero:
-        zero = to_float64(trace.stages[f"zero_{name}"])
-        found = found - spread(zero, dims, str(trace.case.codes))
-    by = to_float64(trace.stages[f"scale_{name}"]) if scale is None else scale
-    return np.asarray(found * spread(by, dims, str(trace.case.codes)))
+        found = found - spread(to_float64(trace.stages[f"zero_{name}"]), dims, kind)
+    if scale is not None:
+        return np.asarray(found * scale)
+    found = found * spread(to_float64(trace.stages[f"scale_{name}"]), dims, kind)
+    return np.asarray(
+        found * spread(to_float64(trace.stages[f"global_{name}"]), dims, kind) if form.tensor_scale else found
+    )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.readings.finding import spans
+from workbench.readings.rules import SHARE, bits_of_most, linear, rule_of
+from workbench.readings.rules import in_words as of_axis
 
 
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
@@ -45,16 +47,6 @@ def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
     return (columns, first) if made.max() < size and np.array_equal(made[known], source[known]) else None
 
 
-def linear(bits: tuple[list[int], int], size: int) -> np.ndarray:
-    """The index map of `bits_of`."""
-    columns, first = bits
-    index = np.arange(size)
-    made = np.full(size, first)
-    for bit, column in enumerate(columns):
-        made ^= np.where(index >> bit & 1, column, 0)
-    return made
-
-
 def in_words(source: np.ndarray, dims: int) -> str:
     """What an index map does. source: [rows, dims], row * dims + dim of what stands there, -1 for nothing."""
     source = source.reshape(-1, dims)
@@ -87,28 +79,17 @@ def in_words(source: np.ndarray, dims: int) -> str:
                 )
         return f"{share}, some of them 0, in rows {spans(row)}, dims {spans(dim)}"
     from_row, from_dim = there // dims, there % dims
-    for block in (2, 4, 8, 16, 32, 64):
-        whole = _in_blocks(index, dims, block)
-        if whole is not None and np.array_equal(whole[moved], there):
-            return f"rows and dims are swapped within blocks of {block} x {block} ({share})"
-    if (from_dim == dim).all():
-        told = _of_rows(row, from_row, rows)
-        return f"rows {told}" + (f", in dims {spans(dim)}" if len(np.unique(dim)) < dims else "")
-    if (from_row == row).all():
-        pairs = list(dict.fromkeys(zip(dim.tolist(), from_dim.tolist(), strict=True)))
-        if len(pairs) <= dims:
-            said = ", ".join(f"{a} is dim {b}" for a, b in pairs[:4])
-            where = "" if len(np.unique(row)) == rows else f" in rows {spans(row)}"
-            return f"dims are others{where}: dim {said}" + (", ..." if len(pairs) > 4 else "")
-    for stride in range(1, 4 * dims):
-        if stride != dims and np.mean((stride * row + dim) % (rows * dims) == there) > 0.97:
-            return f"rows lie {stride} apart, not {dims} ({share})"
-    for rule, said in relaid(row, dim, rows, dims):
-        if np.mean(rule == there) > 0.98:
-            return f"{said} ({share})"
-    found = None if dims & (dims - 1) else bits_of(source.reshape(-1))  # bits of an index are those of its dim
-    if found is not None:
-        return _of_bits(found, (dims - 1).bit_length(), share)
+    if (from_dim == dim).all() and (of_rows := _of_one(row, from_row)) is not None:
+        told = of_axis(*of_rows, rows, "row")
+        return told + (f", in dims {spans(dim)}" if len(np.unique(dim)) < dims else "")
+    if (from_row == row).all() and (of_dims := _of_one(dim, from_dim)) is not None:
+        told = of_axis(*of_dims, dims, "dim")
+        return told + ("" if len(np.unique(row)) == rows else f", in rows {spans(row)}")
+    for made, said in _laid(index, source, share):
+        off = source != made
+        if off.mean() <= 1 - SHARE and off[moved].mean() <= 1 - SHARE:
+            odd = f", but for {off.sum()} in rows {spans(np.nonzero(off)[0])}" if off.any() else ""
+            return said + odd
     some = ", ".join(
         f"(row {a}, dim {b}) is (row {x}, dim {y})"
         for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]
@@ -120,7 +101,7 @@ def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:
     """A linear map in words; `low`: the bits of a dim."""
     columns, first = of
     added = [(bit, column ^ 1 << bit) for bit, column in enumerate(columns) if column != 1 << bit]
-    if not first and all(bit >= low and 0 < more < 1 << low for bit, more in added):
+    if added and not first and all(bit >= low and 0 < more < 1 << low for bit, more in added):
         said = ", ".join(
             f"dim bit {' and '.join(str(x) for x in range(low) if more >> x & 1)} by row bit {bit - low}"
             for bit, more in added
@@ -131,9 +112,13 @@ def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:
     def name(bit: int) -> str:
         return f"dim bit {bit}" if bit < low else f"row bit {bit - low}"
 
-    return f"{share}: " + "; ".join(
-        f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if columns[bit] >> x & 1) or "nothing")
-        for bit, _ in added
+    return (
+        f"{share}: "
+        + "; ".join(
+            f"{name(bit)} goes to " + (" and ".join(name(x) for x in range(32) if columns[bit] >> x & 1) or "nothing")
+            for bit, _ in added
+        )
+        + (f"; then xor (row {first >> low}, dim {first % (1 << low)})" if first else "")
     )
 
 
@@ -145,21 +130,48 @@ def _in_blocks(index: np.ndarray, dims: int, block: int) -> np.ndarray | None:
     return cut.transpose(0, 3, 2, 1).reshape(rows, dims)
 
 
-def _of_rows(row: np.ndarray, there: np.ndarray, rows: int) -> str:
-    pairs = np.array(sorted(set(zip(row.tolist(), there.tolist(), strict=True))))
-    distance = np.unique(pairs[:, 1] - pairs[:, 0])
-    if len(distance) == 1:
-        return f"{spans(pairs[:, 0])} are those {abs(distance[0])} {'behind' if distance[0] > 0 else 'before'}"
-    if len(np.unique(pairs[:, 1])) == 1:
-        return f"{spans(pairs[:, 0])} are row {pairs[0, 1]}"
-    for block in (2, 4, 8, 16, 32, 64, 128):
-        if np.array_equal(pairs[:, 1], pairs[:, 0] // block * block + block - 1 - pairs[:, 0] % block):
-            return f"{spans(pairs[:, 0])} are in reverse order within blocks of {block}"
-    return ", ".join(f"{a} is row {b}" for a, b in pairs[:5].tolist()) + (", ..." if len(pairs) > 5 else "")
+def _of_one(index: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """A map of elements as one of an axis: its indices that are others, all different, and what stands there; None
+    where elements of one index come from several.
+    """
+    pairs = np.unique(np.stack([index, there]), axis=1)
+    return (pairs[0], pairs[1]) if len(np.unique(pairs[0])) == pairs.shape[1] else None
+
+
+def _laid(index: np.ndarray, source: np.ndarray, share: str) -> Iterator[tuple[np.ndarray, str]]:
+    """Layouts of a whole head, and their words."""
+    rows, dims = index.shape
+    row, dim = np.divmod(index, dims)
+    for block in (2, 4, 8, 16, 32, 64):
+        made = _in_blocks(index, dims, block)
+        if made is not None:
+            yield made, f"rows and dims are swapped within blocks of {block} x {block} ({share})"
+    for stride in range(1, 4 * dims):
+        if stride != dims:
+            yield (stride * row + dim) % index.size, f"rows lie {stride} apart, not {dims} ({share})"
+    for made, said in relaid(row, dim, rows, dims):
+        yield made, f"{said} ({share})"
+    of_rows, of_dims = _most_of_lines(source // dims), _most_of_lines(source.T % dims)
+    told = [(rule_of(x), len(x), name) for x, name in ((of_rows, "row"), (of_dims, "dim"))]
+    if all(
+        rule is not None or np.array_equal(x, np.arange(n))
+        for (rule, n, _), x in zip(told, (of_rows, of_dims), strict=True)
+    ):
+        to_row, to_dim = (np.arange(n) if rule is None else rule.made for rule, n, _ in told)
+        words = " and ".join(rule.text(name) for rule, _, name in told if rule is not None)
+        yield to_row[:, None] * dims + to_dim, f"{words} ({share})"
+    found = None if dims & (dims - 1) else bits_of_most(source.reshape(-1))  # bits of an index are those of its dim
+    if found is not None and found != ([1 << bit for bit in range(len(found[0]))], 0):
+        yield linear(found, index.size).reshape(index.shape), _of_bits(found, (dims - 1).bit_length(), share)
+
+
+def _most_of_lines(x: np.ndarray) -> np.ndarray:
+    """The value that most of each line [n, m] have."""
+    return np.sort(x, axis=1)[:, x.shape[1] // 2]
 
 
 def completed(source: np.ndarray, dims: int) -> np.ndarray:
-    """The map with what was not read filled in, where one rule says all that was: a stride, blocks, a shift of rows, a
+    """The map with what was not read filled in, where one rule says all that was: a stride, blocks, a rule of rows, a
     linear map of bits, or dims that go the same way in all rows.
     """
     rows = len(source)
@@ -172,6 +184,11 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     bits = bits_of(source.reshape(-1))
     if bits is not None:
         return linear(bits, source.size).reshape(source.shape)
+    of_rows = rule_of(_rows_of(source, dims))
+    if of_rows is not None:
+        rule = of_rows.made[:, None] * dims + np.arange(dims)
+        if np.mean(rule[known] == source[known]) >= SHARE:
+            return np.where(known, source, rule)
     for c in range(dims):
         seen = source[source[:, c] > -1, c] - index[source[:, c] > -1, 0]
         zero = source[:, c] == -1
@@ -179,12 +196,17 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
             source[:, c] = np.where(source[:, c] == -2, index[:, 0] + seen[0], source[:, c])
         elif zero.any() and not seen.size:
             source[:, c] = -1
-    for j in range(rows):  # rows as a whole
-        seen = source[j] > -1
-        base = source[j][seen] - np.arange(dims)[seen]
-        if seen.sum() >= 3 and np.all(base == base[0]) and base[0] % dims == 0:
-            source[j] = np.where(source[j] == -2, base[0] + np.arange(dims), source[j])
-    return source
+    from_row = _rows_of(source, dims)[:, None]
+    return np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+
+
+def _rows_of(source: np.ndarray, dims: int) -> np.ndarray:
+    """The row that stands at each row as a whole, [row]; -2 where it is none, or too little was read."""
+    seen = source > -1
+    base = source - np.arange(dims)
+    first = np.take_along_axis(base, seen.argmax(1)[:, None], 1)
+    told = (seen.sum(1) >= 3) & np.all((base == first) | ~seen, axis=1) & (first[:, 0] % dims == 0)
+    return np.where(told, first[:, 0] // dims, -2)
 
 
 def relaid(row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[tuple[np.ndarray, str]]:
@@ -251,8 +273,3 @@ def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims:
             yield cut.transpose(0, 3, 2, 1).reshape(rows, dims)
     for rule, _ in relaid(row, dim, rows, dims):
         yield rule
-    for shift in range(1, min(rows, 65)):
-        yield np.maximum(row - shift, 0) * dims + dim
-        yield np.minimum(row + shift, rows - 1) * dims + dim
-        yield (row - shift) % rows * dims + dim
-        yield (row + shift) % rows * dims + dim

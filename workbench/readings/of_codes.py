@@ -1,18 +1,17 @@
-"""What is read of codes: to which number each code of V, K and Q is decoded, and whose scale it is multiplied by."""
+"""What is read of codes: to which number each code of V, K and Q is decoded."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
 from workbench.case.formats import FORMATS
-from workbench.floats import to_float64
-from workbench.readings.codebook import MIDDLE, Codebook, Scale, right
+from workbench.readings.codebook import MIDDLE, Codebook, right
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, room
 from workbench.readings.of_values import solved
 from workbench.readings.tables import NEAR, completed, in_words
-from workbench.readings.target import Target
+from workbench.readings.target import Target, Weights
 
 #: scaled scores of the codes of one group, so that their weights are far from each other and from 0
 LOW, HIGH = 0.5, 2.0
@@ -104,12 +103,13 @@ def table_of_scores(target: Target, model: Model, name: str) -> tuple[Model, lis
     book = target.books[name]
     reads: list[tuple[np.ndarray, np.ndarray]] = []
     table, room_ = np.full(len(book.values), np.nan), np.zeros(len(book.values))
+    first: Weights | None = None
     for times in FACTORS:
         if target.spent:
             break
         got, allowed = np.full(len(book.values), np.nan), np.zeros(len(book.values))
         for groups in _groups(target, book):
-            _read_group(target, model, name, groups, times, got, allowed)
+            first = _read_group(target, model, name, groups, times, got, allowed, first)
         for before, may in reads:
             alike = np.isnan(table) & _same(got, before, allowed + may)
             table = np.where(alike, got, table)
@@ -147,8 +147,12 @@ def _read_group(
     times: float,
     got: np.ndarray,
     allowed: np.ndarray,
-) -> None:
-    """One group of codes in each head of K, and the factor of the other side that brings their scores into reach."""
+    first: Weights | None,
+) -> Weights:
+    """One group of codes in each head of K, and the factor of the other side that brings their scores into reach.
+    `first`: the weights of the first such run, whose scores are as large, so that what arithmetic may make of these is
+    worked out once.
+    """
     shape_q, shape_k = (target.trace.inputs[x].shape for x in "qk")
     book, dims = target.books[name], shape_k[3]
     shape = shape_k if name == "k" else shape_q
@@ -174,13 +178,14 @@ def _read_group(
     given = book.given(name, np.ascontiguousarray(codes), 1.0)
     weights = target.weights(model.v_dims, **{side: model.placed(side, plain)}, **given)
     read = solved(model, weights)
-    y = logs(read, room(weights, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+    first = weights if first is None else first
+    y = logs(read, room(first, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
     made = target.inputs_of(plain, side)  # what the other side stands for
     of_row = made[:, :, :, 0] if name == "k" else made[:, :, ~anchor, 0][..., 0]
     with np.errstate(all="ignore"):
         base = np.nanmedian(np.where(anchor, y, np.nan), -1, keepdims=True)
         each = y - base
-        noise = np.nanmedian(room(weights, read) / read)
+        noise = np.nanmedian(room(first, read) / read)
         if name == "k":
             whole = (scale * dims * of_row)[..., None]
             value = np.nanmedian(np.where(np.isfinite(each), each / whole, np.nan), 2)  # [b, h, key]
@@ -198,6 +203,7 @@ def _read_group(
         # a code that is decoded alike wherever it stands
         if np.mean(abs(value[mine] - middle) <= 4 * off[mine]) > 0.7:
             got[code], allowed[code] = middle, 4 * off[mine].max()
+    return first
 
 
 def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
@@ -219,47 +225,9 @@ def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.
     if not wrong.any():
         return model, []
     table, wrong = completed(format_, nominal, got / factor, allowed / abs(factor), wrong)
-    target.use(name, table, known if wrong.sum() > known.sum() / 2 else known & ~wrong)
+    # the code of 0 is what others were read against
+    zero = (nominal == 0) & (name != "v")
+    target.use(name, table, (known if wrong.sum() > known.sum() / 2 else known & ~wrong) | zero)
     text = f"{name.upper()} is decoded wrong: " + in_words(format_, nominal, table, wrong)
     made = Finding(f"table of {name}", f"lut_{name}", text, int(wrong.sum()), int(known.sum()), {name: table})
     return model.but(tables={**model.tables, name: table + MIDDLE * FORMATS[format_].zero}), [made]
-
-
-def scale_of_v(target: Target, model: Model) -> tuple[Model, list[Finding]]:
-    """Whose scale V is multiplied by: of a V of one code, with the scales of the user's own run."""
-    book, run = target.books["v"], target.coded
-    own = to_float64(run.stages["scale_v"])
-    if own.ndim != 1:
-        return model, []
-    codes, unit = book.encoded(np.ones(target.trace.inputs["v"].shape))
-    answer = target(**book.given("v", codes, own.astype(np.float32)))
-    with np.errstate(all="ignore"):
-        used = np.nanmedian(model.result(answer.out), (0, 2, 3)) * unit  # of each query head
-        room_ = np.nanmax(answer.allowed, (0, 2, 3)) * unit
-    of_head = model.heads["v"][0] % len(own)
-    got = np.full(len(own), np.nan)
-    got[of_head] = used
-    wrong = abs(got - own) > 2 * room_[: len(own)].max()
-    if not wrong.any() or not np.isfinite(got).all():
-        return model, []
-    for scale, text in _scales(run, "v", len(own)):
-        if np.all(abs(scale(run) - got) <= 2 * room_.max()):
-            made = Finding("scale of v", "dequant_v", text, int(wrong.sum()), wrong.size, {"v": scale})
-            return model.but(scales={**model.scales, "v": scale}), [made]
-    return model, []
-
-
-def _scales(run: object, name: str, heads: int) -> Iterator[tuple[Scale, str]]:
-    """What an input may be multiplied by in place of its own scale."""
-    own = tuple(range(heads))
-    yield Scale("", own), f"{name.upper()} is not multiplied by its scale"
-    yield Scale(name, own, squared=True), f"{name.upper()} is multiplied by its scale twice"
-    for other in "qkv":
-        if other != name:
-            yield Scale(other, own), f"{name.upper()} is multiplied by the scale of {other.upper()}"
-    for head in own:
-        yield Scale(name, (head,) * heads), f"all heads of {name.upper()} are multiplied by the scale of head {head}"
-    for shift in range(1, heads):
-        turned = tuple((h + shift) % heads for h in own)
-        yield Scale(name, turned), f"heads of {name.upper()} are multiplied by the scale of the head {shift} behind"
-    yield Scale(name, own[::-1]), f"heads of {name.upper()} are multiplied by the scales in reverse order"

@@ -102,6 +102,7 @@ def _read(
     coded = name in target.books
     step, levels = (LEVEL_OF_CODES, 2) if coded else (LEVEL, LEVELS)
     size = np.sqrt(step / abs((model.scale or 1.0) * factor))
+    least = room(target.identity, np.zeros(1))
     for first in range(0, dims, other[2]):
         if target.spent:
             return
@@ -114,7 +115,7 @@ def _read(
             given = {name: code * size, other_name: model.placed(other_name, aimed)}
             weights = target.weights(model.v_dims, target.some, **given)
             read = solved(model, weights)
-            y = logs(read, room(target.identity, np.zeros(1))) - np.where(np.isfinite(model.start), model.start, np.nan)
+            y = logs(read, least) - np.where(np.isfinite(model.start), model.start, np.nan)
             if model.fixed is not None:
                 y = np.where(model.fixed, np.nan, y)
             # levels are told from the lowest of a row
@@ -132,7 +133,7 @@ def _read(
         found = np.stack(got, -1)
         # a row that sees few keys, with the same digit in each word, does not tell which element it reads
         sure &= blank | ((found.max(-1) > 0).any(-1, keepdims=True) & (seen >= FEWEST))
-        yield dim, _indices(codes.reshape(len(codes), -1), found, levels), sure
+        yield dim, indices_of(codes.reshape(len(codes), -1), found, levels), sure
 
 
 def _places(
@@ -149,7 +150,7 @@ def _places(
             yield int(c), np.moveaxis(read[..., at], 2, 0), np.moveaxis(sure[..., at], 2, 0)
 
 
-def _indices(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
+def indices_of(codes: np.ndarray, words_: np.ndarray, levels: int) -> np.ndarray:
     """The index of each word [.., digit] among `codes` [digit, element]; -1 of one of zeros, -2 of what is none."""
     place = levels ** np.arange(len(codes))
     known, found = place @ codes, words_ @ place

@@ -5,6 +5,7 @@ import numpy as np
 from workbench.readings.finding import Finding, spans
 from workbench.readings.maps import completed, in_words
 from workbench.readings.model import Model
+from workbench.readings.rules import in_words as in_words_of_rows
 from workbench.readings.target import Answer, Target, Weights
 
 #: bits of a word that check it
@@ -341,6 +342,10 @@ def _places(found: np.ndarray, shape: tuple[int, ...]) -> str:
     if (found[at] < 0).all():
         return f"none at rows {spans(here[2])} of heads {spans(here[1])}"
     axes = ("batch", "head", "row")
+    rows = np.unique(np.stack([here[2], there[2]]), axis=1)
+    every = len(at) == rows.shape[1] * shape[0] * shape[1]
+    if every and len(np.unique(rows[0])) == rows.shape[1] and all(np.array_equal(here[a], there[a]) for a in (0, 1)):
+        return in_words_of_rows(rows[0], rows[1], shape[2], "row")
 
     def said(x: tuple[np.ndarray, ...], i: int) -> str:
         return " ".join(f"{name} {int(x[a][i])}" for a, name in enumerate(axes) if shape[a] > 1)

@@ -15,17 +15,19 @@ from workbench.readings import (
     of_operands,
     of_pool,
     of_regions,
+    of_rescaled,
     of_scales,
     of_scores,
     of_shares,
     of_softmax,
     of_tiles,
     of_values,
+    scale_rules,
 )
 from workbench.readings.believed import BELIEVED, Believed
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
-from workbench.readings.proof import LEFT, predicted
+from workbench.readings.proof import LEFT, rms
 from workbench.readings.steps import steps
 
 #: the same of what an experiment shows by itself, which another fault may hide in the natural weights
@@ -39,6 +41,8 @@ OF_ROWS = 0.3
 OTHER = 0.2
 #: readings of what stands where, which kernels of some rows leave as it is
 OF_INPUTS = ("heads", "elements", "operands", "response", "table", "scale")
+#: share of the error of the user's own run below which nothing is left: what casts of weights to 16 bits leave
+EXACT = 1e-4
 #: ways of one reading that are tried on the whole run
 MOST_WAYS = 64
 
@@ -50,13 +54,14 @@ class Reader(Believed):
         """All readings, in the order of what each of them needs to know."""
         if "v" in self.target.books:
             self.coded_v()
-            if self.found and predicted(self.target.natural, self.model, right(self.target)):
+            if self.exact:
                 return
+        self.scaled()
         self.of_values(of_values.added, believed=True)
         if self.model.lost is not None and np.isfinite(self.target.natural.out[self.model.lost]).all():
             # 0 / 0 of a function that quantises V by its own maximum
             self.model, self.found = self.model.but(lost=None), [one for one in self.found if one.reading != "lost"]
-            self.scaled(*of_scales.readable(self.target))
+            self.rescaled(*of_rescaled.readable(self.target))
             if self.explained:
                 return
         elsewhere = None
@@ -116,7 +121,7 @@ class Reader(Believed):
         if not self.explained and any(one.reading == "added" for one in self.found):
             self.pooled()
         if not self.explained:
-            self.scaled(self.read, self.allowed(self.model))
+            self.rescaled(self.read, self.allowed(self.model))
         if not self.explained:
             self.in_regions()
 
@@ -143,13 +148,13 @@ class Reader(Believed):
                 self.model, self.found = model, [one for one in self.found if one.reading not in gone] + found
                 return
 
-    def scaled(self, read: np.ndarray, allowed: np.ndarray) -> None:
-        """With whose scales blocks of K and V are multiplied, in place of what else was found; kept where that makes
+    def rescaled(self, read: np.ndarray, allowed: np.ndarray) -> None:
+        """With whose scales blocks of K and V, which the function makes codes of itself, are multiplied, in place of what else was found; kept where that makes
         the natural run.
         """
         if self.target.books or self.target.behind or self.target.some is not None:
             return
-        model, found = of_scales.scaled(self.target, read, allowed)
+        model, found = of_rescaled.scaled(self.target, read, allowed)
         if found and self.left(model) < LEFT * self.left(right(self.target)):
             self.model, self.found = model, found
 
@@ -170,8 +175,10 @@ class Reader(Believed):
         """The table and the scale of V. The codes that it has wrong are not used in K and Q either, until their own
         tables are read: a kernel may have one table for all.
         """
-        for reading in (of_codes.table_of_v, of_codes.scale_of_v):
-            self.of_values(reading, believed=True)
+        self.of_values(of_codes.table_of_v, believed=True)
+        self.of_values(of_scales.map_of_v)
+        if "v" not in self.model.scales:
+            self.of_values(scale_rules.rule_of_v, believed=True)
         if "v" not in self.model.tables:
             return
         self.weights = self.target.weights()  # of other codes
@@ -185,11 +192,40 @@ class Reader(Believed):
         itself, as what it leaves may be another's.
         """
         if "k" in self.target.books and not self.multiplied[1].all():
-            self.of_weights(partial(of_operands.elements, name="k"), believed=SURE)
+            base = self.model
+            ways = [of_operands.elements(self.target, base, "k")]
+            # rows of Q that are others look like dims of K that are: of the two what leaves less
+            if ways[0][1] and "q" in self.target.books and self.misfit(ways[0][0]) > 0.5 * self.misfit(base):
+                ways.append(of_operands.elements(self.target, base, "q"))
+            told = min([way for way in ways if way[1]], key=lambda way: self.misfit(way[0]), default=ways[0])
+            self.of_weights(lambda *_: told, believed=SURE)
         for name in sorted({"k", "q"} & {*self.target.books}):
-            if not self.target.spent:
+            if not self.exact and not self.target.spent:
                 self.model, found = of_codes.table_of_scores(self.target, self.model, name)
                 self.found += found
+        for name in [x for x in "kq" if x in self.target.books]:
+            if not self.exact and not self.target.spent:
+                self.of_weights(partial(of_scales.map_of_scores, name=name), believed=SURE)
+        self.scaled()
+
+    def scaled(self) -> None:
+        """Whose scales K and Q are multiplied by, or what becomes of them: kept where a small part of the error of
+        weights is left.
+        """
+        if not {"q", "k"} & {*self.target.books} or self.exact or not self.off:
+            return
+        ways = list(scale_rules.rules_of_scores(self.target, self.model))
+        model, found = min(ways, key=lambda one: self.misfit(one[0]), default=(self.model, []))
+        if self.misfit(model) < OTHER * self.misfit(self.model):
+            self.model, self.found = model, self.found + found
+
+    @property
+    def exact(self) -> bool:
+        """Whether what was found leaves nothing of the error of the user's own run: budgets of kernels that cast P to 8
+        bits hide a table that is wrong.
+        """
+        left = self.left(self.model)
+        return bool(self.found) and left <= EXACT * rms(self.target.natural, self.target.natural.expected)
 
     def maps(self) -> None:
         """Which elements of Q and K are multiplied: first those of the operand whose map leaves less."""

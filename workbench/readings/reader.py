@@ -4,7 +4,7 @@ has seen.
 
 import time
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from workbench.readings import shared
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
 from workbench.readings.of_lse import Lse, lse
@@ -79,6 +80,8 @@ class Measured:
 def measured(trace: Trace, seconds: float = inf) -> Measured:
     """What the function of a trace computes. Refusal where it cannot be called again, or not as often in `seconds`."""
     begun = time.monotonic()
+    if trace.case.shared_kv and trace.rerun is not None and "out" in trace.stages:
+        return _of_shared(trace, seconds)
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read, whose medians are NaN
         target = Target(trace, seconds)
@@ -101,4 +104,22 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
     return Measured(
         tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
         time.monotonic() - begun, target, of_lse, reader.weights, arithmetic,
+    )  # fmt: skip
+
+
+def _of_shared(trace: Trace, seconds: float) -> Measured:
+    """Of a V that is a part of K: the other dims of q and k first, then the shared ones; proved on whole runs."""
+    begun, case = time.monotonic(), trace.case
+    own = measured(shared.of_own_dims(trace), seconds)
+    said = f"the last {case.head_dim - case.head_dim_v} of {case.head_dim} dims of q and k, the others of q 0"
+    own.target.whole = whole = Target(trace, seconds - (time.monotonic() - begun), shared=True)
+    with threadpool_limits(1, "blas"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        model, found, calls = shared.of_shared(whole, own.target, own.model, own.findings)
+        proofs = tuple(proved(whole, model, None, seed) for seed in UNSEEN) if found else ()
+    if not all(one.held for one in proofs) and whole.may_be_right:
+        found, proofs = (), ()
+    return replace(
+        own, findings=found, proofs=proofs, calls=own.calls + calls + whole.calls + 1, part=said,
+        seconds=time.monotonic() - begun,
     )  # fmt: skip

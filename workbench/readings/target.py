@@ -142,14 +142,14 @@ def _beyond(found: Compared) -> np.ndarray:
 class Target:
     """A traced function and the calls that were made of it."""
 
-    def __init__(self, trace: Trace, seconds: float = inf, most: int = LARGEST) -> None:
+    def __init__(self, trace: Trace, seconds: float = inf, most: int = LARGEST, *, shared: bool = False) -> None:
         """Refusal for a trace at rest or of a part, one without `out`, and one of more than `most` scores. `seconds`:
-        after which a call is refused.
+        after which a call is refused. `shared`: V may be a part of K, as nothing is chosen.
         """
         self.until = time.monotonic() + seconds
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
-        if trace.case.shared_kv or "out" not in trace.stages:
+        if (trace.case.shared_kv and not shared) or "out" not in trace.stages:
             raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
         if (scores := trace.case.score_count) > most:
             raise Refusal(
@@ -162,6 +162,7 @@ class Target:
         self.coded = trace  #: as it was run
         self.trace = attention_of(trace)
         self.calls = 0
+        self.whole: Target | None = None  #: of which this is a part: of a V that is a part of K the other dims
         # what stands behind the end of sequences is finite, so that it can be read
         self.behind = trace.case.ragged and trace.case.page_size is None
         turn = POISONS.index("benign") - trace.case.seed
@@ -172,6 +173,12 @@ class Target:
     def may_be_right(self) -> bool:
         """Whether out of the user's own run is within the budgets of some kernel, if not of a usual one."""
         return not Answer(self.coded, usual=False).wrong.any()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether out of the user's own run, or of that it is a part of, is beyond the budgets of any kernel."""
+        some = [one for one in (self, self.whole) if one is not None]
+        return any(one.natural.wrong.any() and not one.may_be_right for one in some)
 
     def use(self, name: str, values: np.ndarray, codes: np.ndarray) -> None:
         """Inputs of runs to come are made of these codes alone, bool for each code, which stand for `values` there; of
@@ -229,7 +236,8 @@ class Target:
                 continue
             shape = self.trace.inputs[name].shape
             if name in self.books:
-                codes, scale = self.books[name].encoded(np.ascontiguousarray(np.broadcast_to(x, shape)))
+                codes, scale = self.books[name].encoded(x)  # what is alike in all heads once
+                codes = np.ascontiguousarray(np.broadcast_to(codes, shape))
                 given |= self.books[name].given(name, codes, scale)
                 read[name] = self.books[name].decoded(codes, scale)
             else:

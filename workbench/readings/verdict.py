@@ -73,7 +73,6 @@ def verdict(
     of_out = [one for one in findings if one.stage != "lse"]
     proved = bool(of_out) and held
     found = of_usual = compared(read, weights)
-    wrong = bool(target.natural.wrong.any()) and not target.may_be_right
     if found.summary.outside and not proved:
         own = tuple(replace(one, usual=False) for one in read.answers)
         found = compared(replace(read, answers=own), weights)
@@ -83,8 +82,9 @@ def verdict(
         apart = unclosed(target, model, weights, of_usual.budget).max()
         told = ELSEWHERE if apart > 1 else residual(target, weights, of_usual.expected, of_usual.budget)
         blames = [Blame(*told)]
-    elif not blames and wrong:
-        blames = [Blame("out", "the weights are right, and what was made of V with them is not")]
+    elif not blames and target.is_wrong:
+        told_of = "what was made of V with them" if target.whole is None else "what the dims that V shares do"
+        blames = [Blame("out", f"the weights are right, and {told_of} is not")]
     if lse_held:
         blames += [Blame(one.stage, one.text, proved=True) for one in findings if one.stage == "lse"]
     order = [*STAGES]

@@ -14,17 +14,16 @@ SCHEMA = "workbench.measure/1"
 
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
-    trace = found.target.coded
+    trace = (found.target.whole or found.target).coded
     said = [f"{headline(trace)}: {found.calls} calls", *([f"read of {found.part}"] if found.part else [])]
     said.append(of_weights(found))
     for one in found.findings:
         of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
         said.append(f"{one.stage}: {one.text}" + (f" ({of_all})" if one.of else ""))
     if not found.findings:
-        wrong = found.target.natural.wrong.any() and not found.target.may_be_right
         said.append(
             "out is wrong, and no reading tells how; `workbench explain` asks its library"
-            if wrong
+            if found.target.is_wrong
             else "nothing found: weights and out of this run are within their budgets"
         )
         if found.arithmetic:
@@ -46,6 +45,7 @@ def of_diff(diff: Diff) -> list[str]:
     lines = [*(_proofs(found) if found.verdict.blames else []), *diff.of_measure.said]
     return [
         f"measured in {found.calls} call{'s' * (found.calls > 1)}: weights, {weights}",
+        *([f"  weights are those of {found.part}"] if found.part else []),
         *(f"  {line}" for line in lines),
     ]
 
@@ -78,7 +78,7 @@ def document(found: Measured) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "target": found.target.trace.target,
-        "case": found.target.coded.case.as_dict(),
+        "case": (found.target.whole or found.target).coded.case.as_dict(),
         "part": found.part or None,
         "stage": found.stage,
         "weights": {

@@ -16,25 +16,33 @@ from workbench.judge.diff import Diff, diff
 from workbench.refusal import Refusal
 from workbench.report.numbers import value
 from workbench.report.pictures.style import worst_element
+from workbench.report.script_of_codes import drawn as of_codes
+from workbench.report.script_of_codes import inputs as inputs_of_codes
+from workbench.report.script_of_codes import keywords
+from workbench.trace.trace import Trace
 
 #: fields of a case for which the script has no formula
-_BEYOND = ("codes", "page_size", "score_mod", "mask_mod", "dropout_p", "seqlens_q", "seqlens_k")
+_BEYOND = ("page_size", "score_mod", "mask_mod", "dropout_p", "seqlens_q", "seqlens_k")
 
 
 def script(judged: Diff) -> str:
     """A script that calls the kernel of a wrong run on random inputs of its shape and fails at the element of out (or
-    lse) that is farthest beyond its budget.
+    lse) that is farthest beyond its budget. Of a kernel that takes codes these and their scales are drawn.
 
     Refusal for a run that is not wrong there, or cannot be repeated, and for a case whose formula the script lacks:
-    codes, pages, sequences of several lengths, masks of one's own, dropout.
+    codes that a function makes itself, pages, sequences of several lengths, masks of one's own, dropout.
     """
     trace, case = judged.trace, judged.trace.case
     if trace.rerun is None or ":" not in trace.target or not Path(trace.target.partition(":")[0]).suffix == ".py":
         raise Refusal(f"a script calls a function of a file, path.py:function; {trace.target} is none")
     beyond = [name for name in _BEYOND if getattr(case, name)] + [x for x in ("mask", "bias") if x in trace.inputs]
+    coded = case.codes is not None
+    if coded and not keywords(trace):
+        beyond.append("codes that a function makes itself")
     if beyond or case.shared_kv:
         raise Refusal(f"the script has no formula for {', '.join(beyond) or 'shared_kv'}")
-    again = diff(trace.rerun(case.but(distribution=GIVEN), _drawn(case)))
+    given = of_codes(trace, _shapes(case)) if coded else _drawn(case)
+    again = diff(trace.rerun(case.but(distribution=GIVEN), given))
     name = next((x for x in ("out", "lse") if x in again.trace.stages and _wrong(again, x)), None)
     if name is None:
         raise Refusal(f"{trace.target} gives right out and lse on normal inputs of this shape; a script shows nothing")
@@ -51,9 +59,8 @@ def script(judged: Diff) -> str:
         "allowed": repr(allowed),
         "allowed_short": value(allowed),
     }
-    return (
-        _HEAD.format(**words) + _inputs(case) + _FORMULA + _settings(case) + _call(again, name) + _CHECK.format(**words)
-    )
+    inputs = _inputs(trace)
+    return _HEAD.format(**words) + inputs + _FORMULA + _settings(case) + _call(again, name) + _CHECK.format(**words)
 
 
 def _wrong(judged: Diff, name: str) -> bool:
@@ -120,12 +127,16 @@ assert worst <= {allowed}, f"off by {{worst:.6g}}; rounding allows {allowed_shor
 """
 
 
-def _inputs(case: Case) -> str:
+def _inputs(trace: Trace) -> str:
+    case = trace.case
     shapes = _shapes(case)
     narrow = {"float32": "np.float32", "float16": "np.float16", "bfloat16": "ml_dtypes.bfloat16"}[case.dtype]
     lines = ["import ml_dtypes"] if case.dtype == "bfloat16" else []
-    lines += ["", f"rng = np.random.default_rng({case.seed})"]
-    lines += [f"{x} = rng.standard_normal({shapes[x]}, np.float32).astype({narrow})" for x in INPUTS]
+    if case.codes is not None:
+        lines.append(inputs_of_codes(trace, shapes, narrow))
+    else:
+        lines += ["", f"rng = np.random.default_rng({case.seed})"]
+        lines += [f"{x} = rng.standard_normal({shapes[x]}, np.float32).astype({narrow})" for x in INPUTS]
     return "\n".join([*lines, f"ALIGNED = {case.causal_alignment == 'bottom-right'}", ""])
 
 
@@ -140,7 +151,8 @@ def _settings(case: Case) -> str:
         if getattr(case, name) is not None:
             more[name] = [float(x) for x in np.asarray(numbers)]
     said = "".join(f", {name}={x!r}" for name, x in more.items())
-    return f"\nexpected_out, expected_lse = reference(q, k, v, {case.scale!r}, {case.causal}{said})\n"
+    read = "q, k, v" if case.codes is None else "*values.values()"
+    return f"\nexpected_out, expected_lse = reference({read}, {case.scale!r}, {case.causal}{said})\n"
 
 
 def _call(judged: Diff, name: str) -> str:
@@ -157,6 +169,8 @@ def _call(judged: Diff, name: str) -> str:
         if getattr(case, x) is not None:
             made = f"np.array({[float(y) for y in np.asarray(numbers)]!r}, np.float32)"
             more.append(f"{x}={f'torch.from_numpy({made})' if torch else made}")
+    for x in keywords(trace):
+        more.append(f"{x}={f'torch.from_numpy({x})' if torch else x}")
     lines = [
         *(["import torch"] if torch else []),
         f'spec = importlib.util.spec_from_file_location("kernel", {Path(path).name!r})',
