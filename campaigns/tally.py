@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.expectation.observed import Observed
 from workbench.judge import usual_rules as rules
 from workbench.judge.diff import SEVERITY, Diff
 from workbench.judge.stage import RIGHT_VERDICTS
@@ -33,7 +34,7 @@ class Called:
         return cls(
             judged.verdict,
             tuple((stage.verdict, stage.name) for stage in judged.stages if stage.verdict not in RIGHT_VERDICTS),
-            tuple(rule.name for rule in rules.usual(trace, expected_out(judged)) if not rule.passes),
+            tuple(rule.name for rule in rules.usual(Observed(trace), expected_out(judged)) if not rule.passes),
             f"{trace.target}: {trace.case}",
         )
 

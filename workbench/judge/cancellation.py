@@ -11,13 +11,11 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.box import Box
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, split_keys_known
+from workbench.expectation.observed import Observed
 from workbench.floats import unit_roundoff
 from workbench.judge.blocks import over_parts
 from workbench.reference.walk import magnitudes, values
-from workbench.trace.trace import Trace
 
 #: bits of float32, in which every kernel accumulates: no contract promises more or less
 PRECISION = -np.log2(unit_roundoff("float32"))
@@ -25,11 +23,7 @@ PRECISION = -np.log2(unit_roundoff("float32"))
 GOOD_BITS = 4
 
 
-#: the stages that are sums
-SUMS = ("qk", "row_sum", "acc", "merge_sum", "out")
-
-
-def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
+def bits_lost(run: Observed) -> dict[str, np.ndarray]:
     """log2(kappa) of every element of the dumped stages that are sums, stage -> float64 array of the stage's shape.
 
     The terms are those of the stage's definition, from what the stage read: dumped stages where there are any, else the
@@ -39,22 +33,20 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
-    trace = attention_of(trace)
-    found = room(trace)
-    dumped = readable(trace)
+    run = run.attention
+    found = room(run)
 
     def one(part: Box) -> None:
-        fill(found, Expectation(trace, dumped, part), Expectation(trace, {}, part))
+        fill(found, Expectation(run, run.readable, part), Expectation(run, {}, part))
 
     if found:
-        over_parts(trace, "cpu", one, f"bits that {trace.target} loses")
+        over_parts(run, "cpu", one, f"bits that {run.trace.target} loses")
     return found
 
 
-def room(trace: Trace) -> dict[str, np.ndarray]:
-    """An array for each dumped stage that is a sum, of its shape and not yet filled, in the order of SUMS."""
-    dumped = readable(trace)
-    return {name: np.empty(dumped[name].shape) for name in dumped if name in SUMS}
+def room(run: Observed) -> dict[str, np.ndarray]:
+    """An array for each dumped stage that is a sum, of its shape and not yet filled."""
+    return {name: np.empty(stage.shape) for name, stage in run.readable.items() if run.known[name].sums}
 
 
 @np.errstate(all="ignore")
@@ -78,7 +70,7 @@ def _out(isolated: Expectation, propagated: Expectation, f: Callable[[np.ndarray
     given = {name: seen[name] for name in ("correction", "probs_cast")}
     if p.merges:
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        given["merge_weight"] = (seen if split_keys_known(isolated.trace) else propagated.computed)["merge_weight"]
+        given["merge_weight"] = (seen if isolated.run.split_keys_known else propagated.computed)["merge_weight"]
     changed = replace(
         p,
         contract=replace(p.contract, partials_dtype="float32"),  # what is stored rounds what is added up here
