@@ -47,7 +47,6 @@ class Stage:
     of_exp: bool = False
     masked: float | None = None  #: what it is where every score that it is made of is masked
     empty: str = ""  #: the field of a contract that says what it is in a row without keys
-    last_of: str = ""  #: the running state that it is after the last tile of a split
     in_lse: bool = False  #: whether an lse in the place of a maximum stands for it, too (`Contract.stores_lse`)
     divided: bool = False  #: whether a contract may have it divided by its sum (`Contract.partials`)
     sums: bool = False  #: whether it adds up terms, which may cancel
@@ -55,6 +54,9 @@ class Stage:
     bias_tested: bool = True
     accumulation: str = ""  #: the property of a contract that says how it adds up
     rounding: str = ""  #: the field of a contract that says how it is rounded when it is stored
+    dtype: str = ""  #: and to which dtype
+    #: whether it is made of probs that were cast, and not normalised before
+    of_cast: bool = False
 
     @property
     def result(self) -> bool:
@@ -94,30 +96,45 @@ _BLOCK_DECODING = _of_codes(
 _TILES = _named(
     Stage("qk", "bhqk", "tiles", masked=0.0, sums=True, accumulation="accumulation"),
     Stage("capped", "bhqk", "tiles", due="softcap", masked=0.0, bias_tested=False),
-    Stage("scores", "bhqk", "tiles", unit="scores", masked=-math.inf),
+    Stage("scores", "bhqk", "tiles", unit="scores", masked=-math.inf, dtype="scores_dtype"),
     Stage("row_max", "bhqt", "tiles", by_tile=True, unit="scores", maximum=True, bias_tested=False),
     Stage("correction", "bhqt", "tiles", by_tile=True, rescales=True, of_exp=True, bias_tested=False),
     Stage("probs", "bhqk", "tiles", by_tile=True, of_exp=True, masked=0.0, bias_tested=False),
-    Stage("probs_cast", "bhqk", "tiles", by_tile=True, of_exp=True, masked=0.0),
+    Stage("probs_cast", "bhqk", "tiles", by_tile=True, of_exp=True, masked=0.0, dtype="probs_dtype", of_cast=True),
     Stage("row_sum", "bhqt", "tiles", by_tile=True, of_exp=True, sums=True),
-    Stage("acc", "bhqtd", "tiles", by_tile=True, of_exp=True, sums=True, accumulation="accumulation_of_acc"),
+    Stage(
+        "acc", "bhqtd", "tiles", by_tile=True, of_exp=True, of_cast=True, sums=True, accumulation="accumulation_of_acc"
+    ),
 )
-_SPLITS = _named(
-    Stage("partial_max", "bhsq", "splits", unit="statistic", maximum=True, last_of="row_max", bias_tested=False),
-    Stage("partial_sum", "bhsq", "splits", of_exp=True, last_of="row_sum", in_lse=True),
-    Stage("partial_O", "bhsqd", "splits", of_exp=True, last_of="acc", divided=True, rounding="partials_rounding"),
+#: what a split leaves
+PARTIALS: Mapping[str, Stage] = _named(
+    Stage("partial_max", "bhsq", "splits", unit="statistic", maximum=True, bias_tested=False),
+    Stage("partial_sum", "bhsq", "splits", of_exp=True, in_lse=True),
+    Stage(
+        "partial_O",
+        "bhsqd",
+        "splits",
+        of_exp=True,
+        of_cast=True,
+        divided=True,
+        rounding="partials_rounding",
+        dtype="partials_dtype",
+    ),  # fmt: skip
 )
-_MERGE = _named(
+#: what a merge makes of it on the way to results
+MERGED: Mapping[str, Stage] = _named(
     Stage("merge_max", "bhq", "merge", unit="statistic", maximum=True, bias_tested=False),
     Stage("merge_weight", "bhsq", "merge", of_exp=True, bias_tested=False),
     Stage("merge_sum", "bhq", "merge", of_exp=True, sums=True, bias_tested=False),
 )
 #: what a kernel returns
 RESULTS: Mapping[str, Stage] = _named(
-    Stage("out", "bhqd", "results", masked=0.0, empty="empty_out", sums=True, rounding="out_rounding"),
+    Stage(
+        "out", "bhqd", "results", masked=0.0, empty="empty_out", sums=True, rounding="out_rounding", dtype="out_dtype"
+    ),
     Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
 )
-_FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **_SPLITS, **_MERGE, **RESULTS}
+_FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order
 ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
@@ -154,7 +171,7 @@ OF_QUANTISER = (*QUANTISED_INPUTS, *(f"{kind}_{x}" for kind in ("zero", "global"
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
     "all": tuple(STAGES),
-    "lean": (*OF_QUANTISER, "scores", "row_max", "row_sum", "acc", *_SPLITS, *RESULTS),
+    "lean": (*OF_QUANTISER, "scores", "row_max", "row_sum", "acc", *PARTIALS, *RESULTS),
     "output": (*OF_QUANTISER, *RESULTS),
 }
 
@@ -192,13 +209,17 @@ def before_attention(algorithm: str) -> tuple[str, ...]:
     return tuple(name for name in ALGORITHMS[algorithm] if STAGES[name].group == "codes")
 
 
+def merges(algorithm: str) -> bool:
+    """Whether kernels of an algorithm split the keys, and merge what splits leave."""
+    return MERGED.keys() <= ALGORITHMS[algorithm].keys()
+
+
 def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False, scale_of: str | None = None) -> str:
     """Whose stages all of `names` are, which are STAGES: the first of ALGORITHMS; with `codes` none but those of
     codes, with `splits`, of keys that are split, none but those that merge; with a `scale_of` (`Case.scale_of`) those
     that have scales for it.
     """
-    ruled_out = {"flash", "split_k"} if codes else set()
-    ruled_out |= {"flash", "fp8", "block_scaled"} if splits else set()
+    ruled_out = {name for name in ALGORITHMS if (codes and not before_attention(name)) or (splits and not merges(name))}
     ruled_out |= {"fp8", "fp8_split_k"} if codes and scale_of in BLOCKS else set()
     return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 

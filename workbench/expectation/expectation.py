@@ -104,7 +104,8 @@ class Expectation:
         found = {name: self._filled(name, self.value(name)) for name in dict.fromkeys((*self.dumped, *run.free_maxima))}
         if run.hides_maxima:
             (name,) = run.free_maxima
-            found[run.known[name].last_of] = by_tile(found[name], run.tiling)
+            last: Any = run.table[name].step
+            found[last.of] = by_tile(found[name], run.tiling)
         return found
 
     def _filled(self, name: str, value: np.ndarray) -> np.ndarray:

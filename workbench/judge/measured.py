@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.case.stages import MEASURED, OF_QUANTISER
+from workbench.case.stages import MEASURED, OF_QUANTISER, RESULTS, Stage, merges
 from workbench.expectation.observed import Observed
 from workbench.judge.blame import with_blame
 from workbench.judge.stage import ASSUMPTION, ORIGIN_VERDICTS, StageDiff, verdict_of
@@ -20,25 +20,6 @@ from workbench.readings.verdict import Blame
 from workbench.reference.graph import unseen_upstream
 from workbench.refusal import Refusal
 from workbench.trace.headline import headline
-
-#: the stage of a finding -> where what it found may be made, in data-flow order; the last where all others are right
-_MADE_IN = {
-    "scores": ("scores", "probs", "acc"),
-    "probs": ("probs", "acc"),
-    "correction": ("correction", "acc", "partial_O", "merge_weight", "out"),
-    "acc": ("acc", "partial_O", "out"),
-    "row_sum": ("row_sum", "partial_sum", "merge_sum", "out"),
-}
-#: of these those that a later stage could hardly make: where they are right as dumped, a probe may be wrong. Of them
-#: lse tells nothing, which need not be made of the probs that V meets
-_OF_SCORES = ("scores", "probs")
-#: a wrong one of which makes these, and no correction or sum that is wrong by itself
-_BEFORE_SUMS = ("qk", "capped", "scores", "probs", "probs_cast")
-#: what weights are made of
-_OF_WEIGHTS = (
-    "qk", "capped", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "partial_max", "partial_sum",
-    "merge_max", "merge_weight", "merge_sum",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +81,7 @@ def with_measured(
             continue
         accused.setdefault(name, []).append(blame)
     weights = _weights(run, found, [*accused] or [one.name for one in judged if one.role == "origin"])
-    said += _not_as_measured(found, weights, judged)
+    said += _not_as_measured(run, found, weights, judged)
     blamed = [_blamed(run, stage, accused, weights) for stage in judged]
     more = [stage for stage in others if stage.name in accused]
     blamed += [_accused(stage, accused[stage.name]) for stage in more]
@@ -133,18 +114,19 @@ def _made_in(run: Observed, blame: Blame, judged: Sequence[StageDiff]) -> tuple[
     whether that agrees with what was dumped.
     """
     known = run.known
-    may = [name for name in _MADE_IN.get(blame.stage, (blame.stage,)) if name in known]
-    if blame.stage == "correction" and "merge_weight" in known and {*blame.edges} <= _splits(run):
-        may = [name for name in may if name in ("merge_weight", "out")]
+    may = [name for name in blame.made_in if name in known]
+    if blame.rescales and merges(run.trace.algorithm) and {*blame.edges} <= _splits(run):
+        may = [name for name in may if known[name].group in ("merge", "results")]
     cleared = {name for stage in _right(judged, blame) for name in _seen_by(run, stage.name)}
     left = [name for name in may if name not in cleared]
-    hardly = blame.stage in cleared if blame.stage in _OF_SCORES else blame.stage == "correction" and left == ["out"]
+    late = bool(left) and all(known[name].result for name in left)
+    hardly = blame.stage in cleared if blame.of_scores else blame.rescales and late
     return (left or may[-1:])[0], not hardly
 
 
 def _right(judged: Sequence[StageDiff], blame: Blame) -> list[StageDiff]:
     """The stages that were dumped and are right from q, k and v, as far as they tell of what is to blame."""
-    but = ("out", "lse") if blame.stage in _OF_SCORES else ("out",)
+    but = RESULTS if blame.of_scores else ("out",)
     return [stage for stage in judged if stage.role == "clean" and stage.right_from_inputs and stage.name not in but]
 
 
@@ -153,20 +135,30 @@ def _seen_by(run: Observed, name: str) -> tuple[str, ...]:
     return (*unseen_upstream(run.table, name, ()), name)
 
 
+def _of_weights(stage: Stage) -> bool:
+    """Whether weights are made of a stage."""
+    return stage.group in ("tiles", "splits", "merge") and "d" not in stage.axes
+
+
+def _before_sums(stage: Stage) -> bool:
+    """Whether a wrong one makes weights wrong, and no correction or sum that is wrong by itself."""
+    return stage.group == "tiles" and "k" in stage.axes
+
+
 def _splits(run: Observed) -> set[int]:
     """The first key of each split."""
     tiles = run.tiling
     return {tiles.keys[own[0]].start for own in tiles.splits if own}
 
 
-def _not_as_measured(found: Measured, weights: StageDiff, judged: Sequence[StageDiff]) -> list[str]:
+def _not_as_measured(run: Observed, found: Measured, weights: StageDiff, judged: Sequence[StageDiff]) -> list[str]:
     """Where a stage is wrong as it was dumped, and nothing of it in the weights that were measured."""
-    wrong = [stage.name for stage in judged if stage.role == "origin" and stage.name in _OF_WEIGHTS]
+    wrong = [stage.name for stage in judged if stage.role == "origin" and _of_weights(run.known[stage.name])]
     blames = found.verdict.blames
     if weights.verdict not in ORIGIN_VERDICTS:
         how = "the measured weights are right"
-    elif all(one.proved and one.stage not in _OF_SCORES for one in blames):
-        wrong = [name for name in wrong if name in _BEFORE_SUMS]
+    elif all(one.proved and not one.of_scores for one in blames):
+        wrong = [name for name in wrong if _before_sums(run.known[name])]
         how = "the measured weights are wrong by something else"
     else:
         return []
@@ -180,8 +172,8 @@ def _not_as_measured(found: Measured, weights: StageDiff, judged: Sequence[Stage
 def _explained(run: Observed, blame: Blame, name: str, judged: Sequence[StageDiff]) -> bool:
     """Whether a stage that nobody dumped has a wrong one before it that makes what was measured."""
     wrong = {stage.name for stage in judged if stage.role == "origin"}
-    if blame.stage not in _OF_SCORES and blame.proved:
-        wrong -= {*_BEFORE_SUMS}
+    if not blame.of_scores and blame.proved:
+        wrong -= {name for name in wrong if _before_sums(run.known[name])}
     return bool(wrong & {*unseen_upstream(run.table, name, ())})
 
 
@@ -190,7 +182,7 @@ def _blamed(run: Observed, stage: StageDiff, accused: dict[str, list[Blame]], we
     if stage.name not in accused:
         return stage
     if weights.verdict not in ORIGIN_VERDICTS:
-        stage = replace(stage, upstream=tuple(name for name in stage.upstream if name not in _OF_WEIGHTS))
+        stage = replace(stage, upstream=tuple(name for name in stage.upstream if not _of_weights(run.known[name])))
     return _accused(stage, accused[stage.name])
 
 

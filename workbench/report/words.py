@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 
-from workbench.case.stages import before_attention, quantised_inputs
+from workbench.case.stages import RESULTS, before_attention, quantised_inputs
 from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -260,7 +260,7 @@ def _effects(diff: Diff) -> list[str]:
     """
     lines = []
     for stage in diff.stages:
-        if stage.name not in ("out", "lse") or stage.propagated is None:
+        if stage.name not in RESULTS or stage.propagated is None:
             continue
         if stage.role == "origin" and stage.isolated is None:
             continue

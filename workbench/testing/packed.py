@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.memory import unpacked
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
@@ -31,7 +31,7 @@ def unpacked_all(
             f"{len(lengths['k'])}"
         )
     boxes = {**inputs, **stages}
-    for name in (*INPUTS, "out", "lse"):
+    for name in (*INPUTS, *RESULTS):
         if name in boxes:
             boxes[name] = _boxed(name, as_numpy(boxes[name], f"{where}: {name}"), lengths[_LENGTHS[name]], where)
     told = {f"seqlens_{of}": tuple(x.tolist()) for of, x in lengths.items()}
