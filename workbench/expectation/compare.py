@@ -76,7 +76,7 @@ def expected_out(e: Expectation) -> np.ndarray:
     expected, value = e.computed["out"], e.run.contract.empty_out
     if value == 0 or isinstance(value, str) or np.isnan(value):
         return expected
-    return np.where((e.computed["lse"] == -np.inf)[..., None], value, expected)
+    return np.where(e.empty[..., None], value, expected)
 
 
 def _pieces(e: Expectation, name: str) -> Iterator[slice]:
@@ -104,7 +104,7 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
     narrow = _mapped(budget, lambda array: cut.of(array, axes))
     expected, stored = as_stored(run, name, cut.of(e.computed[name], axes), narrow)
     if stage.empty:
-        empty = cut.of(e.computed["lse"], "bhq") == -np.inf
+        empty = cut.of(e.empty, "bhq")
         actual, expected = _without_keys(contract, stage, actual, expected, empty)
         if getattr(contract, stage.empty) == "any":
             stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))

@@ -202,6 +202,11 @@ class Expectation:
         """
         return values(self.problem)
 
+    @cached_property
+    def empty(self) -> np.ndarray:
+        """Which rows have no keys, [b, h, q]."""
+        return self.computed["lse"] == -np.inf
+
     def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """As `computed`, with other values for some stages."""
         return values(replace(self.problem, given={**self.given, **instead}))
@@ -229,8 +234,8 @@ class Expectation:
         """
         p, xp = self.problem, array_namespace(self.problem.inputs["q"])
         cleaned = {name: xp.where(xp.isnan(p.inputs[name]), 0.0, p.inputs[name]) for name in INPUTS}
-        scores = p.given.get("scores", self.computed["scores"])
-        given = {**p.given, "scores": xp.where(xp.isnan(scores), -np.inf, scores)} if "scores" in p.given else p.given
+        scores = {**self.computed, **p.given}["scores"]
+        given = {name: xp.where(xp.isnan(x), -np.inf, x) if name == "scores" else x for name, x in p.given.items()}
         seen = p.inputs["mask"] & ~xp.isnan(scores)
         return replace(p, inputs={**p.inputs, **cleaned, "mask": seen}, given=given)
 

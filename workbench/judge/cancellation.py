@@ -7,6 +7,7 @@ the sum by a relative kappa u, whatever the order (Higham, Accuracy and Stabilit
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import unit_roundoff
 from workbench.judge.blocks import over_parts
+from workbench.reference.steps.sums import RunningSum
 from workbench.reference.walk import magnitudes, values
 
 #: bits of float32, in which every kernel accumulates: no contract promises more or less
@@ -54,31 +56,36 @@ def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Exp
     """Put a part's bits into the arrays of `room`; from the part's expectation given the dumped stages, and from that
     given q, k and v alone.
     """
-    sums = [name for name in found if name != "out"]
+    quotients = [name for name in found if isolated.run.known[name].result]
+    sums = [name for name in found if name not in quotients]
     total, size = dict(isolated.computed), magnitudes(isolated.problem, isolated.computed, sums)
-    if "out" in found:
-        total["out"], size["out"] = (_out(isolated, propagated, f) for f in (lambda x: x, np.abs))
+    for name in quotients:
+        total[name], size[name] = (_divided(isolated, propagated, name, f) for f in (lambda x: x, np.abs))
     for name, whole in found.items():
         isolated.part.of(whole, isolated.axes(name))[...] = _bits(total[name], size[name])
 
 
-def _out(isolated: Expectation, propagated: Expectation, f: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """What out divides, added up from the row's first key on, of the values that the kernel used, each changed by `f`:
-    not from a dumped acc, whose terms are gone.
+def _divided(
+    isolated: Expectation, propagated: Expectation, name: str, f: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """What the quotient `name` divides, added up from the row's first key on, of the values that the kernel used, each
+    changed by `f`: not from a dumped acc, whose terms are gone.
     """
     p, seen = isolated.problem, {**isolated.computed, **isolated.given}
-    given = {name: seen[name] for name in ("correction", "probs_cast")}
+    quotient: Any = p.table[name].step
+    state = next(step for stage in p.table.values() if isinstance(step := stage.step, RunningSum) and step.values)
+    given = {name: seen[name] for name in (state.rescale, state.weights)}
     if p.merges:
+        merge: Any = p.table[quotient.of].step
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        given["merge_weight"] = (seen if isolated.run.split_keys_known else propagated.computed)["merge_weight"]
+        given[merge.weight] = (seen if isolated.run.split_keys_known else propagated.computed)[merge.weight]
     changed = replace(
         p,
         contract=replace(p.contract, partials_dtype="float32"),  # what is stored rounds what is added up here
         inputs={**p.inputs, "v": f(p.inputs["v"])},
         given={name: f(x) for name, x in given.items()},
     )
-    summed = "numerator" if p.merges else "acc"
-    made = values(changed, [summed])[summed]
+    made = values(changed, [quotient.of])[quotient.of]
     return made if p.merges else made[..., p.tiling.last, :]
 
 

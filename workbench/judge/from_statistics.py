@@ -85,7 +85,7 @@ def _sums(e: Expectation, name: str) -> _Sums:
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
     nan, free = np.zeros(expected.shape, bool), np.zeros(expected.shape, bool)
     if stage.empty:
-        empty, value = e.computed["lse"] == -np.inf, getattr(e.run.contract, stage.empty)
+        empty, value = e.empty, getattr(e.run.contract, stage.empty)
         empty = np.broadcast_to(empty[..., None] if "d" in stage.axes else empty, expected.shape)
         if value == "any":
             free = empty
