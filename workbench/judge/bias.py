@@ -159,7 +159,7 @@ def _testable(run: Observed, stage: Stage) -> bool:
         return False
     other = contract.base2 or not contract.scores_scaled or contract.scaled_q_dtype != "float32"
     other = other or contract.scale_in in ("q", "k", "both")
-    if other and run.known["scores"] in through:
+    if other and any(x.unit for x in through):
         return False  # the control scales what it adds up, in natural units
     if run.case.dropout_p is not None and run.known["probs_cast"] in through:
         return False  # a correct one multiplies by 1 / (1 - p), which was rounded once for all elements

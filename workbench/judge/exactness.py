@@ -65,7 +65,7 @@ def with_exactness(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff
     """
     out = next((stage for stage in judged if stage.name == "out"), None)
     found = None if out is None else out.propagated or out.isolated
-    if found is None or not is_exact(run) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
+    if out is None or found is None or not is_exact(run) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
         return list(judged)
     off = inexact(run, found.elements)
     if not off.any():
@@ -73,7 +73,7 @@ def with_exactness(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff
     own = [stage.name for stage in judged if stage.isolated is not None and not stage.isolated.exact]
     # before exp stages may be rounded in what exp makes 0, as where q was scaled before the product
     later = [name for name in own if run.known[name].group != "tiles" or run.known[name].by_tile]
-    blamed = next(iter((*later, *own[::-1], "out")))
+    blamed = next(iter((*later, *own[::-1], out.name)))
     unless = "; unless it subtracts more than the maximum: it says so then, row_max=upper_bound in the contract"
     why = (
         f"{np.count_nonzero(off)} of {off.size} elements of out are not exact, and inputs of distribution "

@@ -44,9 +44,7 @@ def factor(run: Observed) -> Factor | None:
     """
     if "out" not in run.whole:
         return None
-    found = dict(at_rows(run, ["out"], sampled(run.case))).get("out")
-    if found is None:
-        return None
+    ((_, found),) = at_rows(run, ["out"], sampled(run.case))
     seen = ~np.isin(found.state, UNJUDGED) & np.isfinite(found.expected) & np.isfinite(found.actual)
     right, off = (by_row(np.where(seen, x, 0.0), "bhqd") for x in (found.expected, found.actual - found.expected))
     size, along = (right * right).sum(axis=1), (off * right).sum(axis=1)

@@ -35,7 +35,7 @@ def unseen(run: Observed, stages: Sequence[StageDiff]) -> float | None:
     if not blind or run.case.distribution in TELLING or "v" not in own.trace.inputs or own.trace.box is not None:
         return None
     rows = sampled(own.case, ROWS)
-    found = dict(at_rows(own, ["out"], rows))["out"]
+    ((_, found),) = at_rows(own, ["out"], rows)
     v = to_float64(own.trace.inputs["v"]).repeat(own.case.heads // own.case.kv_heads, axis=1)
     # over keys, for each batch, head and dim
     high, low = (edge(v, axis=2, keepdims=True) for edge in (np.max, np.min))

@@ -192,9 +192,9 @@ def table_of(
         capped = {"cap": parameter("", Number("softcap")), "capped": Stage("bhqk", SoftCap("qk", "scale", "cap"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
     if score_mod:
-        of, scale = ("capped", "") if "softcap" in numbers else ("qk", "scale")
-        modified = {"modified": parameter("bhqk", Modified(of, scale))}
-        table = inserted(edited(table, "scores", of="modified", scale=""), of, modified)
+        scores: Any = table["scores"].step
+        modified = {"modified": parameter("bhqk", Modified(scores.of, scores.scale))}
+        table = inserted(edited(table, "scores", of="modified", scale=""), scores.of, modified)
     if "dropout_p" in numbers:
         table = _with_dropout(table)
     if sinks:

@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 
-from workbench.case.stages import RESULTS, before_attention, quantised_inputs
+from workbench.case.stages import RESULTS, STAGES, before_attention, quantised_inputs
 from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -279,7 +279,7 @@ def _vacuous(diff: Diff) -> list[str]:
             continue
         if vacuous := stage.decisive.summary.count(State.VACUOUS):
             size, empty = stage.decisive.summary.size, diff.explanation(stage.name).open_without_keys
-            rescales = stage.name == "correction"  # its only elements that may be anything
+            rescales = STAGES[stage.name].rescales  # its only elements that may be anything
             kinds = {
                 "are in rows without keys (empty_out=any)": empty,
                 "multiply nothing, since row_sum and acc are 0 before them": vacuous * rescales,

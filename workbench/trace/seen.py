@@ -33,11 +33,13 @@ def promise_of(
 
 
 def notes(stages: Stages, case: Case) -> tuple[str, ...]:
-    """What a reader should know of the dtypes of `stages`: an out of another one than the case's."""
-    if "out" not in stages or case.codes is not None or stages["out"].dtype == DTYPES[case.dtype]:
-        return ()
-    own, held = stages["out"].dtype, _dtype_of(stages["out"])
-    return (f"out is {own} in a case of {case.dtype}: it is judged as what {held} can hold",)
+    """What a reader should know of the dtypes of `stages`: a result of another one than the case's."""
+    stored = [name for name, stage in RESULTS.items() if stage.dtype and name in stages and case.codes is None]
+    return tuple(
+        f"{name} is {x.dtype} in a case of {case.dtype}: it is judged as what {_dtype_of(x)} can hold"
+        for name in stored
+        if (x := stages[name]).dtype != DTYPES[case.dtype]
+    )
 
 
 def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:

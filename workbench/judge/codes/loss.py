@@ -35,8 +35,8 @@ def loss(run: Observed) -> Loss:
     these were not dumped, it is what the kernel decoded. Refusal without out, or where nothing but
     quantised codes was put in.
     """
-    trace = run.trace
-    if "out" not in trace.stages:
+    trace, given = run.trace, run.dumped.get("out")
+    if given is None:
         raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
     if missing := [name for name in INPUTS if name not in trace.inputs]:
         raise Refusal(
@@ -48,7 +48,7 @@ def loss(run: Observed) -> Loss:
     if set(quantised_inputs(coded)) <= set(trace.stages) and trace.case.codes is not None:
         of_codes = values(run.by_scale, [f"dequant_{name}" for name in coded])
         read |= {name: of_codes[f"dequant_{name}"] for name in coded}
-    wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
+    wanted, reached = (np.empty(given.shape) for _ in range(2))
 
     def one(part: Box) -> None:
         added, sinks = trace.added(part), trace.case.sink_logits
@@ -65,5 +65,5 @@ def loss(run: Observed) -> Loss:
     return Loss(
         inputs={name: read[name] - inputs[name] for name in coded},
         of_out=reached - wanted,
-        of_kernel=to_float64(trace.stages["out"]) - reached,
+        of_kernel=to_float64(given) - reached,
     )
