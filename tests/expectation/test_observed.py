@@ -48,8 +48,10 @@ def test_what_cannot_be_judged_is_not_read() -> None:
     assert run.unjudgeable == {} and [*run.readable] == [*run.dumped] and run.splits == 2
     untold = run.under(of_foreign({"splits": None, "block_k": None}, run.case))
     assert {name for name in untold.unjudgeable if STAGES[name].by_tile} == {x for x in STAGES if STAGES[x].by_tile}
-    assert {*untold.unjudgeable} - {x for x in STAGES if STAGES[x].by_tile} == {x for x in STAGES if STAGES[x].partial}
-    assert {*untold.readable} & {*untold.unjudgeable} == {x for x in STAGES if STAGES[x].partial}
+    assert {*untold.unjudgeable} - {x for x in STAGES if STAGES[x].by_tile} == {
+        x for x in STAGES if STAGES[x].group == "splits"
+    }
+    assert {*untold.readable} & {*untold.unjudgeable} == {x for x in STAGES if STAGES[x].group == "splits"}
     assert untold.splits == 2, "as many as its partial results have"
 
 

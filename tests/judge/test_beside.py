@@ -1,7 +1,8 @@
 """Other rules and bits lost: with the verdicts, in a pass of their own, whole or in parts, they are the same."""
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,11 @@ def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeyp
     together, after = diff(trace, report=True), diff(trace)
     assert together.gathered is not None and after.gathered is None
     assert_same(together.beside, after.beside)
-    assert together.rules == rules.usual(Observed(trace), together["out"].propagated.expected)  # type: ignore[union-attr]
+    expected = together["out"].propagated.expected  # type: ignore[union-attr]
+    of_parts = (
+        rules.deviation(together.run, part, part.of(expected, "bhqd")) for part in parts.parts_of(trace.case, "cpu")
+    )
+    assert together.rules == reduce(add, of_parts).rules
 
 
 def test_parts_add_up_to_the_whole(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -199,7 +199,7 @@ def peers(trace: Trace, device: str) -> dict[str, Any]:
             torch.cuda.synchronize()
         expectation_s += time.perf_counter() - started
         for name, stage in trace.stages.items():
-            actual = head.of(stage, expectation.axes(name))
+            actual = head.of(stage, run.axes(name))
             on_host = as_numpy(expected[name], name)
             calls = {
                 "assert_allclose": partial(_assert_allclose, actual, on_host),

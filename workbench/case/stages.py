@@ -63,11 +63,6 @@ class Stage:
         """Whether a kernel returns it."""
         return self.group == "results"
 
-    @property
-    def partial(self) -> bool:
-        """Whether it is a result of a split, which a merge reads."""
-        return self.group == "splits"
-
 
 def _named(*stages: Stage) -> dict[str, Stage]:
     return {stage.name: stage for stage in stages}

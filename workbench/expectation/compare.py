@@ -40,8 +40,8 @@ def summaries(
             one = _compared(e, name, bounds[name], rows, at_hand.get(name))
             piece = e.part.rows(rows)
             if name in stores:
-                _keep(one, stores[name], piece, e.axes(name))
-            pieces.append(summary(one, piece.offset(e.axes(name))))
+                _keep(one, stores[name], piece, e.run.axes(name))
+            pieces.append(summary(one, piece.offset(e.run.axes(name))))
         found[name] = reduce(add, pieces)
     return found
 
@@ -112,23 +112,18 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
         expected = _as_chosen(contract, actual, expected, stored)
     if stage.rescales:
         stored = _where_it_rescales(e, name, cut, actual, expected, stored)
-    open_ = e.open_slots(name)
-    if name not in run.trace.sparse and open_ is None:
+    open_, sparse = e.open_slots(name), run.trace.sparse.get(name)
+    if sparse is None and open_ is None:
         found = compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
-        return _with_nan(e, cut, name, found) if e.holds_nan else found
-    off = array_namespace(actual).zeros_like(actual)
-    given = off == 0
-    if open_ is not None:
-        given = given & ~cut.of(open_, axes)
-    if name in run.trace.sparse:
-        off = in_float64(cut.of(e.part.of(run.trace.sparse[name], axes), axes), e.device)
-        given = given & (off == off)
-    widened = _mapped(stored, lambda array: array[given] + off[given])
-    size = stored.size if isinstance(stored.size, float) else stored.size[given]
-    one = compare(
-        actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
-    )
-    found = _among(one, given, actual)
+    else:
+        off = array_namespace(actual).zeros_like(actual)
+        if sparse is not None:
+            off = in_float64(cut.of(e.part.of(sparse, axes), axes), e.device)
+        given = off == off if open_ is None else (off == off) & ~cut.of(open_, axes)
+        widened = _mapped(stored, lambda array: array[given] + off[given])
+        stored = replace(widened, size=stored.size if isinstance(stored.size, float) else stored.size[given])
+        one = compare(actual[given], blank[given], expected[given], stored, dumped.dtype, contract.saturates)
+        found = _among(one, given, actual)
     return _with_nan(e, cut, name, found) if e.holds_nan else found
 
 
@@ -136,7 +131,7 @@ def _with_nan(e: Expectation, cut: Box, name: str, found: Compared) -> Compared:
     """What was compared, of inputs with NaN: where it may reach a NaN is right; where it must, and what was read does
     hold it, anything else is wrong.
     """
-    most, least = (cut.of(some[name], e.axes(name)) for some in e.reached)
+    most, least = (cut.of(some[name], e.run.axes(name)) for some in e.reached)
     xp = array_namespace(found.state)
     there, known = xp.isnan(found.actual), (found.state != State.ABSENT) & (found.state != State.UNWRITTEN)
     right = there & xp.isnan(most) & known

@@ -28,20 +28,11 @@ from workbench.trace.trace import unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
-_OF_BUDGETS = frozenset(
-    ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
-) | {
-    "fast_math",
-    "tanh",
-    "exp_flushes",
-    "exp_argument",
-    "probs_normalised",
-    "normalisation",
-    "accumulator_dtype",
-    "out_dtype",
-    "out_rounding",
-    "scale_in",
-}
+_OF_BUDGETS = frozenset((
+    "scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x",
+    "fast_math", "tanh", "exp_flushes", "exp_argument", "probs_normalised", "normalisation", "accumulator_dtype",
+    "out_dtype", "out_rounding", "scale_in",
+))  # fmt: skip
 #: whose value is what counts, whether it was declared or not
 _BY_VALUE = frozenset(("partials", "partial_stats"))
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
@@ -90,12 +81,8 @@ class Expectation:
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
-        stage = self.part.of((self.dumped if name in self.dumped else self.run.dumped)[name], self.axes(name))
+        stage = self.part.of((self.dumped if name in self.dumped else self.run.dumped)[name], self.run.axes(name))
         return self.run.natural(name, stage, self.device)
-
-    def axes(self, name: str) -> str:
-        """Axis letters of a stage."""
-        return self.run.axes(name)
 
     @_unless_known
     def given(self) -> dict[str, np.ndarray]:
@@ -124,7 +111,7 @@ class Expectation:
         """Slots that a kernel of others did not write, and need not, as what they are of is masked; None for none."""
         if name not in self.run.dumped or self.run.trace.requested:
             return None
-        left = unwritten(self.part.of(self.run.dumped[name], self.axes(name)))
+        left = unwritten(self.part.of(self.run.dumped[name], self.run.axes(name)))
         skippable = self._slots.skippable(self.run.known[name]) if left.any() else None
         return None if skippable is None else left & skippable
 
@@ -206,10 +193,6 @@ class Expectation:
     def empty(self) -> np.ndarray:
         """Which rows have no keys, [b, h, q]."""
         return self.computed["lse"] == -np.inf
-
-    def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """As `computed`, with other values for some stages."""
-        return values(replace(self.problem, given={**self.given, **instead}))
 
     def budgets(self, names: Collection[str]) -> dict[str, Budget]:
         """The forward error bounds of each stage of `names`, about `computed`."""

@@ -42,7 +42,7 @@ class Observed:
         """The stages as the kernel gave them."""
         return self.trace.stages
 
-    @property
+    @cached_property
     def whole(self) -> Arrays:
         """Those of them of which all elements were given."""
         return {name: stage for name, stage in self.dumped.items() if name not in self.trace.sparse}
@@ -117,7 +117,8 @@ class Observed:
     @cached_property
     def _merged(self) -> list[str]:
         """What a merge reads of each split."""
-        return [x.name for x in self.known.values() if x.partial and not (x.in_lse and self.contract.stores_lse)]
+        lse = self.contract.stores_lse
+        return [x.name for x in self.known.values() if x.group == "splits" and not (lse and x.in_lse)]
 
     @property
     def _reads_partials(self) -> bool:
@@ -133,7 +134,10 @@ class Observed:
         name, case, contract = stage.name, self.case, self.contract
         if name in self.trace.put_in:
             return "it was put in"
-        if self.trace.box is not None and _of_more_than_a_part(stage, case):
+        # scales of all batches and rows, or of a tile of queries; keys are whole in every part
+        of_scale = name.startswith(("scale_", "global_"))
+        of_tile = case.scale_of == "tile" and not stage.of_kv
+        if self.trace.box is not None and of_scale and (stage.axes == "h" or of_tile):
             return "it is made of more than this part of the run holds"
         if stage.group == "codes" and not name.startswith("dequant") and case.codes is None:
             return "nobody told the format of the quantised codes (--codes)"
@@ -146,9 +150,9 @@ class Observed:
         of_maximum = of_maximum and not (stage.divided and contract.partials == "normalised")
         if of_maximum and contract.row_max != "running":
             seen = {x.group for x in self.known.values() if x.maximum and x.name in self.dumped}
-            if not seen & ({"tiles", "splits"} if stage.partial else {"tiles"}):
+            if not seen & ({"tiles", "splits"} if stage.group == "splits" else {"tiles"}):
                 return "the contract does not bind row_max to the running maximum, and row_max was not given"
-        if stage.partial and not self.split_keys_known:
+        if stage.group == "splits" and not self.split_keys_known:
             return "the contract does not tell block_k and splits, so the keys of a split are unknown"
         if stage.group == "merge" and "s" in stage.axes and not self._reads_partials:
             return f"the contract does not tell block_k and splits, and not all of {', '.join(self._merged)} were given"
@@ -181,7 +185,7 @@ class Observed:
         it subtracted before a split's last tile cancels but for roundings: it may as well have been the last one
         throughout.
         """
-        return any(self.known[name].partial for name in self.free_maxima)
+        return any(self.known[name].group == "splits" for name in self.free_maxima)
 
     def unit(self, name: str) -> float:
         """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where
@@ -258,12 +262,3 @@ class Observed:
 
         found = decoding.decoded(trace, self.by_scale, from_codes=from_codes)
         return replace(found, rerun=None if rerun is None else again)
-
-
-def _of_more_than_a_part(stage: Stage, case: Case) -> bool:
-    """Whether a stage is a scale of all batches and rows, or of a tile of queries, of which a part may hold some; keys
-    are whole in every part.
-    """
-    if not stage.name.startswith(("scale_", "global_")):
-        return False
-    return stage.axes == "h" or (not stage.of_kv and case.scale_of == "tile")

@@ -26,7 +26,7 @@ class Beside:
     usual tolerances applied to out.
     """
 
-    bits_lost: dict[str, np.ndarray]  #: as `cancellation.bits_lost` says
+    bits_lost: dict[str, np.ndarray]  #: as `cancellation.room` says
     deviations: list[Deviation] = field(default_factory=list)  #: of the parts of out; none where it was not given whole
 
     @property
@@ -47,17 +47,12 @@ class Beside:
             self.deviations.append(deviation(run, isolated.part, expected_out(isolated if same else propagated)))
 
 
-def room(run: Observed) -> Beside:
-    """Of a run whose parts are not gathered yet."""
-    return Beside(cancellation.room(run))
-
-
 def beside(run: Observed) -> Beside:
     """What is said of a run, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
     read, right = run.attention, run.right_attention
-    found = room(read)
+    found = Beside(cancellation.room(read))
 
     def one(part: Box) -> None:
         found.gather(Expectation(read, read.readable, part), Expectation(right, {}, part))

@@ -73,10 +73,7 @@ def comparisons(
 
 
 def _judged(
-    run: Observed,
-    names: tuple[Sequence[str], Sequence[str]],
-    device: str,
-    also: Also | None,
+    run: Observed, names: tuple[Sequence[str], Sequence[str]], device: str, also: Also | None
 ) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
     """The comparisons of the stages `names`, first with what they should be given the dumped stages, then with what
     they should be given q, k and v.
@@ -121,11 +118,7 @@ def _summaries(
         return first, second
 
     found = over_parts(run, device, one, f"judge {run.trace.target}", cut is not None)
-    whole = [
-        {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
-        for which in (0, 1)
-    ]
-    return whole[0], whole[1]
+    return together([first for first, _ in found]), together([second for _, second in found])
 
 
 def failing_under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:

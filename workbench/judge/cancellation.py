@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.case.box import Box
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import unit_roundoff
-from workbench.judge.blocks import over_parts
 from workbench.reference.steps.sums import RunningSum
 from workbench.reference.walk import magnitudes, values
 
@@ -25,8 +23,8 @@ PRECISION = -np.log2(unit_roundoff("float32"))
 GOOD_BITS = 4
 
 
-def bits_lost(run: Observed) -> dict[str, np.ndarray]:
-    """log2(kappa) of every element of the dumped stages that are sums, stage -> float64 array of the stage's shape.
+def room(run: Observed) -> dict[str, np.ndarray]:
+    """An array of its shape for each dumped stage that is a sum, not yet filled: log2(kappa) of every element.
 
     The terms are those of the stage's definition, from what the stage read: dumped stages where there are any, else the
     reference's. The last step of a flash out is a quotient and sums nothing: the terms of any out are the row's weights
@@ -35,19 +33,6 @@ def bits_lost(run: Observed) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
-    run = run.attention
-    found = room(run)
-
-    def one(part: Box) -> None:
-        fill(found, Expectation(run, run.readable, part), Expectation(run, {}, part))
-
-    if found:
-        over_parts(run, "cpu", one, f"bits that {run.trace.target} loses")
-    return found
-
-
-def room(run: Observed) -> dict[str, np.ndarray]:
-    """An array for each dumped stage that is a sum, of its shape and not yet filled."""
     return {name: np.empty(stage.shape) for name, stage in run.readable.items() if run.known[name].sums}
 
 
@@ -62,7 +47,7 @@ def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Exp
     for name in quotients:
         total[name], size[name] = (_divided(isolated, propagated, name, f) for f in (lambda x: x, np.abs))
     for name, whole in found.items():
-        isolated.part.of(whole, isolated.axes(name))[...] = _bits(total[name], size[name])
+        isolated.part.of(whole, isolated.run.axes(name))[...] = _bits(total[name], size[name])
 
 
 def _divided(

@@ -22,9 +22,10 @@ from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge import from_statistics as plausible
-from workbench.judge.beside import Beside, beside, room
+from workbench.judge.beside import Beside, beside
 from workbench.judge.bias import biases, second_case, verdicts
 from workbench.judge.blame import with_blame
+from workbench.judge.cancellation import room
 from workbench.judge.codes import decoding
 from workbench.judge.codes.loss import Loss, loss
 from workbench.judge.doubts import with_doubts
@@ -78,8 +79,12 @@ class Diff:
         """The stages, and before the results the weights, where these were measured."""
         if self.of_measure is None:
             return self.stages
-        ends = [stage for stage in self.stages if stage.name in RESULTS]
-        return (*(stage for stage in self.stages if stage not in ends), self.of_measure.weights, *ends)
+        before = [stage for stage in self.stages if stage.name not in RESULTS]
+        return (*before, self.of_measure.weights, *self._ends)
+
+    @property
+    def _ends(self) -> list[StageDiff]:
+        return [stage for stage in self.stages if stage.name in RESULTS]
 
     @property
     def measured(self) -> Measured | None:
@@ -122,10 +127,8 @@ class Diff:
         """Of a foreign kernel with wrong stages, out and lse as far as they were given, where every element of these is
         within its budget from q, k and v: what is wrong is what was dumped, or cancels. () otherwise.
         """
-        ends = [stage for stage in self.stages if stage.name in RESULTS]
-        if self.trace.backend != "foreign" or not self.origin or not all(stage.right_from_inputs for stage in ends):
-            return ()
-        return tuple(stage.name for stage in ends)
+        right = self.origin and all(stage.right_from_inputs for stage in self._ends)
+        return tuple(stage.name for stage in self._ends) if right and self.trace.backend == "foreign" else ()
 
     def __getitem__(self, name: str) -> StageDiff:
         if name in MEASURED and self.of_measure is not None:
@@ -196,7 +199,7 @@ class Diff:
 
     @property
     def bits_lost(self) -> dict[str, np.ndarray]:
-        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
+        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.room` says."""
         return self.beside.bits_lost
 
     @property
@@ -284,7 +287,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     names = [name for name in known if name in run.dumped and name not in run.unjudgeable]
     where = parts.placed(run, device)
     # of a kernel on codes they are of other traces, and arithmetic on a GPU is torch's
-    gathered = room(run) if report and where == "cpu" and not run.before_attention and names else None
+    gathered = Beside(room(run)) if report and where == "cpu" and not run.before_attention and names else None
     strict = usual(run.contract)
     if_usual: list[dict[str, Summary]] = []
 

@@ -84,7 +84,7 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dic
     e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), typical=True)
     controls = [control(e, contract, manner) for contract in _contracts(run.contract) for manner in _manners(contract)]
     found = {
-        name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.axes(name), beyond)
+        name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond)
         for name, one in compared(e, tested)
     }
     return {name: excess for name, excess in found.items() if excess is not None}

@@ -5,8 +5,6 @@ None of them knows what a correct kernel may lose, and none says which stage is 
 
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
-from functools import reduce
-from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +13,6 @@ from workbench.case.box import Box
 from workbench.case.stages import INPUTS
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to, to_float64
-from workbench.judge.blocks import parts_of
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
 ASSERT_CLOSE: Mapping[str, tuple[float, float]] = {
@@ -64,17 +61,10 @@ class Deviation:
         )
 
 
-def usual(run: Observed, expected: np.ndarray) -> tuple[Rule, ...]:
-    """assert_close, atol 1e-2 and FlashAttention 2x on the `out` of `run`; `expected` [b, h, q, d] in float64, before
-    any cast.
-
-    As in a test that uses them, the first and the last compare with `expected` rounded to the dtype of out.
-    """
-    return reduce(add, (deviation(run, part, part.of(expected, "bhqd")) for part in parts_of(run.case, "cpu"))).rules
-
-
 def deviation(run: Observed, part: Box, expected: np.ndarray) -> Deviation:
-    """That of a part of `out`, whose float64 is `expected`."""
+    """That of a part of `out`, whose float64 is `expected` [b, h, q, d], before any cast. As in a test that uses these
+    rules, the first and the last compare with `expected` rounded to the dtype of out.
+    """
     case, trace = run.case, run.trace
     inputs, out = trace.inputs, part.of(run.dumped["out"], "bhqd")
     q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)

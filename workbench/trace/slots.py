@@ -70,7 +70,7 @@ class Slots:
             if "k" in stage.axes:
                 return np.repeat(found, [keys.stop - keys.start for keys in self.tiling.keys], axis=-1)
             return found[..., None] if stage.axes.endswith("d") else found
-        if stage.partial and sentinel:
+        if stage.group == "splits" and sentinel:
             nothing = np.zeros(self._seen.shape[:-1], bool)
             splits = [self._seen[..., own[-1]] if own else nothing for own in self.tiling.splits]
             found = ~np.stack(splits, axis=-2)
