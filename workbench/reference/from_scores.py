@@ -83,12 +83,11 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     own_lse = own_lse + 4 * p.keys * losses.clamped / total
     never = log == -np.inf
     worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
-    stat = worst
+    likely = worst = xp.where(never, 0.0, worst)
     if p.statistics:
         stat = deviations(p.elements_of("lse")) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
-        stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
-    lse = Bound(xp.where(never, 0.0, worst), 0.0, xp.where(never, 0.0, stat))
-    return {"out": out, "lse": (lse, np.inf)}
+        likely = xp.where(never, 0.0, xp.minimum(worst, stat + 1.05 * lost_l + own_lse))
+    return {"out": out, "lse": (Bound(worst, 0.0, likely), np.inf)}
 
 
 def _out(
