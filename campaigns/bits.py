@@ -138,6 +138,6 @@ def roots(one: Trace, other: Trace) -> list[str]:
 
 def _differ(name: str, stage: np.ndarray, other: np.ndarray, trace: Trace) -> bool:
     """Whether two runs differ in a stage, of which slots of no query or key do not count."""
-    open_ = of_case(trace.case, trace.contract, trace.case.mask()).open(name, STAGES[name].axes)
+    open_ = of_case(trace.case, trace.contract, trace.case.mask()).open(STAGES[name])
     kept = np.broadcast_to(True if open_ is None else ~open_, stage.shape)
     return stage[kept].tobytes() != other[kept].tobytes()

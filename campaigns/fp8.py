@@ -20,6 +20,7 @@ from workbench.case.fields import QUANTISED
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS
 from workbench.cuda.run import choose_backend, estimate_s
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.foreign.run import run
 from workbench.judge.codes.loss import loss
@@ -209,7 +210,7 @@ def _shape(case: Case) -> str:
 def _accuracy(case: Case, backend: str) -> list[dict[str, Any]]:
     """Rows of `accuracy` of a case, causal or not, as long in queries as in keys."""
     trace = run(KERNEL, case, probes="output", backend=backend)
-    lost, peer = loss(trace), _torch_attention(trace)
+    lost, peer = loss(Observed(trace)), _torch_attention(trace)
     error = to_float64(trace.stages["out"]) - peer
     visible = case.mask().sum(axis=1)
     rows: list[tuple[str, np.ndarray, float | None]]

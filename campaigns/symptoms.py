@@ -21,6 +21,7 @@ from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.foreign.run import run
 from workbench.judge.explain.fit import fit
 from workbench.judge.explain.plausible import Plausible
@@ -127,7 +128,7 @@ def _document(name: str, told: Sequence[str], seed: int) -> tuple[dict[str, Any]
 def _errors(trace: Trace) -> np.ndarray:
     """The largest errors of out in each query."""
     with np.errstate(all="ignore"):
-        off = abs(trace.stages["out"].astype(np.float64) - Expectation(trace, {}).computed["out"])
+        off = abs(trace.stages["out"].astype(np.float64) - Expectation(Observed(trace), {}).computed["out"])
     largest: np.ndarray = off.max((0, 1, 3))
     return largest
 

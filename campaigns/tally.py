@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
-from workbench.judge import usual_rules as rules
 from workbench.judge.diff import SEVERITY, Diff
 from workbench.judge.stage import RIGHT_VERDICTS
 
@@ -33,7 +30,7 @@ class Called:
         return cls(
             judged.verdict,
             tuple((stage.verdict, stage.name) for stage in judged.stages if stage.verdict not in RIGHT_VERDICTS),
-            tuple(rule.name for rule in rules.usual(trace, expected_out(judged)) if not rule.passes),
+            tuple(rule.name for rule in judged.rules if not rule.passes),
             f"{trace.target}: {trace.case}",
         )
 
@@ -75,13 +72,6 @@ class Tally:
             "rules": {name: self.fails[name] for name in RULES},
             "not_right": self.not_right,
         }
-
-
-def expected_out(judged: Diff) -> np.ndarray:
-    """Out from q, k and v in float64, before any cast."""
-    comparison = judged["out"].propagated or judged["out"].isolated
-    assert comparison is not None
-    return comparison.expected
 
 
 def counted(verdicts: Mapping[str, int], among: Iterable[str] = SEVERITY) -> dict[str, int]:

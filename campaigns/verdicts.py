@@ -16,7 +16,7 @@ from campaigns import tally
 from campaigns.known import reduced
 from campaigns.showing import showing
 from campaigns.spread import spread
-from campaigns.tally import LIMITS, RULES, Called, Tally, counted, expected_out
+from campaigns.tally import LIMITS, RULES, Called, Tally, counted
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.case.stages import PROBE_SETS
@@ -26,7 +26,6 @@ from workbench.cuda.kernels import KERNELS
 from workbench.explore import ranges
 from workbench.explore.sample import sample
 from workbench.foreign.run import run
-from workbench.judge import usual_rules as rules
 from workbench.judge.diff import SEVERITY, diff
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.reference.graph import direct
@@ -128,7 +127,7 @@ def _fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     for faulty in effective_runs(fault, runs, seed):
         row["effective"] += 1
         full = diff(faulty)
-        for rule in rules.usual(faulty, expected_out(full)):
+        for rule in full.rules:
             row["rules"][rule.name] += not rule.passes
         for dump, judged in (("full", full), ("lean", diff(reduced(faulty, "lean")))):
             row[dump]["bug"] += judged.verdict in ORIGIN_VERDICTS

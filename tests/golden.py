@@ -68,17 +68,18 @@ def everything(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     """As `everything`, of a tree whose budgets are a walk over a table of stages."""
-    expectation = module("workbench.expectation.expectation", "workbench.expectation.expectation")
-    judgeable = module("workbench.expectation.judgeable", "workbench.expectation.judgeable")
-    decoding = module("workbench.expectation.decoding", "workbench.judge.codes.decoding")
-    stages = module("workbench.case.stages", "workbench.case.stages")
+    try:
+        run = module("workbench.expectation.observed").Observed(trace)
+    except ModuleNotFoundError:
+        run = _Unobserved(trace)
+    expectation = module("workbench.expectation.expectation")
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in ("isolated", "propagated"):
-        of = decoding.attention_of(trace, from_codes=mode == "propagated")
-        dumped = judgeable.readable(of) if mode == "isolated" else {}
+        of = run.right_attention if mode == "propagated" else run.attention
+        dumped = of.readable if mode == "isolated" else {}
         for statistics in (True, False):
-            one = expectation.Expectation(of, dumped, statistics=statistics)
-            names = [name for name in stages.ALGORITHMS[of.algorithm] if name in one.computed]
+            one = expectation.Expectation(getattr(of, "expected_of", of), dumped, statistics=statistics)
+            names = [name for name in of.known if name in one.computed]
             bounds = one.budgets(names)
             found[mode if statistics else f"{mode} without statistics"] = {
                 name: {
@@ -86,25 +87,44 @@ def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
                     "bound": bounds[name].bound,
                     "statistical": bounds[name].statistical,
                     "size": np.broadcast_to(bounds[name].size, bounds[name].bound.shape),
-                    "judgeable": not judgeable.unjudgeable(of, name),
+                    "judgeable": name not in of.unjudgeable,
                 }
                 for name in names
             }
-        if before := stages.before_attention(trace.algorithm):
+        if run.before_attention:
             by_table = mode == "isolated"
             stage = {
-                name: {**made, "judgeable": not judgeable.unjudgeable(trace, name)}
-                for name in before
-                if (made := _before_attention_new(trace, name, by_table=by_table)) is not None
+                name: {**made, "judgeable": name not in run.unjudgeable}
+                for name in run.before_attention
+                if (made := _before_attention_new(run, name, by_table=by_table)) is not None
             }
             found[f"{mode} before attention"] = stage
     return found
 
 
-def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str, Any] | None:
+class _Unobserved:
+    """A trace of a tree without `Observed`, with as much of it as is asked here."""
+
+    def __init__(self, trace: Any) -> None:
+        self.trace = self.expected_of = trace
+        self._decoding = module("workbench.expectation.decoding", "workbench.judge.codes.decoding")
+        self._judgeable = module("workbench.expectation.judgeable")
+        stages = module("workbench.case.stages")
+        self.known, self.before_attention = stages.ALGORITHMS[trace.algorithm], stages.before_attention(trace.algorithm)
+
+    attention = property(lambda self: _Unobserved(self._decoding.attention_of(self.trace)))
+    right_attention = property(lambda self: _Unobserved(self._decoding.attention_of(self.trace, from_codes=True)))
+    readable = property(lambda self: self._judgeable.readable(self.trace))
+    unjudgeable = property(lambda self: {name for name in self.known if self._judgeable.unjudgeable(self.trace, name)})
+    by_scale = property(lambda self: self._decoding.by_scale(self.trace))
+
+    def decoding(self) -> Any:
+        return self._decoding.decoding(self.trace)
+
+
+def _before_attention_new(run: Any, name: str, *, by_table: bool) -> dict[str, Any] | None:
     """A stage before attention; None where the trace does not tell it."""
-    decoding = module("workbench.expectation.decoding", "workbench.judge.codes.decoding")
-    walk = module("workbench.reference.walk")
+    walk, trace = module("workbench.reference.walk"), run.trace
     x, kind = name[-1], trace.case.codes
     if kind is None and not name.startswith("dequant"):
         return None
@@ -113,7 +133,9 @@ def _before_attention_new(trace: Any, name: str, *, by_table: bool) -> dict[str,
     lacks = {f"scale_{x}", f"codes_{x}"} - {*trace.stages} if x not in trace.inputs else set()
     if kind is not None and (lacks or (x not in trace.inputs and name.startswith(("scale", "codes")))):
         return None
-    p = decoding.decoding(trace) if by_table else decoding.by_scale(trace)
+    p = run.decoding() if by_table else run.by_scale
+    if name not in p.table:
+        return None
     computed = walk.values(p, [name])
     if name.startswith(("codes", "dequant")):
         _, low, high = walk.intervals(p, [name])[name]

@@ -10,6 +10,7 @@ import numpy as np
 from tests.numpy_kernels import Style, kernel
 from workbench import Case, run
 from workbench.case.stages import stages_of
+from workbench.expectation.observed import Observed
 from workbench.judge.diff import comparisons
 from workbench.judge.stage import StageDiff
 from workbench.trace.trace import Trace
@@ -40,7 +41,7 @@ def judged(name: str, change: Change, case: Case = CASE, only: bool = False) -> 
     stages[name] = np.asarray(change(stages[name].copy(), {**trace.stages, **read}), stages[name].dtype)
     trace = replace(trace, stages=stages)
     axes = stages_of(trace.algorithm, case.numbers)[name].axes
-    return trace, StageDiff(name, axes, "bug", *comparisons(trace, [name], "cpu")[name], dumped=stages[name])
+    return trace, StageDiff(name, axes, "bug", *comparisons(Observed(trace), [name], "cpu")[name], dumped=stages[name])
 
 
 def scaled(mask: Callable[[dict[str, np.ndarray]], Any]) -> Change:

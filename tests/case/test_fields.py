@@ -27,8 +27,8 @@ from workbench.cli.main import commands
 from workbench.cli.options import case_options, cases_of
 from workbench.floats import DTYPES
 from workbench.foreign.run import run
-from workbench.judge.headline import headline
 from workbench.report.command import case_options as words_of
+from workbench.trace.headline import headline
 
 
 def test_every_field_of_a_case_has_its_rule_and_its_role() -> None:

@@ -15,6 +15,7 @@ from workbench.cuda import emulator
 from workbench.cuda.fp8 import constants, contract
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
+from workbench.expectation.observed import Observed
 from workbench.judge.codes.loss import loss
 from workbench.report.document import diff_document
 from workbench.trace.file import load, save
@@ -145,7 +146,7 @@ def test_rows_without_keys_are_zero():
 def test_error_against_attention_on_the_inputs_is_that_of_quantisation(causal):
     """Below 0.02 where a row sees 64 keys or more; what the kernel adds is float16's last bit of out."""
     case = Case(heads=8, seqlen=512, head_dim=64, causal=causal)
-    lost = loss(fp8_run(case, probes="output"))
+    lost = loss(Observed(fp8_run(case, probes="output")))
     rows = case.mask().sum(axis=1) >= 64
     assert 0.001 < np.abs(lost.of_out[:, :, rows]).max() < 0.02
     assert np.abs(lost.together[:, :, rows]).max() < 0.02

@@ -12,6 +12,7 @@ from workbench.case.box import Box
 from workbench.expectation.cut import cuts
 from workbench.expectation.elements import Comparison, Summary
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge import blocks as parts
 from workbench.trace.trace import blank
@@ -96,13 +97,13 @@ def test_values_and_budgets_have_the_bits_of_those_of_all_keys(name: str, contra
     # blocks of a document each
     mask = {"mask": np.kron(np.eye(4, dtype=bool), np.ones((16, 16), bool))} if name == "put in" else {}
     trace = of(replace(trace, inputs={**trace.inputs, **mask, "k": k, "v": v}), **CONTRACTS[contract])
-    cut = cuts(trace, "cpu")
+    cut = cuts(Observed(trace), "cpu")
     assert cut is not None
     shorter = 0
     for part in boxes(trace.case, 16):
         left = cut(part)
         shorter += left is not None
-        whole, some = (Expectation(trace, {}, part, cut=x) for x in (None, left))
+        whole, some = (Expectation(Observed(trace), {}, part, cut=x) for x in (None, left))
         names = ["out", "lse"]
         one, other = whole.budgets(names), some.budgets(names)
         for x in names:
@@ -142,10 +143,10 @@ def test_summaries_have_the_bits_of_those_of_all_keys(
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 64 * 16)
     monkeypatch.setattr(parts, "FEWEST_QUERIES", 16)
     trace = spoilt(traced(CASES[name]), how)
-    found = parts.comparisons(trace, ["out", "lse"], device)
-    failing = parts.failing_of(trace, ["out", "lse"], device)
+    found = parts.comparisons(Observed(trace), ["out", "lse"], device)
+    failing = parts.failing_of(Observed(trace), ["out", "lse"], device)
     monkeypatch.setattr(parts, "cuts", lambda trace, device: lambda part: None)
-    expected = parts.comparisons(trace, ["out", "lse"], device)
+    expected = parts.comparisons(Observed(trace), ["out", "lse"], device)
     for x in found:
         assert found[x][0] is None  # out and lse are judged from q, k and v
         same(found[x][1], expected[x][1], device == "cpu")
@@ -160,24 +161,27 @@ def test_summaries_have_the_bits_of_those_of_all_keys(
 
 def test_what_needs_all_keys_is_not_cut() -> None:
     trace = traced(CASE)
-    assert cuts(trace, "cpu") is not None
-    assert cuts(of(trace, block_k=16), "cpu") is None
-    assert cuts(of(trace, splits=2), "cpu") is None
-    assert cuts(replace(trace, stages={**trace.stages, "scores": np.zeros((1, 2, 64, 64), np.float32)}), "cpu") is None
+    assert cuts(Observed(trace), "cpu") is not None
+    assert cuts(Observed(of(trace, block_k=16)), "cpu") is None
+    assert cuts(Observed(of(trace, splits=2)), "cpu") is None
+    assert (
+        cuts(Observed(replace(trace, stages={**trace.stages, "scores": np.zeros((1, 2, 64, 64), np.float32)})), "cpu")
+        is None
+    )
     for name in "kv":
         odd = trace.inputs[name].copy()
         odd[0, 1, 60, 2] = np.nan
-        assert cuts(replace(trace, inputs={**trace.inputs, name: odd}), "cpu") is None
+        assert cuts(Observed(replace(trace, inputs={**trace.inputs, name: odd})), "cpu") is None
     errors = {"v": np.zeros(trace.inputs["v"].shape)}
-    assert cuts(replace(trace, input_errors=errors), "cpu") is None
+    assert cuts(Observed(replace(trace, input_errors=errors)), "cpu") is None
     bias = np.zeros((64, 64), np.float32)
-    assert cuts(replace(trace, inputs={**trace.inputs, "bias": bias}), "cpu") is None
-    assert cuts(replace(trace, case=CASE.but(alibi_slopes="geometric")), "cpu") is None
+    assert cuts(Observed(replace(trace, inputs={**trace.inputs, "bias": bias})), "cpu") is None
+    assert cuts(Observed(replace(trace, case=CASE.but(alibi_slopes="geometric"))), "cpu") is None
 
 
 def test_a_whole_head_is_computed_as_it_always_was() -> None:
     """So that small traces have the bits that they had, whatever their mask."""
     case = CASE.but(seqlen_q=64, seqlen_k=80, causal=False, window=(0, 3))
-    cut = cuts(traced(case), "cpu")
+    cut = cuts(Observed(traced(case)), "cpu")
     assert cut is not None
     assert cut(Box(slice(0, 1), slice(0, 2), slice(0, 64))) is None and cut(Box(slice(0, 1), slice(0, 2), slice(0, 32)))

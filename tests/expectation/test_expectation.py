@@ -12,7 +12,7 @@ from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
+from workbench.expectation.observed import Observed
 from workbench.trace.trace import blank
 
 CASE = Case(seqlen_q=9, seqlen_k=40, heads=2, head_dim=16, dtype="bfloat16", splits=2, block_k=16, causal=True)
@@ -29,14 +29,14 @@ def trace(request: pytest.FixtureRequest) -> Trace:
 
 @pytest.mark.parametrize("dumped", [False, True])
 def test_under_another_contract_it_is_what_it_would_be_from_the_start(trace: Trace, dumped: bool) -> None:
-    given = readable(trace) if dumped else {}
-    first = Expectation(trace, given)
+    given = Observed(trace).readable if dumped else {}
+    first = Expectation(Observed(trace), given)
     others = [usual(trace.contract), *(choice.contract for choice in alternatives(trace.contract))]
     others += [replace(trace.contract, base2=True), replace(trace.contract, scores_dtype="float32", assumed=())]
     shared = 0
     for contract in others:
-        found, fresh = first.under(contract), Expectation(replace(trace, contract=contract), given)
-        assert found.trace.contract == contract
+        found, fresh = first.under(contract), Expectation(Observed(replace(trace, contract=contract)), given)
+        assert found.run.contract == contract
         shared += found.computed is first.computed
         for name, stage in fresh.computed.items():
             np.testing.assert_array_equal(found.computed[name], stage, err_msg=name)

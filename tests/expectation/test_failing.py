@@ -17,6 +17,7 @@ from workbench.expectation import compare
 from workbench.expectation.compare import failing, summaries
 from workbench.expectation.elements import Summary
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 
 NAMES = ("out", "lse")
@@ -40,7 +41,7 @@ CONTRACTS: Mapping[str, Mapping[str, Any]] = {
 def whole(trace: Trace) -> Expectation:
     case = trace.case
     box = Box(slice(0, case.batch), slice(0, case.heads), slice(0, case.seqlen_q))
-    return Expectation(trace, {}, box, statistics=False)
+    return Expectation(Observed(trace), {}, box, statistics=False)
 
 
 @pytest.mark.parametrize("contract", CONTRACTS)

@@ -1,7 +1,8 @@
 """Other rules and bits lost: with the verdicts, in a pass of their own, whole or in parts, they are the same."""
 
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import usual
 from workbench.case.contract import of_foreign
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.judge import beside
 from workbench.judge import blocks as parts
 from workbench.judge import usual_rules as rules
@@ -57,13 +59,17 @@ def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeyp
     together, after = diff(trace, report=True), diff(trace)
     assert together.gathered is not None and after.gathered is None
     assert_same(together.beside, after.beside)
-    assert together.rules == rules.usual(trace, together["out"].propagated.expected)  # type: ignore[union-attr]
+    expected = together["out"].propagated.expected  # type: ignore[union-attr]
+    of_parts = (
+        rules.deviation(together.run, part, part.of(expected, "bhqd")) for part in parts.parts_of(trace.case, "cpu")
+    )
+    assert together.rules == reduce(add, of_parts).rules
 
 
 def test_parts_add_up_to_the_whole(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = beside.beside(trace)
+    whole = beside.beside(Observed(trace))
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
-    cut = beside.beside(trace)
+    cut = beside.beside(Observed(trace))
     for found, expected in zip(cut.rules, whole.rules, strict=True):
         assert found.name == expected.name
         # products of fewer rows may add up in another order, plain attention's in float32
@@ -94,7 +100,7 @@ def test_a_report_computes_every_part_once_and_nothing_larger(monkeypatch: pytes
     monkeypatch.setattr(rules, "plain_attention", of_plain)
     judged = diff(trace, report=True)
     assert judged.bits_lost and judged.rules
-    assert len(scores) == 2 * len(list(parts.parts_of(trace, "cpu"))) and sum(scores) == 2 * 2 * 50 * 36
+    assert len(scores) == 2 * len(list(parts.parts_of(trace.case, "cpu"))) and sum(scores) == 2 * 2 * 50 * 36
     assert max(scores) <= LIMIT
 
 
@@ -139,12 +145,12 @@ def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     worst: dict[str, Any] = {}
 
-    def doubts(trace: Trace, judged: Any, failing: Any) -> Any:
-        strict = replace(trace, contract=usual(trace.contract))
-        assert strict.contract != trace.contract
+    def doubts(run: Observed, judged: Any, failing: Any) -> Any:
+        strict = run.under(usual(run.contract))
+        assert strict.contract != run.contract
         worst.update(failing(strict, ["out", "lse"]))
         assert passes == ["judge flash"]
-        return with_doubts(trace, judged, failing)
+        return with_doubts(run, judged, failing)
 
     monkeypatch.setattr("workbench.judge.diff.with_doubts", doubts)
     passes: list[str] = []
@@ -152,7 +158,7 @@ def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest
     monkeypatch.setattr(parts, "over_parts", lambda *words: (passes.append(words[3]), over_parts(*words))[1])
     found = diff(trace)
     assert found.verdict == whole.verdict == "bug"
-    apart = parts.comparisons(replace(trace, contract=usual(trace.contract)), ["out", "lse"], "cpu")
+    apart = parts.comparisons(Observed(replace(trace, contract=usual(trace.contract))), ["out", "lse"], "cpu")
     assert [*worst] == ["out"]
     for name, (_, of_name) in apart.items():
         assert of_name is not None and (of_name.summary.outside > 0) == (name in worst)

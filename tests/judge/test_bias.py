@@ -13,6 +13,7 @@ from workbench.case.distributions import DISTRIBUTIONS
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
+from workbench.expectation.observed import Observed
 from workbench.judge.bias import FEWEST_ROWS, Bias, Lean, biases, distinct, lean, rows_seen, second_case, verdicts
 
 #: 96 rows, on a build that other tests compile too
@@ -31,7 +32,7 @@ def traced(kernel: str, *faults: str, case: Case = CASE) -> Trace:
 
 
 def found(trace: Trace) -> dict[str, Bias]:
-    return biases(trace, [stage.name for stage in diff(trace).stages if stage.verdict != "exact"])
+    return biases(Observed(trace), [stage.name for stage in diff(trace).stages if stage.verdict != "exact"])
 
 
 def called_biased(trace: Trace, second: Trace) -> list[str]:

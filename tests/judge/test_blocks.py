@@ -12,6 +12,7 @@ from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Refusal, Trace, Unavailable, diff
 from workbench.expectation.elements import Comparison
+from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
 from workbench.progress import shown
 from workbench.trace.trace import blank
@@ -55,10 +56,10 @@ def assert_same(found: Comparison | None, expected: Comparison | None) -> None:
 @pytest.mark.campaign(but=4)
 @pytest.mark.parametrize("limit", [300, 1000])
 def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = parts.comparisons(trace, list(trace.stages), "cpu")
+    whole = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", limit)
-    cut = parts.comparisons(trace, list(trace.stages), "cpu")
-    assert len(list(parts.parts_of(trace, "cpu"))) > 1 and set(cut) == set(whole)
+    cut = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
+    assert len(list(parts.parts_of(trace.case, "cpu"))) > 1 and set(cut) == set(whole)
     for name in whole:
         for found, expected in zip(cut[name], whole[name], strict=True):
             assert_same(found, expected)
@@ -67,7 +68,7 @@ def test_parts_add_up_to_the_whole(trace: Trace, limit: int, monkeypatch: pytest
 def test_progress_tells_how_many_parts_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = reduced(stored("flash", CASES["flash"]), "output")
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 1000)
-    n, stream, said = len(list(parts.parts_of(trace, "cpu"))), io.StringIO(), []
+    n, stream, said = len(list(parts.parts_of(trace.case, "cpu"))), io.StringIO(), []
 
     @contextmanager
     def step(name: str, estimate_s: float | None = None) -> Iterator[Callable[[str], None]]:
@@ -94,8 +95,8 @@ def test_elements_that_were_not_kept_are_computed_again(trace: Trace, monkeypatc
 
 def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
     pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
-    numpy = parts.comparisons(trace, list(trace.stages), "cpu")
-    torch = parts.comparisons(trace, list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
+    numpy = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
+    torch = parts.comparisons(Observed(trace), list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
     for name in numpy:
         for found, expected in zip(torch[name], numpy[name], strict=True):
             assert_same(found, expected)

@@ -8,9 +8,11 @@ import pytest
 from tests.stored import stored
 from workbench import Case, Trace
 from workbench.case.stages import ALGORITHMS, shape
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
-from workbench.judge.cancellation import bits_lost, ill_conditioned
+from workbench.judge.beside import beside
+from workbench.judge.cancellation import ill_conditioned
 
 SMALL = Case(heads=2, kv_heads=1, seqlen_q=10, seqlen_k=40, head_dim=8, block_q=16, block_k=16, causal=True)
 
@@ -60,6 +62,10 @@ def exact_terms(trace: Trace, name: str, index):
     return terms
 
 
+def lost_by(trace):
+    return beside(Observed(trace)).bits_lost
+
+
 def assert_half_a_bit(found, wanted):
     assert found.shape == wanted.shape
     same = found == wanted  # infinities
@@ -71,7 +77,7 @@ def assert_half_a_bit(found, wanted):
 def test_qk_and_out_against_exact_sums(kernel, dtype):
     flint = pytest.importorskip("flint", reason="the judge with proven bounds, python-flint, is not installed")
     trace = traced(kernel, dtype=dtype, distribution="near-cancelling")
-    found = bits_lost(trace)
+    found = lost_by(trace)
     with flint.ctx.workprec(512):
         for name in ("qk", "out"):
             wanted = np.empty_like(found[name])
@@ -86,7 +92,7 @@ def test_out_alone_against_ball_arithmetic_from_q_k_v():
     flint = pytest.importorskip("flint", reason="the judge with proven bounds, python-flint, is not installed")
     trace = traced("flash", probes="output", distribution="near-cancelling")
     case, mask = trace.case, trace.case.mask()
-    found = bits_lost(trace)
+    found = lost_by(trace)
     assert set(found) == {"out"}
     wanted = np.empty_like(found["out"])
     with flint.ctx.workprec(512):
@@ -106,7 +112,7 @@ def test_every_dumped_sum_has_its_bits_in_its_own_shape():
         ("split_k", ["qk", "row_sum", "acc", "merge_sum", "out"]),
     ):
         trace = traced(kernel)
-        found = bits_lost(trace)
+        found = lost_by(trace)
         assert list(found) == names
         for name, bits in found.items():
             assert bits.shape == shape(ALGORITHMS[kernel][name], trace.case.sizes)
@@ -120,12 +126,12 @@ def test_acc_counts_its_previous_tile_as_one_term():
     products = probs[b, h, q, 16:32] * trace.inputs["v"][b, 0, 16:32, d]
     terms = np.array([correction[b, h, q, t] * acc[b, h, q, t - 1, d], *products])
     wanted = np.log2(np.abs(terms).sum() / abs(terms.sum()))
-    assert wanted > 1 and bits_lost(trace)["acc"][index] == pytest.approx(wanted, abs=1e-6)
+    assert wanted > 1 and lost_by(trace)["acc"][index] == pytest.approx(wanted, abs=1e-6)
 
 
 def test_terms_of_one_sign_lose_nothing():
     for kernel in ("flash", "split_k"):
-        constant = bits_lost(traced(kernel, distribution="constant-v"))
+        constant = lost_by(traced(kernel, distribution="constant-v"))
         for name in ("row_sum", "acc", "merge_sum", "out"):
             assert name not in constant or np.all(constant[name] < 1e-12), name
         assert constant["qk"].max() > 1
@@ -135,18 +141,18 @@ def test_terms_of_one_sign_lose_nothing():
 def test_random_signs_lose_about_three_bits():
     """sum|t| of D products of U(-sqrt 3, sqrt 3) is about 3/4 D, and the median |sum t| is 0.6745 sqrt(D)."""
     case = Case(seqlen=96, head_dim=64, block_q=32, block_k=32, distribution="uniform")
-    bits = bits_lost(stored("flash", case))["qk"]
+    bits = lost_by(stored("flash", case))["qk"]
     # 9216 sums, uncorrelated in pairs, tell their median to about one percent: 0.02 bits; 64 products are nearly normal
     assert np.median(bits) == pytest.approx(np.log2(0.75 * 64 / (0.6745 * 8)), abs=0.1)
     assert ill_conditioned(bits).mean() < 1e-3
 
 
 def test_zero_terms_lose_nothing_and_a_zero_sum_all():
-    zeros = bits_lost(traced("split_k", heads=2, kv_heads=2, distribution="zero-head"))
+    zeros = lost_by(traced("split_k", heads=2, kv_heads=2, distribution="zero-head"))
     assert all(np.all(zeros[name][:, 0] == 0) for name in ("qk", "out"))
     q, k, v = (np.ones(x.shape, np.float32) for x in SMALL.inputs())
     q[..., ::2] = -1
-    cancelled = bits_lost(stored("flash", SMALL, inputs=(q, k, v)))
+    cancelled = lost_by(stored("flash", SMALL, inputs=(q, k, v)))
     assert np.all(cancelled["qk"] == np.inf) and np.all(cancelled["out"] == 0)
     assert np.all(ill_conditioned(cancelled["qk"])) and not np.any(ill_conditioned(cancelled["out"]))
 
@@ -155,7 +161,7 @@ def test_rows_without_keys_lose_nothing():
     for kernel in ("flash", "split_k"):
         trace = traced(kernel, seqlen_q=40, seqlen_k=20)
         empty = ~trace.case.mask().any(axis=1)
-        found = bits_lost(trace)
+        found = lost_by(trace)
         assert empty.sum() == 20
         assert all(np.all(found[name][:, :, empty] == 0) for name in found if name != "qk")
 
@@ -164,7 +170,7 @@ def test_a_nan_among_the_terms_has_no_bits():
     trace = traced("flash")
     probs = trace.stages["probs_cast"].copy()
     probs[0, 0, 5, 3] = np.nan
-    found = bits_lost(replace(trace, stages={**trace.stages, "probs_cast": probs}))
+    found = lost_by(replace(trace, stages={**trace.stages, "probs_cast": probs}))
     assert np.all(np.isnan(found["out"][0, 0, 5])) and not np.any(ill_conditioned(found["out"][0, 0, 5]))
     assert np.all(np.isfinite(found["out"][0, 0, 4])) and np.all(np.isfinite(found["row_sum"]))
 
@@ -179,8 +185,8 @@ def test_splits_that_nobody_told_of_do_not_hide_the_row():
     )
     partial_max = unknown.stages["partial_max"].copy()
     partial_max[:, :, 0] -= 1000  # the first split is nothing: not so the row
-    found = bits_lost(replace(unknown, stages={**unknown.stages, "partial_max": partial_max}))
-    assert_half_a_bit(found["out"], bits_lost(traced("flash", probes="output", distribution="near-cancelling"))["out"])
+    found = lost_by(replace(unknown, stages={**unknown.stages, "partial_max": partial_max}))
+    assert_half_a_bit(found["out"], lost_by(traced("flash", probes="output", distribution="near-cancelling"))["out"])
 
 
 @pytest.mark.parametrize(("bits", "ill"), [(20.0, False), (20.001, True), (np.inf, True), (np.nan, False)])
@@ -190,9 +196,9 @@ def test_fewer_than_four_good_bits_of_24_are_ill_conditioned(bits, ill):
 
 def test_parts_of_a_trace_lose_the_bits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = stored("split_k", Case(seqlen=40, heads=2, head_dim=8, block_q=16, block_k=16, splits=2))
-    whole = bits_lost(trace)
+    whole = lost_by(trace)
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 400)
-    cut = bits_lost(trace)
-    assert set(cut) == set(whole) and len(list(parts.parts_of(trace, "cpu"))) > 4
+    cut = lost_by(trace)
+    assert set(cut) == set(whole) and len(list(parts.parts_of(trace.case, "cpu"))) > 4
     for name, bits in whole.items():
         np.testing.assert_allclose(cut[name], bits, rtol=1e-6, atol=1e-6)

@@ -11,6 +11,7 @@ import pytest
 from workbench import Case, Trace, run
 from workbench.cuda.kernels import KERNELS
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
 from workbench.reference import manner
@@ -25,7 +26,7 @@ def traced(kernel: str, case: Case = CASE) -> Trace:
 
 
 def controls(trace: Trace, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return control(Expectation(trace, given))
+    return control(Expectation(Observed(trace), given))
 
 
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
@@ -91,7 +92,7 @@ def test_controls_that_share_sums_on_tensor_cores_have_the_same_bits(monkeypatch
     added = manner._aligned
     monkeypatch.setattr(manner, "_aligned", lambda *given: made.append(0) or added(*given))
     trace = traced("flash")
-    e = Expectation(trace, {})
+    e = Expectation(Observed(trace), {})
     contracts = [replace(trace.contract, row_sum_of_cast=x, probs_dtype="float16") for x in (False, True)]
     pairs = [(contract, leans) for contract in contracts for leans in (False, True)]
     apart = []

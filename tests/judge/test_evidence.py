@@ -10,6 +10,7 @@ import pytest
 from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.contract import Contract
+from workbench.expectation.observed import Observed
 from workbench.judge.evidence import BEYOND, DOUBTFUL, WARP, excesses
 
 CASE = Case(seqlen_q=48, seqlen_k=96, head_dim=64, heads=2, kv_heads=1)
@@ -59,8 +60,8 @@ def test_exp_with_a_short_constant_is_a_bug_though_within_its_budget() -> None:
 def test_a_lane_that_is_off_by_a_little_is_found_and_named() -> None:
     """One column in 32 by 3e-6: the mean over all columns hides it, and each element is within the worst case."""
     right, wrong = (run(kernel(lane=lane), CASE) for lane in (0.0, 3e-6))
-    assert excesses(right, ["acc"]) == {}
-    (found,) = excesses(wrong, ["acc"]).values()
+    assert excesses(Observed(right), ["acc"]) == {}
+    (found,) = excesses(Observed(wrong), ["acc"]).values()
     assert found.lane == 7 and found.words.startswith("errors at d % 32 == 7 are ")
     judged = diff(wrong)["acc"]
     assert judged.verdict == "bug" and judged.decisive is not None and judged.decisive.summary.outside == 0
@@ -113,15 +114,18 @@ def test_float64_inside_and_other_orders_are_no_evidence(distribution: str) -> N
     case = CASE.but(distribution=distribution)
     for trace in (run(kernel(), case), stored("flash", case.but(head_dim=32, block_q=32, block_k=32))):
         for beyond in (BEYOND, DOUBTFUL):
-            assert excesses(trace, [name for name in trace.stages if name not in ("row_max", "scores")], beyond) == {}
+            assert (
+                excesses(Observed(trace), [name for name in trace.stages if name not in ("row_max", "scores")], beyond)
+                == {}
+            )
 
 
 def test_few_rows_doubt_only_where_all_do() -> None:
     """Of 4 rows the variance says nothing; of 3 nothing is said at all."""
     for rows, some in ((2, True), (1, False)):
         trace = only(run(kernel(by_short_constant), CASE.but(seqlen_q=rows)), "out")
-        assert bool(excesses(trace, ["out"], DOUBTFUL)) is some
-        assert excesses(trace, ["out"]) == {}
+        assert bool(excesses(Observed(trace), ["out"], DOUBTFUL)) is some
+        assert excesses(Observed(trace), ["out"]) == {}
 
 
 def test_arithmetic_that_the_control_lacks_is_left_out() -> None:
@@ -132,7 +136,7 @@ def test_arithmetic_that_the_control_lacks_is_left_out() -> None:
     ]
     for change in changes:
         narrow: Contract = replace(trace.contract, **change)
-        assert excesses(trace, ["out"]) and excesses(replace(trace, contract=narrow), ["out"]) == {}
+        assert excesses(Observed(trace), ["out"]) and excesses(Observed(replace(trace, contract=narrow)), ["out"]) == {}
 
 
 @pytest.mark.parametrize("seed", range(4))

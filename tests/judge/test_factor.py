@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, run
+from workbench.expectation.observed import Observed
 from workbench.judge.factor import factor
 
 
@@ -19,7 +20,7 @@ def attention(q, k, v, *, scale, causal, times=1.0, cut=False):
 
 
 def of(case, **options):
-    return factor(run(lambda q, k, v, **asked: attention(q, k, v, **asked, **options), case))
+    return factor(Observed(run(lambda q, k, v, **asked: attention(q, k, v, **asked, **options), case)))
 
 
 @pytest.mark.parametrize("distribution", ["normal", "comb", "needle", "peaked", "constant-v"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, diff, run
+from workbench.expectation.observed import Observed
 from workbench.judge.diff import SEVERITY
 from workbench.judge.fails import FAIL_ON, classed, failing, outcome
 
@@ -33,7 +34,7 @@ def test_an_unknown_verdict_is_refused():
 def test_a_failed_gate_stands_above_the_verdict():
     judged = diff(run(mean, Case(seqlen=4, head_dim=8, distribution="index-coded").but(scale=0.0)))
     assert outcome(judged) == judged.verdict in ("exact", "rounding")
-    assert outcome(replace(judged, trace=replace(judged.trace, gates=("not rebuilt",)))) == "gate"
+    assert outcome(replace(judged, run=Observed(replace(judged.trace, gates=("not rebuilt",))))) == "gate"
 
 
 @pytest.mark.parametrize(("verdict", "doubt", "found"), [

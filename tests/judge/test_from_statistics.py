@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from tests.stored import stored
 from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
 from workbench.cli.main import commands
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.from_statistics import allowed
 from workbench.trace.statistics import Statistics
@@ -55,7 +56,7 @@ def test_those_of_a_correct_kernel_are_never_green(trace: Trace) -> None:
 def test_correct_kernels_are_within(dtype: str, distribution: str) -> None:
     found = run("split_k", CASE.but(dtype=dtype, distribution=distribution), backend="emulator")
     for name in found.stages:
-        what = allowed(reduced(found, name), name)
+        what = allowed(Observed(reduced(found, name)), name)
         assert not isinstance(what, str) and what.broken(of(found.stages[name])) == []
 
 
@@ -84,7 +85,7 @@ def test_a_victim_is_told_from_an_origin() -> None:
 def test_bounds_are_sharp(trace: Trace) -> None:
     """The ranges are as narrow as budgets are: a thousandth of the values' own."""
     for name in ("row_sum", "acc", "out"):
-        given, what = of(trace.stages[name]), allowed(reduced(trace, name), name)
+        given, what = of(trace.stages[name]), allowed(Observed(reduced(trace, name)), name)
         assert not isinstance(what, str)
         for low, high in (what.min, what.max, what.mean):
             assert high - low < 1e-3 * (given.max - given.min)  # type: ignore[operator]

@@ -13,6 +13,7 @@ import pytest
 from tests.readings.kernels import attention, kernel
 from workbench import Case, Diff, Refusal, StageDiff, diff, narrowed, run
 from workbench.expectation.elements import State
+from workbench.expectation.observed import Observed
 from workbench.judge.measured import measurement
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=16, seqlen_k=48, head_dim=16)
@@ -281,6 +282,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(Refusal, match="its trace is at rest, and nothing can be run again"):
         diff(replace(trace, rerun=None), measure=True)
     with pytest.raises(Refusal, match="only .* of its run is judged, and a function is measured as a whole"):
-        measurement(narrowed(trace, "q=0:4"))
+        measurement(Observed(narrowed(trace, "q=0:4")))
     with pytest.raises(Refusal, match="its v is a part of its k, or it gives no out"):
         diff(replace(trace, stages={"lse": np.zeros((1, 1, 8), np.float32)}), measure=True)

@@ -7,7 +7,7 @@ import numpy as np
 from tests.judge.explain.kernels import attention
 from tests.stored import stored
 from workbench import Case, run
-from workbench.expectation.decoding import decoding
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.hypothesis import Hypothesis, altered, edited, read_as
 from workbench.judge.explain.scene import Scene
 from workbench.reference.walk import budgets, intervals, values
@@ -52,7 +52,7 @@ def test_an_edit_of_a_step_of_another_kind_does_not_fit() -> None:
 
 def test_what_codes_may_be_is_carried_through_a_change() -> None:
     """Of decoded rows whose codes, or the step itself, are changed: their interval is of the changed ones, too."""
-    p = replace(decoding(stored("fp8", CODES)), given={})
+    p = replace(Observed(stored("fp8", CODES)).decoding(), given={})
     mirrored = np.subtract(256, np.arange(257))
     (plain,) = intervals(p, ["dequant_k"]).values()
     assert np.any(plain.value)

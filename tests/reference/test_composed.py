@@ -12,6 +12,7 @@ from tests.builds import draw_few_builds
 from workbench import Case, Trace, diff, run
 from workbench.expectation.elements import State
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.explore.sample import sample
 from workbench.reference.bound import Bound
 from workbench.reference.losses import without
@@ -66,7 +67,7 @@ def test_the_worst_errors_of_scores_fill_the_budgets_of_out_and_lse_but_for_cauc
     """
     case = Case(seqlen=96, head_dim=32, block_q=32, block_k=32)
     trace = run("flash", case, probes="output", backend="emulator")
-    expectation = Expectation(trace, {}, statistics=False)
+    expectation = Expectation(Observed(trace), {}, statistics=False)
     problem, computed = expectation.problem, expectation.computed
     scores, v = computed["scores"], problem.inputs["v"]
     error = expectation.budgets(["scores"])["scores"].bound

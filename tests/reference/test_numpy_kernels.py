@@ -11,7 +11,7 @@ from workbench import Case, Diff, Refusal, diff, run
 from workbench.case.assumptions import alternatives, usual
 from workbench.case.contract import of_foreign
 from workbench.case.stages import ALGORITHMS
-from workbench.expectation.judgeable import unjudgeable
+from workbench.expectation.observed import Observed
 from workbench.judge.blocks import comparisons
 from workbench.trace.trace import Trace
 
@@ -81,8 +81,8 @@ def explained(trace: Trace) -> set[str]:
 
 
 def _right(trace: Trace) -> bool:
-    names = [name for name in trace.stages if not unjudgeable(trace, name)]
-    both = comparisons(trace, names, "cpu").values()
+    names = [name for name in trace.stages if name not in Observed(trace).unjudgeable]
+    both = comparisons(Observed(trace), names, "cpu").values()
     decisive = [(isolated or propagated).summary for isolated, propagated in both]  # type: ignore[union-attr]
     return all(one.judged and not one.outside for one in decisive)
 

@@ -15,11 +15,18 @@ from workbench.case.stages import ALGORITHMS, INPUTS, absent
 from workbench.reference import dense
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.forward import PLAIN, forward
+from workbench.reference.graph import upstream
 from workbench.reference.losses import losses_of
 from workbench.reference.manner import Manner
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Bounded, Near, Ref, Same, Stage, Table, reads
-from workbench.reference.steps.cast import Cast
+from workbench.reference.steps.cast import Cast, Last
+from workbench.reference.steps.dot import Dot
+from workbench.reference.steps.maximum import MaxOver, RunningMax
+from workbench.reference.steps.output import LogSum, Quotient
+from workbench.reference.steps.scores import SoftCap
+from workbench.reference.steps.sums import RunningSum, WeightedSum
+from workbench.reference.steps.weight import Weight
 from workbench.reference.tables import attention_of, definition, edited, inserted, parameter, table_of
 from workbench.reference.walk import budgets, values
 
@@ -385,3 +392,28 @@ def test_an_edit_leaves_the_table_alone() -> None:
     edited(FLASH, "acc", values="k_rows")
     inserted(FLASH, "qk", {"twice": Stage("bhqk", Same("qk"))})
     assert before == FLASH and list(before) == list(FLASH)
+
+
+def test_the_records_of_stages_say_what_the_table_does() -> None:
+    """What a record tells of a stage follows from how the stage is made; `case` knows no steps, so that it says it."""
+    known, table = ALGORITHMS["split_k"], table_of("split_k", numbers=frozenset({"softcap"}))
+    rescale = {stage.step.rescale for stage in table.values() if isinstance(stage.step, RunningSum)}
+    for name, stage in known.items():
+        step, before = table[name].step, upstream(table, name) | {name}
+        last_of = known[step.of] if isinstance(step, Last) else None
+        exps = [x for x in before if isinstance(table[x].step, Weight)]
+        of_maxima = isinstance(step, RunningMax | MaxOver) or (last_of is not None and last_of.maximum)
+        told = {
+            "maximum": of_maxima,
+            "sums": isinstance(step, Dot | RunningSum | WeightedSum | Quotient),
+            "rescales": name in rescale,
+            "by_tile": stage.group == "tiles" and "row_max" in before,
+            "of_exp": not stage.result and bool(exps),
+            "of_cast": stage.group in ("tiles", "splits") and "probs_cast" in before,
+            # in the table of a kernel whose partial results are results of their own
+            "divided": "d" in stage.axes and stage.group == "splits",
+        }
+        assert {field: getattr(stage, field) for field in told} == told, name
+        # a function of libm, or nothing that is rounded; a sum that makes its own weights takes exp, too
+        of_libm = isinstance(step, Weight | SoftCap | LogSum) or bool(getattr(step, "top", ""))
+        assert stage.bias_tested == (not of_libm and not of_maxima), name

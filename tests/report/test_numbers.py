@@ -6,11 +6,11 @@ import pytest
 
 from tests.stored import stored
 from workbench import Case, diff
-from workbench.judge.headline import headline
 from workbench.report import text
 from workbench.report.document import diff_document
 from workbench.report.numbers import number, ratio, value
 from workbench.report.pictures.overview import errors, heatmap, histogram, overview
+from workbench.trace.headline import headline
 
 CASE = Case(seqlen=20, heads=3, head_dim=8, block_q=16, block_k=16, dtype="float16", causal=True)
 

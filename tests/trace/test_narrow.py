@@ -12,7 +12,7 @@ from workbench.case.box import Box, parse
 from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS
 from workbench.cuda.plan import plan
-from workbench.judge.headline import headline
+from workbench.trace.headline import headline
 from workbench.trace.trace import unwritten
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=50, head_dim=32, block_q=16, block_k=16, causal=True)

@@ -35,10 +35,10 @@ def test_on_another_case_and_on_other_inputs(kernel: str) -> None:
 
 @pytest.mark.campaign
 def test_a_kernel_on_codes_is_run_again_on_what_its_attention_read() -> None:
-    from workbench.expectation.decoding import attention_of
+    from workbench.expectation.observed import Observed
 
     trace = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
-    read = attention_of(trace)
+    read = Observed(trace).attention.trace
     assert read.algorithm == "flash" and read.rerun is not None
     again = read.rerun(read.case.but(seed=3))
     assert again.algorithm == "flash" and again.case.seed == 3 and "qk" in again.stages

@@ -10,6 +10,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.case.box import parse
 from workbench.case.stages import STAGES
 from workbench.expectation.elements import State
+from workbench.expectation.observed import Observed
 from workbench.judge.blocks import comparisons
 from workbench.trace.narrow import narrowed
 
@@ -112,7 +113,7 @@ def test_torch_judges_them_alike() -> None:
     """Where a trace is judged by torch; "cpu:0" is torch's name of the processor, "cpu" that of NumPy here."""
     pytest.importorskip("torch")
     trace = run(kernel(lambda s: {"qk": part(s["qk"], by=1.01), "scores": part(s["scores"]), "out": s["out"]}), CASE)
-    by_numpy, by_torch = (comparisons(trace, [*trace.stages], device) for device in ("cpu", "cpu:0"))
+    by_numpy, by_torch = (comparisons(Observed(trace), [*trace.stages], device) for device in ("cpu", "cpu:0"))
     for name in trace.stages:
         for one, other in zip(by_numpy[name], by_torch[name], strict=True):
             assert (one is None) == (other is None)

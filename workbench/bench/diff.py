@@ -26,7 +26,7 @@ from workbench.bench.harness import python, seconds, torch_if_installed
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
+from workbench.expectation.observed import Observed
 from workbench.foreign.run import run
 from workbench.judge.diff import Diff, diff
 from workbench.judge.usual_rules import ATOL
@@ -192,13 +192,14 @@ def peers(trace: Trace, device: str) -> dict[str, Any]:
     taken = dict.fromkeys(PEERS if torch else PEERS[:1], 0.0)
     for head in heads:
         started = time.perf_counter()
-        expectation = Expectation(trace, readable(trace), head, device)
+        run = Observed(trace)
+        expectation = Expectation(run, run.readable, head, device)
         expected = expectation.computed
         if device == "cuda":  # what is timed there is over when its queue is empty
             torch.cuda.synchronize()
         expectation_s += time.perf_counter() - started
         for name, stage in trace.stages.items():
-            actual = head.of(stage, expectation.axes(name))
+            actual = head.of(stage, run.axes(name))
             on_host = as_numpy(expected[name], name)
             calls = {
                 "assert_allclose": partial(_assert_allclose, actual, on_host),

@@ -24,6 +24,7 @@ from workbench.bench.harness import python, seconds
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
+from workbench.case.stages import RESULTS
 from workbench.machine import machine
 from workbench.progress import step
 
@@ -197,8 +198,8 @@ def _against_simulator(name: str, case: Case) -> dict[str, Any]:
         "simulator_s": median(taken),
         "simulator_repeats": len(taken),
         "ratio": round(median(taken) / edited_s, 1),
-        "max_abs_difference": max(float(np.abs(emulated[key] - simulated[key]).max()) for key in ("out", "lse")),
-        "edited_equals_plain": all(np.array_equal(emulated[key], plain[key]) for key in ("out", "lse")),
+        "max_abs_difference": max(float(np.abs(emulated[key] - simulated[key]).max()) for key in RESULTS),
+        "edited_equals_plain": all(np.array_equal(emulated[key], plain[key]) for key in RESULTS),
     }
 
 

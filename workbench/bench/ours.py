@@ -9,6 +9,7 @@ import numpy as np
 from workbench.bench.latency import Call
 from workbench.case.case import Case
 from workbench.case.options import Options
+from workbench.case.stages import RESULTS
 from workbench.cuda.build import build
 from workbench.cuda.launch import bound, loader
 from workbench.cuda.plan import Plan, launches, plan
@@ -26,7 +27,7 @@ def prepared(name: str, case: Case, *, faults_in: Sequence[str], judged: Mapping
 
     def right(_: None) -> bool:
         memory.copy_back()
-        return all(made.trace.stages[stage].tobytes() == judged[stage].tobytes() for stage in ("out", "lse"))
+        return all(made.trace.stages[stage].tobytes() == judged[stage].tobytes() for stage in RESULTS)
 
     @contextmanager
     def poisoned() -> Iterator[None]:

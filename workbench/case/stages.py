@@ -5,6 +5,7 @@ stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over t
 block of dims that share a scale.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,56 +31,126 @@ OF_HEADS = ("alibi_slopes", "sinks")
 
 @dataclass(frozen=True)
 class Stage:
-    """One named intermediate."""
+    """One named intermediate, and what is asked of it beside its value, which is its step's (`reference/tables.py`)."""
 
     name: str
     axes: str  #: one letter an axis, outermost first
+    group: str = ""  #: which part of a kernel makes it: codes, tiles, splits, merge or results
     of_kv: bool = False  #: whether h is the kv head; else it is the query head
     due: str = ""  #: the number of a case (`Case.numbers`) without which a kernel has no such stage
+    by_tile: bool = False  #: whether it depends on where key tiles begin
+    unit: str = ""  #: scores: as the contract has scores, in base 2 or raw; statistic: or an lse in the place of these
+    maximum: bool = False  #: whether it is a maximum
+    rescales: bool = False  #: whether it is what running states are multiplied with at each tile
+    #: whether it is made of exp(scores - a maximum): its size depends on that maximum, and where masked scores are a
+    #: finite sentinel it means nothing until a key was seen
+    of_exp: bool = False
+    masked: float | None = None  #: what it is where every score that it is made of is masked
+    empty: str = ""  #: the field of a contract that says what it is in a row without keys
+    in_lse: bool = False  #: whether an lse in the place of a maximum stands for it, too (`Contract.stores_lse`)
+    divided: bool = False  #: whether a contract may have it divided by its sum (`Contract.partials`)
+    sums: bool = False  #: whether it adds up terms, which may cancel
+    #: whether its errors are tested for bias: it evaluates no exp, log or tanh, and is no maximum
+    bias_tested: bool = True
+    accumulation: str = ""  #: the property of a contract that says how it adds up
+    rounding: str = ""  #: the field of a contract that says how it is rounded when it is stored
+    dtype: str = ""  #: and to which dtype
+    #: whether it is made of probs that were cast, and not normalised before
+    of_cast: bool = False
+    #: which offset of a contract it has: of probs where exp (exp) or the cast (cast) adds it, or of their sum (sum)
+    offset: str = ""
+
+    @property
+    def result(self) -> bool:
+        """Whether a kernel returns it."""
+        return self.group == "results"
 
 
-def _stages(
-    axes: Mapping[str, str], of_kv: Collection[str] = (), due: Mapping[str, str] | None = None
-) -> dict[str, Stage]:
-    return {name: Stage(name, letters, name in of_kv, (due or {}).get(name, "")) for name, letters in axes.items()}
+def _named(*stages: Stage) -> dict[str, Stage]:
+    return {stage.name: stage for stage in stages}
+
+
+def _of_codes(axes: Mapping[str, str]) -> dict[str, Stage]:
+    """Stages before attention; of k and v by the kv head."""
+    return _named(*(Stage(name, letters, "codes", of_kv=name[-1] in "kv") for name, letters in axes.items()))
 
 
 _OF_CODES = ("scale", "zero", "global", "codes", "lut", "dequant")
-_OF_KV = [f"{what}_{x}" for what in _OF_CODES for x in "kv"]
 #: from q, k and v to what attention reads of them, by way of codes
-_DECODING = _stages(
+_DECODING = _of_codes(
     {f"scale_{x}": "h" for x in INPUTS}
     | {f"codes_{x}": INPUT_AXES[x] for x in INPUTS}
-    | {"lut_k": "hc", "lut_v": "hc"}
-    | {f"dequant_{x}": INPUT_AXES[x] for x in INPUTS},
-    _OF_KV,
+    | {f"lut_{x}": "hc" for x in "kv"}
+    | {f"dequant_{x}": INPUT_AXES[x] for x in INPUTS}
 )
 #: the same where a token or a block of its dims has a scale, and as some formats have it a zero point; global: what
 #: scales are multiplied with, one a tensor, which stands for each of its heads
-_BLOCK_DECODING = _stages(
+_BLOCK_DECODING = _of_codes(
     {f"global_{x}": "h" for x in INPUTS}
     | {f"{kind}_{x}": f"{INPUT_AXES[x][:3]}g" for kind in ("scale", "zero") for x in INPUTS}
-    | {name: stage.axes for name, stage in _DECODING.items() if name.startswith(("codes", "dequant"))},
-    _OF_KV,
+    | {name: stage.axes for name, stage in _DECODING.items() if name.startswith(("codes", "dequant"))}
 )
-_TILES = _stages(
-    {
-        "qk": "bhqk",
-        "capped": "bhqk",
-        "scores": "bhqk",
-        "row_max": "bhqt",
-        "correction": "bhqt",
-        "probs": "bhqk",
-        "probs_cast": "bhqk",
-        "row_sum": "bhqt",
-        "acc": "bhqtd",
-    },
-    due={"capped": "softcap"},
+_TILES = _named(
+    Stage("qk", "bhqk", "tiles", masked=0.0, sums=True, accumulation="accumulation"),
+    Stage("capped", "bhqk", "tiles", due="softcap", masked=0.0, bias_tested=False),
+    Stage("scores", "bhqk", "tiles", unit="scores", masked=-math.inf, dtype="scores_dtype"),
+    Stage("row_max", "bhqt", "tiles", by_tile=True, unit="scores", maximum=True, bias_tested=False),
+    Stage("correction", "bhqt", "tiles", by_tile=True, rescales=True, of_exp=True, bias_tested=False),
+    Stage("probs", "bhqk", "tiles", by_tile=True, of_exp=True, masked=0.0, bias_tested=False, offset="exp"),
+    Stage(
+        "probs_cast",
+        "bhqk",
+        "tiles",
+        by_tile=True,
+        of_exp=True,
+        masked=0.0,
+        dtype="probs_dtype",
+        of_cast=True,
+        offset="cast",
+    ),
+    Stage("row_sum", "bhqt", "tiles", by_tile=True, of_exp=True, sums=True, offset="sum"),
+    Stage(
+        "acc",
+        "bhqtd",
+        "tiles",
+        by_tile=True,
+        of_exp=True,
+        of_cast=True,
+        sums=True,
+        accumulation="accumulation_of_acc",
+        offset="cast",
+    ),
 )
-_PARTIALS = _stages({"partial_max": "bhsq", "partial_sum": "bhsq", "partial_O": "bhsqd"})
-_MERGE = _stages({"merge_max": "bhq", "merge_weight": "bhsq", "merge_sum": "bhq"})
-_RESULTS = _stages({"out": "bhqd", "lse": "bhq"})
-_FLASH, _SPLIT_K = _TILES | _RESULTS, _TILES | _PARTIALS | _MERGE | _RESULTS
+#: what a split leaves
+PARTIALS: Mapping[str, Stage] = _named(
+    Stage("partial_max", "bhsq", "splits", unit="statistic", maximum=True, bias_tested=False),
+    Stage("partial_sum", "bhsq", "splits", of_exp=True, in_lse=True, offset="sum"),
+    Stage(
+        "partial_O",
+        "bhsqd",
+        "splits",
+        of_exp=True,
+        of_cast=True,
+        divided=True,
+        rounding="partials_rounding",
+        dtype="partials_dtype",
+        offset="cast",
+    ),
+)
+#: what a merge makes of it on the way to results
+MERGED: Mapping[str, Stage] = _named(
+    Stage("merge_max", "bhq", "merge", unit="statistic", maximum=True, bias_tested=False),
+    Stage("merge_weight", "bhsq", "merge", of_exp=True, bias_tested=False),
+    Stage("merge_sum", "bhq", "merge", of_exp=True, sums=True, bias_tested=False, offset="sum"),
+)
+#: what a kernel returns
+RESULTS: Mapping[str, Stage] = _named(
+    Stage(
+        "out", "bhqd", "results", masked=0.0, empty="empty_out", sums=True, rounding="out_rounding", dtype="out_dtype"
+    ),
+    Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
+)
+_FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order
 ALGORITHMS: Mapping[str, Mapping[str, Stage]] = {
@@ -99,7 +170,7 @@ STAGES: Mapping[str, Stage] = {
 }
 
 #: what no kernel dumps, and what is read off out by chosen inputs (`readings`)
-MEASURED: Mapping[str, Stage] = _stages({"weights": "bhqk"})
+MEASURED: Mapping[str, Stage] = _named(Stage("weights", "bhqk"))
 
 
 def quantised_inputs(coded: str = "qkv") -> tuple[str, ...]:
@@ -116,8 +187,8 @@ OF_QUANTISER = (*QUANTISED_INPUTS, *(f"{kind}_{x}" for kind in ("zero", "global"
 #: stages whose buffers the user asked for, by the name of the set; a quantised kernel's inputs are always among them
 PROBE_SETS: Mapping[str, tuple[str, ...]] = {
     "all": tuple(STAGES),
-    "lean": (*OF_QUANTISER, "scores", "row_max", "row_sum", "acc", *_PARTIALS, "out", "lse"),
-    "output": (*OF_QUANTISER, "out", "lse"),
+    "lean": (*OF_QUANTISER, "scores", "row_max", "row_sum", "acc", *PARTIALS, *RESULTS),
+    "output": (*OF_QUANTISER, *RESULTS),
 }
 
 
@@ -133,7 +204,7 @@ def absent(
     tensors where they are not among the `kinds` of its format (`formats.Format`), and those on the way of an input by
     codes where it is not `coded` (`Case.coded`).
     """
-    tables = ["lut_k", "lut_v"] if decode == "direct" else []
+    tables = [name for name in STAGES if name.startswith("lut")] if decode == "direct" else []
     tables += [name for name in STAGES if name.startswith(("zero", "global")) and name.partition("_")[0] not in kinds]
     tables += [f"{what}_{x}" for what in _OF_CODES for x in INPUTS if x not in coded]
     return frozenset([*tables, *(name for name, stage in STAGES.items() if stage.due and stage.due not in numbers)])
@@ -151,7 +222,12 @@ def stages_of(
 
 def before_attention(algorithm: str) -> tuple[str, ...]:
     """The stages of a kernel on codes before qk, in data-flow order; none of others."""
-    return tuple(name for name in ALGORITHMS[algorithm] if name in _DECODING or name in _BLOCK_DECODING)
+    return tuple(name for name in ALGORITHMS[algorithm] if STAGES[name].group == "codes")
+
+
+def merges(algorithm: str) -> bool:
+    """Whether kernels of an algorithm split the keys, and merge what splits leave."""
+    return MERGED.keys() <= ALGORITHMS[algorithm].keys()
 
 
 def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False, scale_of: str | None = None) -> str:
@@ -159,8 +235,7 @@ def algorithm_of(names: Iterable[str], *, codes: bool, splits: bool = False, sca
     codes, with `splits`, of keys that are split, none but those that merge; with a `scale_of` (`Case.scale_of`) those
     that have scales for it.
     """
-    ruled_out = {"flash", "split_k"} if codes else set()
-    ruled_out |= {"flash", "fp8", "block_scaled"} if splits else set()
+    ruled_out = {name for name in ALGORITHMS if (codes and not before_attention(name)) or (splits and not merges(name))}
     ruled_out |= {"fp8", "fp8_split_k"} if codes and scale_of in BLOCKS else set()
     return next(key for key, known in ALGORITHMS.items() if {*names} <= {*known} and key not in ruled_out)
 

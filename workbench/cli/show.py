@@ -33,6 +33,7 @@ def show(
     TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
     from workbench.cli.runs import runs
+    from workbench.expectation.observed import Observed
     from workbench.judge import diff as judge
     from workbench.judge.expected import truth
     from workbench.judge.selection import parse
@@ -58,10 +59,11 @@ def show(
             diff = judge.diff(trace, measure=measure)
     screen = text.console()
     if reference:
-        chosen = values.checked(truth(trace, name, index), elements)
+        run = Observed(trace)
+        chosen = values.checked(truth(run, name, index), elements)
         if as_json:
             return click.echo(json.dumps(values.document(trace, None, chosen, None)))
-        return screen.print(values.reference_report(trace, chosen, screen))
+        return screen.print(values.reference_report(run, chosen, screen))
     stage = diff[name]
     if stage.dumped is None:
         given = ", ".join(trace.stages)

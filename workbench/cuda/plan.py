@@ -93,7 +93,7 @@ class Plan:
         case = self.trace.case
         if name not in STAGES or name in self.views:
             return None
-        return slots.of_case(case, self.trace.contract, case.mask()).open(name, STAGES[name].axes)
+        return slots.of_case(case, self.trace.contract, case.mask()).open(STAGES[name])
 
     @property
     def boxed(self) -> tuple[str, ...]:

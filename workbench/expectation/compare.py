@@ -3,22 +3,23 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import reduce
-from operator import add
+from operator import add, and_
 
 import numpy as np
 
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
+from workbench.case.stages import Stage
 from workbench.expectation.elements import WRONG, Compared, Elements, State, Summary, compare, summary
 from workbench.expectation.expectation import Expectation, in_bool
-from workbench.expectation.judgeable import free_maxima, table, tiling_of
-from workbench.expectation.units import in_stored_units, unit
+from workbench.expectation.observed import Observed
 from workbench.floats import array_namespace
 from workbench.machine import one_blas_thread
 from workbench.reference.bound import Budget
 from workbench.reference.losses import U
-from workbench.trace.trace import Trace, unwritten
+from workbench.reference.steps.sums import RunningSum
+from workbench.trace.trace import unwritten
 
 #: elements that are compared at once, 1 MB in float64: fewer do not pay for handing over between threads, more leave
 #: the cache
@@ -43,8 +44,8 @@ def summaries(
             one = _compared(e, name, bounds[name], rows, at_hand.get(name))
             piece = e.part.rows(rows)
             if name in stores:
-                _keep(one, stores[name], piece, e.axes(name))
-            pieces.append(summary(one, piece.offset(e.axes(name))))
+                _keep(one, stores[name], piece, e.run.axes(name))
+            pieces.append(summary(one, piece.offset(e.run.axes(name))))
         found[name] = reduce(add, pieces)
     return found
 
@@ -76,10 +77,10 @@ def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Compar
 
 def expected_out(e: Expectation) -> np.ndarray:
     """What out should be over a part, in float64 and before any cast; in rows without keys what the contract says."""
-    expected, value = e.computed["out"], e.trace.contract.empty_out
+    expected, value = e.computed["out"], e.run.contract.empty_out
     if value == 0 or isinstance(value, str) or np.isnan(value):
         return expected
-    return np.where((e.computed["lse"] == -np.inf)[..., None], value, expected)
+    return np.where(e.empty[..., None], value, expected)
 
 
 def _pieces(e: Expectation, name: str) -> Iterator[slice]:
@@ -93,11 +94,11 @@ def _pieces(e: Expectation, name: str) -> Iterator[slice]:
 
 def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: np.ndarray | None) -> Compared:
     """Some queries of a part of a stage, held against their expectation within their budget."""
-    cut, axes, contract = Box(q=rows), e.axes(name), e.trace.contract
-    dumped = cut.of(e.part.of(e.trace.stages[name], axes), axes)
-    own_units = unit(e.trace, name) != 1
-    if at_hand is None or own_units or name in ("out", "lse"):
-        actual = in_stored_units(contract, name, dumped, e.device)
+    run, cut, stage = e.run, Box(q=rows), e.run.known[name]
+    axes, contract = stage.axes, run.contract
+    dumped = cut.of(e.part.of(run.dumped[name], axes), axes)
+    if at_hand is None or run.unit(name) != 1 or stage.result:
+        actual = run.in_stored_units(name, dumped, e.device)
     else:
         actual = cut.of(at_hand, axes)
     # a slot that nobody wrote holds a NaN of its own
@@ -105,33 +106,28 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
     if bool(blank.any()):
         blank = in_bool(unwritten(dumped), e.device)
     narrow = _mapped(budget, lambda array: cut.of(array, axes))
-    expected, stored = as_stored(e.trace, name, cut.of(e.computed[name], axes), narrow)
-    empty = cut.of(e.computed["lse"], "bhq") == -np.inf if name in ("out", "lse") else None
-    if empty is not None:
-        actual, expected = _without_keys(contract, name, actual, expected, empty)
-        if name == "out" and contract.empty_out == "any":
+    expected, stored = as_stored(run, name, cut.of(e.computed[name], axes), narrow)
+    if stage.empty:
+        empty = cut.of(e.empty, "bhq")
+        actual, expected = _without_keys(contract, stage, actual, expected, empty)
+        if getattr(contract, stage.empty) == "any":
             stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))
-    if name in free_maxima(e.trace):
-        expected = _as_chosen(contract, actual, expected, stored, contract.lag * unit(e.trace, name))
-    if name == "correction":
-        stored = _where_it_rescales(e, cut, actual, expected, stored)
-    open_ = e.open_slots(name)
-    if name not in e.trace.sparse and open_ is None:
+    if name in run.free_maxima:
+        expected = _as_chosen(contract, actual, expected, stored, contract.lag * run.unit(name))
+    if stage.rescales:
+        stored = _where_it_rescales(e, name, cut, actual, expected, stored)
+    open_, sparse = e.open_slots(name), run.trace.sparse.get(name)
+    if sparse is None and open_ is None:
         found = compare(actual, blank, expected, stored, dumped.dtype, contract.saturates)
-        return _with_nan(e, cut, name, found) if e.holds_nan else found
-    off = array_namespace(actual).zeros_like(actual)
-    given = off == 0
-    if open_ is not None:
-        given = given & ~cut.of(open_, axes)
-    if name in e.trace.sparse:
-        off = in_float64(cut.of(e.part.of(e.trace.sparse[name], axes), axes), e.device)
-        given = given & (off == off)
-    widened = _mapped(stored, lambda array: array[given] + off[given])
-    size = stored.size if isinstance(stored.size, float) else stored.size[given]
-    one = compare(
-        actual[given], blank[given], expected[given], replace(widened, size=size), dumped.dtype, contract.saturates
-    )
-    found = _among(one, given, actual)
+    else:
+        off = array_namespace(actual).zeros_like(actual)
+        if sparse is not None:
+            off = in_float64(cut.of(e.part.of(sparse, axes), axes), e.device)
+        given = off == off if open_ is None else (off == off) & ~cut.of(open_, axes)
+        widened = _mapped(stored, lambda array: array[given] + off[given])
+        stored = replace(widened, size=stored.size if isinstance(stored.size, float) else stored.size[given])
+        one = compare(actual[given], blank[given], expected[given], stored, dumped.dtype, contract.saturates)
+        found = _among(one, given, actual)
     return _with_nan(e, cut, name, found) if e.holds_nan else found
 
 
@@ -139,7 +135,7 @@ def _with_nan(e: Expectation, cut: Box, name: str, found: Compared) -> Compared:
     """What was compared, of inputs with NaN: where it may reach a NaN is right; where it must, and what was read does
     hold it, anything else is wrong.
     """
-    most, least = (cut.of(some[name], e.axes(name)) for some in e.reached)
+    most, least = (cut.of(some[name], e.run.axes(name)) for some in e.reached)
     xp = array_namespace(found.state)
     there, known = xp.isnan(found.actual), (found.state != State.ABSENT) & (found.state != State.UNWRITTEN)
     right = there & xp.isnan(most) & known
@@ -166,19 +162,22 @@ def _as_chosen(contract: Contract, actual: np.ndarray, expected: np.ndarray, bud
     return xp.where(right, actual, expected)
 
 
-def _where_it_rescales(e: Expectation, cut: Box, actual: np.ndarray, expected: np.ndarray, budget: Budget) -> Budget:
-    """The budget of correction, infinite where what is beyond it multiplies a row_sum and an acc of exactly 0: at the
-    first tile of a split, and of a row that has seen no key, unless a sentinel or a floor fills its row_sum with what
-    that correction wipes out. NaN and infinity, which make NaN of 0, stay wrong.
+def _where_it_rescales(
+    e: Expectation, name: str, cut: Box, actual: np.ndarray, expected: np.ndarray, budget: Budget
+) -> Budget:
+    """The budget of correction, the stage `name`, infinite where what is beyond it multiplies states of exactly 0: at
+    the first tile of a split, and of a row that has seen no key, unless a sentinel or a floor fills its row_sum with
+    what that correction wipes out. NaN and infinity, which make NaN of 0, stay wrong.
     """
-    xp, contract = array_namespace(actual), e.trace.contract
+    xp, contract = array_namespace(actual), e.run.contract
     beyond = abs(actual - expected) > budget.bound
-    if table(e.trace)["row_sum"].begins or not bool(xp.any(beyond)):
+    states = {x: s for x, s in e.run.table.items() if isinstance(s.step, RunningSum) and s.step.rescale == name}
+    if any(state.begins for state in states.values()) or not bool(xp.any(beyond)):
         return budget
-    total, acc = (cut.of(e.computed[name], e.axes(name)) for name in ("row_sum", "acc"))
-    empty = (total == 0) & xp.all(acc == 0, axis=-1)
+    zero = (cut.of(e.computed[x], state.axes) == 0 for x, state in states.items())
+    empty = reduce(and_, (xp.all(x, axis=-1) if x.ndim > actual.ndim else x for x in zero))
     clean = not np.isfinite(contract.mask_sentinel) and contract.exp_floor is None
-    for t, before in tiling_of(e.trace).order:
+    for t, before in e.run.tiling.order:
         if before is not None:
             beyond[..., t] &= empty[..., before] if clean else False
     return replace(budget, bound=xp.where(beyond, np.inf, budget.bound))
@@ -212,17 +211,18 @@ def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budge
     return Budget(bound, statistical, size)
 
 
-def as_stored(trace: Trace, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
+def as_stored(run: Observed, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
     """Expectation and budget in the units in which the kernel stores the stage."""
-    factor = unit(trace, name)
+    factor = run.unit(name)
     return (expected, budget) if factor == 1 else (expected * factor, _mapped(budget, lambda array: array * factor))
 
 
 def _without_keys(
-    contract: Contract, name: str, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray
+    contract: Contract, stage: Stage, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Both, of out or lse, with what the contract says of rows without keys (`empty`)."""
-    value, usual = (contract.empty_out, 0.0) if name == "out" else (contract.empty_lse, -np.inf)
+    """Both, of a result, with what the contract says of rows without keys (`empty`)."""
+    assert stage.masked is not None
+    value, usual = getattr(contract, stage.empty), stage.masked
     # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
     if value == usual and contract.exp_floor is None:
         return actual, expected

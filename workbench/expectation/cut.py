@@ -9,9 +9,9 @@ import numpy as np
 
 from workbench.arrays import in_float64
 from workbench.case.box import Box
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.reference.problem import Cut
-from workbench.trace.trace import Trace
 
 #: NumPy's pairwise sum has 8 interleaved accumulators in a block of 128: cut at a multiple of 8, a row of at most 128
 #: keys has the same bits, and a longer one is summed in another order
@@ -20,16 +20,17 @@ STEP = 8
 Cuts = Callable[[Box], Cut | None]
 
 
-def cuts(trace: Trace, device: str) -> Cuts | None:
-    """What parts of a trace are cut to, on `device`; None of a trace whose parts need all keys.
+def cuts(run: Observed, device: str) -> Cuts | None:
+    """What parts of a run are cut to, on `device`; None of a run whose parts need all keys.
 
     Those are traces with other stages than results; with a bias, ALiBi, a score_mod or dropout; with inputs that are
     not finite or not known exactly; and of kernels whose tiles are known.
     """
-    results, case, contract = {"out", "lse"}, trace.case, trace.contract
+    trace, case, contract = run.trace, run.case, run.contract
     changed = case.score_mod is not None or case.slopes is not None or "bias" in trace.inputs or trace.input_errors
     beside = changed or case.dropout_p is not None or trace.statistics or trace.requested
-    if not {*trace.stages} <= results or beside or contract.block_k is not None or contract.splits is not None:
+    alone = all(run.known[name].result for name in trace.stages)
+    if not alone or beside or contract.block_k is not None or contract.splits is not None:
         return None
     k, v = trace.inputs["k"], trace.inputs["v"]
     largest_v, longest_k = np.empty((*v.shape[:2], 1, v.shape[-1])), np.empty(k.shape[:2])

@@ -7,35 +7,35 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
-from workbench.expectation.judgeable import table, tiling_of
+from workbench.case.tiling import Tiling
 from workbench.floats import DTYPES, round_to, to_float64
 from workbench.reference.losses import losses_of
-from workbench.reference.problem import Arrays, Codes, Problem
+from workbench.reference.problem import Codes, Problem
+from workbench.reference.stage import Table
 from workbench.reference.steps.codes import Interval
-from workbench.reference.tables import attention_of as algorithm_of_attention
+from workbench.reference.tables import attention_of
 from workbench.reference.walk import intervals
 from workbench.trace.trace import Trace
 
 
-def decoding(trace: Trace, given: Iterable[str] | None = None) -> Problem:
+def decoding(trace: Trace, table: Table, tiling: Tiling, given: Iterable[str] | None = None) -> Problem:
     """What the stages before attention are computed from: from the `given` ones of those that were dumped, all where
     there are none.
     """
-    names, steps, contract = before_attention(trace.algorithm), table(trace), trace.contract
+    names, contract = before_attention(trace.algorithm), trace.contract
     seen = [name for name in names if name in trace.stages and (given is None or name in given)]
     losses, case = losses_of(contract), trace.case
     return Problem(
-        table={name: steps[name] for name in names if name in steps},
+        table={name: table[name] for name in names if name in table},
         contract=contract,
         losses=losses,
         inputs={name: to_float64(trace.inputs[name]) for name in INPUTS if name in trace.inputs},
         numbers={"scale": case.scale},
         attn_bias=None,
         exact_products=True,
-        tiling=tiling_of(trace),
+        tiling=tiling,
         given={name: to_float64(trace.stages[name]) for name in seen},
         statistics=False,
         codes=Codes(
@@ -49,11 +49,6 @@ def decoding(trace: Trace, given: Iterable[str] | None = None) -> Problem:
     )
 
 
-def by_scale(trace: Trace) -> Problem:
-    """As `decoding`, of tables that are not believed."""
-    return decoding(trace, [name for name in before_attention(trace.algorithm) if not name.startswith("lut")])
-
-
 def operand_dtype(trace: Trace, x: str) -> str | None:
     """To which the decoded input `x` is rounded before products; None where nobody told."""
     stage = trace.stages.get(f"dequant_{x}")
@@ -62,9 +57,9 @@ def operand_dtype(trace: Trace, x: str) -> str | None:
     return None if "operands_dtype" in trace.contract.assumed else trace.contract.operands_dtype
 
 
-def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
-    """The run of a quantised kernel as one of the algorithm that it runs on the decoded rows, which are its inputs: its
-    stages from qk on, to be judged as any other. Any other trace as it is.
+def decoded(trace: Trace, p: Problem, *, from_codes: bool) -> Trace:
+    """The run of a quantised kernel as one of the algorithm that it runs on the decoded rows, which are its inputs; `p`
+    is what these are decoded of, of tables that are not believed.
 
     `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
     nearest to what was dumped. Inputs without codes are as they are; those that were not dumped are decoded to the
@@ -72,19 +67,10 @@ def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
     the format of the codes, they are q, k and v themselves, or may be off by what the coarsest format loses. Inputs are
     NaN or infinite where codes are.
     """
-    algorithm = algorithm_of_attention(trace.algorithm)
-    if algorithm == trace.algorithm:
-        return trace
-    p = by_scale(trace)
+    algorithm = attention_of(trace.algorithm)
+    known = ALGORITHMS[algorithm]
     read = {name: (trace.inputs[name], np.zeros(())) for name in INPUTS if name not in trace.case.coded}
     read |= {name: _read(trace, p, name, from_codes) for name in trace.case.coded}
-    rerun, known = trace.rerun, ALGORITHMS[algorithm]
-
-    def again(case: Case, inputs: Arrays | None = None) -> Trace:
-        assert rerun is not None
-        made = rerun(trace.case.but(seed=case.seed, distribution=case.distribution), inputs)
-        return attention_of(made, from_codes=from_codes)
-
     # one dtype that holds them all
     dtypes = {x.dtype for x, _ in read.values()}
     dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= set(DTYPES.values()) else np.dtype(np.float32)
@@ -97,7 +83,6 @@ def attention_of(trace: Trace, *, from_codes: bool = False) -> Trace:
         stages={name: stage for name, stage in trace.stages.items() if name in known},
         requested=tuple(name for name in trace.requested if name in known),
         put_in=(),
-        rerun=None if rerun is None else again,
     )
 
 

@@ -15,34 +15,24 @@ from workbench.arrays import in_float64
 from workbench.case.box import WHOLE, Box
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
-from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.expectation.judgeable import by_tile, free_maxima, hides_maxima, sizes_of, table, tiling_of
-from workbench.expectation.units import natural
+from workbench.case.stages import INPUTS
+from workbench.case.tiling import Tiling
+from workbench.expectation.observed import Observed
 from workbench.floats import array_namespace
 from workbench.reference.bound import Budget
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Cut, Problem
 from workbench.reference.walk import budgets, least, values
 from workbench.trace.slots import Slots
-from workbench.trace.trace import Trace, unwritten
+from workbench.trace.trace import unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
-_OF_BUDGETS = frozenset(
-    ("scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x")
-) | {
-    "fast_math",
-    "exp_polynomial",
-    "tanh",
-    "exp_flushes",
-    "exp_argument",
-    "probs_normalised",
-    "normalisation",
-    "accumulator_dtype",
-    "out_dtype",
-    "out_rounding",
-    "scale_in",
-}
+_OF_BUDGETS = frozenset((
+    "scores_dtype", "accumulation", "acc_accumulation", "mma_block", "mma_extra_bits", "exp_ulps", "exp_ulps_per_x",
+    "fast_math", "exp_polynomial", "tanh", "exp_flushes", "exp_argument", "probs_normalised", "normalisation",
+    "accumulator_dtype", "out_dtype", "out_rounding", "scale_in",
+))  # fmt: skip
 #: whose value is what counts, whether it was declared or not
 _BY_VALUE = frozenset(("partials", "partial_stats"))
 _READ_WHERE_DECLARED = frozenset(("probs_dtype", "probs_rounding", "partials_dtype", "partials_rounding"))
@@ -68,7 +58,7 @@ class Expectation:
     (`budgets`), both of the same `problem`.
     """
 
-    trace: Trace
+    run: Observed
     dumped: Mapping[str, np.ndarray]  #: stages that others are computed from, whole and as dumped
     part: Box = WHOLE
     device: str = "cpu"  #: where it is computed: cpu in NumPy, cuda in torch
@@ -81,48 +71,48 @@ class Expectation:
     @_unless_known
     def inputs(self) -> dict[str, np.ndarray]:
         """q, k and v; of k and v the heads that the queries read, and the keys that are not cut off."""
-        return {name: self._input(self.trace.inputs[name], name) for name in INPUTS}
+        return {name: self._input(self.run.trace.inputs[name], name) for name in INPUTS}
 
     def _input(self, x: np.ndarray, name: str) -> np.ndarray:
         """What the part reads of an array of the shape of the input `name`, in float64."""
-        found = self.part.of_input(self.trace.case, name, x)
+        found = self.part.of_input(self.run.case, name, x)
         found = found if self.cut is None or name == "q" else found[:, :, self.cut.left]
         return in_float64(found, self.device)
 
     def value(self, name: str) -> np.ndarray:
         """The part of a dumped stage, in natural units, -inf where its kernel has a sentinel."""
-        stage = self.part.of(self.trace.stages[name] if name not in self.dumped else self.dumped[name], self.axes(name))
-        return natural(self.trace, name, stage, self.device)
-
-    def axes(self, name: str) -> str:
-        """Axis letters of a stage."""
-        return ALGORITHMS[self.trace.algorithm][name].axes
+        stage = self.part.of((self.dumped if name in self.dumped else self.run.dumped)[name], self.run.axes(name))
+        return self.run.natural(name, stage, self.device)
 
     @_unless_known
     def given(self) -> dict[str, np.ndarray]:
         """The dumped stages that others are computed from, and maxima that the kernel was free to choose."""
-        chosen = [name for name in free_maxima(self.trace) if name not in self.dumped]
-        found = {name: self._filled(name, self.value(name)) for name in (*self.dumped, *chosen)}
-        if hides_maxima(self.trace):
-            found["row_max"] = by_tile(found["partial_max"], tiling_of(self.trace))
+        run = self.run
+        found = {name: self._filled(name, self.value(name)) for name in dict.fromkeys((*self.dumped, *run.free_maxima))}
+        if run.hides_maxima:
+            (name,) = run.free_maxima
+            last: Any = run.table[name].step
+            found[last.of] = by_tile(found[name], run.tiling)
         return found
 
     def _filled(self, name: str, value: np.ndarray) -> np.ndarray:
         open_ = self.open_slots(name)
-        return value if open_ is None else self._slots.filled(name, self.axes(name), value, open_)
+        if open_ is None:
+            return value
+        return self._slots.filled(self.run.known[name], value, open_, self.run.table[name].initial)
 
     def open_slots(self, name: str) -> np.ndarray | None:
         """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
-        found, left = self._slots.open(name, self.axes(name)), self._left_out(name)
+        found, left = self._slots.open(self.run.known[name]), self._left_out(name)
         found = left if found is None else found if left is None else found | left
         return None if found is None else in_bool(found, self.device)
 
     def _left_out(self, name: str) -> np.ndarray | None:
         """Slots that a kernel of others did not write, and need not, as what they are of is masked; None for none."""
-        if name not in self.trace.stages or self.trace.requested:
+        if name not in self.run.dumped or self.run.trace.requested:
             return None
-        left = unwritten(self.part.of(self.trace.stages[name], self.axes(name)))
-        skippable = self._slots.skippable(name, self.axes(name)) if left.any() else None
+        left = unwritten(self.part.of(self.run.dumped[name], self.run.axes(name)))
+        skippable = self._slots.skippable(self.run.known[name]) if left.any() else None
         return None if skippable is None else left & skippable
 
     @cached_property
@@ -130,19 +120,19 @@ class Expectation:
         visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
         if self._added is not None:
             visible = visible & (self._added.bias != -np.inf)
-        trace = self.trace
-        sinks = self._sinks() if trace.contract.sinks == "first" else None
-        return Slots(trace.contract, tiling_of(trace), visible, self.part.present(trace.case), sinks)
+        run = self.run
+        sinks = self._sinks() if run.contract.sinks == "first" else None
+        return Slots(run.contract, run.tiling, visible, self.part.present(run.case), sinks)
 
     @cached_property
     def _added(self) -> Added | None:
         """What is added to the scaled scores of the part; None without anything."""
-        return self.trace.added(self.part)
+        return self.run.trace.added(self.part)
 
     @_unless_known
     def visible(self) -> np.ndarray:
         """Which keys a query of the part sees, bool [q, k] or [b, h, q, k]."""
-        found = self.part.visible(self.trace.case, self.trace.inputs)
+        found = self.part.visible(self.run.case, self.run.trace.inputs)
         return found if self.cut is None else found[..., self.cut.left]
 
     @_unless_known
@@ -150,10 +140,10 @@ class Expectation:
         """The part as arrays and numbers alone, which is all that the reference takes: inputs and dumped stages in
         float64 and natural units, the table of steps, and of the contract what each operation may lose.
         """
-        trace, steps, sizes = self.trace, table(self.trace), sizes_of(self.trace)
+        run, trace, sizes = self.run, self.run.trace, self.run.sizes
         beside, added = self._beside(), self._added
         return Problem(
-            table=steps,
+            table=run.table,
             contract=trace.contract,
             losses=losses_of(trace.contract, trace.case.numbers),
             inputs={**self.inputs, "mask": in_bool(self.visible, self.device), **beside},
@@ -162,16 +152,16 @@ class Expectation:
             bias_computed=self._bias(None if added is None else added.computed),
             score_mod=trace.modified(self.part),
             exact_products=trace.case.dtype != "float32",
-            tiling=tiling_of(trace),
+            tiling=run.tiling,
             given=self.given,
             passes_over_nan=self.holds_nan,
-            hidden_maxima=hides_maxima(trace),
+            hidden_maxima=run.hides_maxima,
             statistics=self.statistics,
             cut=self.cut,
             input_errors={name: self._input(x, name) for name, x in trace.input_errors.items()},
             elements={
                 name: None if self.typical else math.prod(sizes[axis] for axis in stage.axes)
-                for name, stage in steps.items()
+                for name, stage in run.table.items()
             },
         )
 
@@ -180,7 +170,7 @@ class Expectation:
 
     def _sinks(self) -> np.ndarray | None:
         """The logits of sinks, float64 [1, h, 1]; None without any."""
-        sinks = self.trace.case.sink_logits
+        sinks = self.run.case.sink_logits
         return None if sinks is None else in_float64(sinks[self.part.h][None, :, None], self.device)
 
     def _beside(self) -> dict[str, np.ndarray]:
@@ -188,7 +178,7 @@ class Expectation:
         found = {}
         if (sinks := self._sinks()) is not None:
             found["sinks"] = sinks
-        if (kept := self.trace.kept(self.part)) is not None:
+        if (kept := self.run.trace.kept(self.part)) is not None:
             found["dropout_mask"] = in_bool(kept, self.device)
         return found
 
@@ -199,9 +189,10 @@ class Expectation:
         """
         return values(self.problem)
 
-    def recomputed(self, instead: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """As `computed`, with other values for some stages."""
-        return values(replace(self.problem, given={**self.given, **instead}))
+    @cached_property
+    def empty(self) -> np.ndarray:
+        """Which rows have no keys, [b, h, q]."""
+        return self.computed["lse"] == -np.inf
 
     def budgets(self, names: Collection[str]) -> dict[str, Budget]:
         """The forward error bounds of each stage of `names`, about `computed`."""
@@ -226,8 +217,8 @@ class Expectation:
         """
         p, xp = self.problem, array_namespace(self.problem.inputs["q"])
         cleaned = {name: xp.where(xp.isnan(p.inputs[name]), 0.0, p.inputs[name]) for name in INPUTS}
-        scores = p.given.get("scores", self.computed["scores"])
-        given = {**p.given, "scores": xp.where(xp.isnan(scores), -np.inf, scores)} if "scores" in p.given else p.given
+        scores = {**self.computed, **p.given}["scores"]
+        given = {name: xp.where(xp.isnan(x), -np.inf, x) if name == "scores" else x for name, x in p.given.items()}
         seen = p.inputs["mask"] & ~xp.isnan(scores)
         return replace(p, inputs={**p.inputs, **cleaned, "mask": seen}, given=given)
 
@@ -243,7 +234,7 @@ class Expectation:
         """The same part of a kernel with another contract, without statistical bounds; where budgets alone tell the two
         apart, what was computed here is not computed again.
         """
-        before = self.trace.contract
+        before = self.run.contract
         known: dict[str, Any] = {"visible": self.visible}
         undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
         differing = {one.name for one in fields(Contract) if one.name != "assumed"} - _OF_BUDGETS - undeclared
@@ -254,10 +245,17 @@ class Expectation:
         same = not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS | _BY_VALUE
         if same:
             known.update(inputs=self.inputs, given=self.given)
-        other = replace(self, trace=replace(self.trace, contract=contract), statistics=False, known=known)
+        other = replace(self, run=self.run.under(contract), statistics=False, known=known)
         if same and other.problem.cast_aware == self.problem.cast_aware:
             return replace(other, known={**known, "problem": other.problem, "computed": self.computed})
         return other
+
+
+def by_tile(partial_max: np.ndarray, tiles: Tiling) -> np.ndarray:
+    """The maximum of each split [b, h, s, q] at all of its tiles, [b, h, q, t]."""
+    split_of = {t: s for s, own in enumerate(tiles.splits) for t in own}
+    order = [split_of[t] for t in range(len(tiles.keys))]
+    return array_namespace(partial_max).moveaxis(partial_max[:, :, order], 2, -1)
 
 
 def in_bool(mask: np.ndarray, device: str) -> np.ndarray:

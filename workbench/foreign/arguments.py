@@ -11,7 +11,16 @@ from workbench.case import formats
 from workbench.case.case import Case
 from workbench.case.inputs import NAMES, by_name, put_in
 from workbench.case.memory import poison_of
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OF_QUANTISER, STAGES, algorithm_of, before_attention
+from workbench.case.stages import (
+    INPUTS,
+    MASKS,
+    OF_QUANTISER,
+    RESULTS,
+    STAGES,
+    algorithm_of,
+    before_attention,
+    merges,
+)
 from workbench.cuda.quantize import KINDS, SCALINGS, quantized
 from workbench.foreign.adapters import Adapter, check
 from workbench.foreign.feed import REFERENCE, values
@@ -139,7 +148,7 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
 
 def stages_read(function: Callable[..., Any]) -> list[str]:
     """The stages that a function reads, by the names of its parameters that have no default; scales go with codes."""
-    stages = {*STAGES} - {*BESIDE_CODES, "out", "lse"}
+    stages = {*STAGES} - {*BESIDE_CODES, *RESULTS}
     return [key for key, one in parameters_of(function).items() if key in stages and one.default is one.empty]
 
 
@@ -177,7 +186,7 @@ def _stages(
         raise Refusal(f"{name} reads {', '.join(wanted)}; {', '.join(unread)} cannot be fed")
     algorithm = algorithm_of(wanted, codes=case.codes is not None, scale_of=case.scale_of)
     case = case.but(block_k=case.block_k or BLOCK_K)
-    if "merge_weight" in ALGORITHMS[algorithm]:
+    if merges(algorithm):
         case = case.but(splits=case.splits or SPLITS)
     if before_attention(algorithm):
         case = case.but(codes=codes, quantiser_scale=case.quantiser_scale or SCALINGS[0])

@@ -18,6 +18,7 @@ from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of
 from workbench.case.ranks import Rank, bounds_of, dealt
+from workbench.case.stages import PARTIALS
 from workbench.case.user_code import Function, running
 from workbench.floats import DTYPES
 from workbench.foreign import returned
@@ -34,7 +35,6 @@ from workbench.trace.trace import Trace
 PARAMETERS = ("outs", "lses")
 #: ranks of a case that tells none
 RANKS = 4
-_PARTIALS = ("partial_O", "partial_max", "partial_sum")
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
         return {**stages, **found.parts, "contract": declared}
 
     made: Any = update_wrapper(reduce, _written(function))  # whose lines are the function's
-    named = [Parameter(x, Parameter.KEYWORD_ONLY) for x in (*_PARTIALS, "scale", "causal")]
+    named = [Parameter(x, Parameter.KEYWORD_ONLY) for x in (*PARTIALS, "scale", "causal")]
     made.__signature__ = Signature([*named, Parameter("beside", Parameter.VAR_KEYWORD)])  # a mask is the partials' own
     tiles = {"block_k", "tile_order"}  # of which a merge has none: the order was of ranks
     promised = {key: x for key, x in said.items() if key not in tiles} | told(given.ranks)

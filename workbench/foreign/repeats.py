@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import as_numpy
+from workbench.case.stages import RESULTS
 from workbench.foreign.arguments import parameters_of
 from workbench.refusal import Refusal
 
 #: keywords of a function that can leave its probes out; it is then called with False too, and its outputs compared
 PROBES = ("probes", "probed")
-_OUTPUTS = ("out", "lse")
 
 #: stages by name; those given in part; the rest of what a call returned
 Returned = tuple[Mapping[str, np.ndarray], Mapping[str, Mapping[str, Any]], Any]
@@ -46,7 +46,7 @@ def repeated(
     agrees = None
     if plain is not None:
         found = [_bits(plain()) for _ in range(runs)]
-        outputs = {name: bits[name] for name in _OUTPUTS if name in bits and name in found[0]}  # a probe may dump lse
+        outputs = {name: bits[name] for name in RESULTS if name in bits and name in found[0]}  # a probe may dump lse
         agrees = bool(outputs) and all({name: one.get(name) for name in outputs} == outputs for one in found)
     return {"runs": runs, "identical": all(same) if same else None, "plain_agrees": agrees}
 

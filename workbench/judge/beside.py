@@ -12,14 +12,12 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.expectation.compare import expected_out
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, table
+from workbench.expectation.observed import Observed
 from workbench.judge import cancellation
 from workbench.judge.blocks import over_parts
 from workbench.judge.usual_rules import Deviation, Rule, deviation
 from workbench.reference.graph import nearest_dumped
-from workbench.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Beside:
     usual tolerances applied to out.
     """
 
-    bits_lost: dict[str, np.ndarray]  #: as `cancellation.bits_lost` says
+    bits_lost: dict[str, np.ndarray]  #: as `cancellation.room` says
     deviations: list[Deviation] = field(default_factory=list)  #: of the parts of out; none where it was not given whole
 
     @property
@@ -42,27 +40,22 @@ class Beside:
         """
         if self.bits_lost:
             cancellation.fill(self.bits_lost, isolated, propagated)
-        trace = propagated.trace
-        if "out" in trace.stages and "out" not in trace.sparse:
+        run = propagated.run
+        if "out" in run.whole:
             # without a dumped stage before it both expectations of out are the same, and one is computed
-            same = trace is isolated.trace and not nearest_dumped(table(trace), "out", isolated.dumped)
-            self.deviations.append(deviation(trace, isolated.part, expected_out(isolated if same else propagated)))
+            same = run is isolated.run and not nearest_dumped(run.table, "out", isolated.dumped)
+            self.deviations.append(deviation(run, isolated.part, expected_out(isolated if same else propagated)))
 
 
-def room(trace: Trace) -> Beside:
-    """Of a trace whose parts are not gathered yet."""
-    return Beside(cancellation.room(trace))
-
-
-def beside(trace: Trace) -> Beside:
-    """What is said of a trace, in a pass of its own; of a kernel on codes bits lost of what its attention read,
+def beside(run: Observed) -> Beside:
+    """What is said of a run, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
-    read, right = (attention_of(trace, from_codes=which) for which in (False, True))
-    dumped, found = readable(read), room(read)
+    read, right = run.attention, run.right_attention
+    found = Beside(cancellation.room(read))
 
     def one(part: Box) -> None:
-        found.gather(Expectation(read, dumped, part), Expectation(right, {}, part))
+        found.gather(Expectation(read, read.readable, part), Expectation(right, {}, part))
 
-    over_parts(read, "cpu", one, f"other rules and bits lost of {trace.target}")
+    over_parts(read, "cpu", one, f"other rules and bits lost of {run.trace.target}")
     return found

@@ -21,34 +21,15 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, Stage
 from workbench.expectation.compare import compared
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, table
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.control import control, sampled
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
-from workbench.trace.trace import Trace
 
-Arrays = Mapping[str, np.ndarray]
-
-#: stages that evaluate exp, log, tanh or a function of the user's, and maxima, which are exact
-UNTESTED = frozenset(
-    {
-        "capped",
-        "modified",
-        "correction",
-        "probs",
-        "merge_weight",
-        "merge_sum",
-        "lse",
-        "row_max",
-        "partial_max",
-        "merge_max",
-    }
-)
 #: below so few rows their variance says nothing
 FEWEST_ROWS = 8
 #: standard errors beyond which a mean is no chance, and standard deviations beyond which it is no trifle
@@ -109,26 +90,24 @@ class Bias:
 
 
 @np.errstate(all="ignore")
-def biases(trace: Trace, names: Iterable[str]) -> dict[str, Bias]:
-    """The Bias of those stages of `trace` among `names` that can be tested, stage -> Bias.
+def biases(run: Observed, names: Iterable[str]) -> dict[str, Bias]:
+    """The Bias of those stages of `run` among `names` that can be tested, stage -> Bias.
 
     Left out are stages that were judged end to end, stages with exp or log between them and their dumped ancestors,
     sums and casts that the contract lets truncate, float32 out, stages without an element to look at, and stages of
     which only some elements were given.
     """
-    trace = attention_of(trace)
-    dumped = readable(trace)
-    names = [name for name in names if name in trace.stages and name not in trace.sparse]
-    tested = [name for name in names if _testable(trace, name, dumped)]
+    run = run.attention
+    tested = [name for name in names if name in run.whole and _testable(run, run.known[name])]
     if not tested:
         return {}
-    rows = sampled(trace.case)
-    expectation = Expectation(trace, dumped, Box(q=rows), statistics=False)
-    controls = control(expectation, _cast_as_declared(trace.contract))
-    dtypes = {name: trace.stages[name].dtype for name in tested}
-    axes = {name: expectation.axes(name) for name in tested}
-    found = {name: _bias(one, dtypes[name], controls[name], axes[name]) for name, one in compared(expectation, tested)}
-    left_open = {name for name in tested if _left_open(trace, name, dumped)}
+    expectation = Expectation(run, run.readable, Box(q=sampled(run.case)), statistics=False)
+    controls = control(expectation, _cast_as_declared(run.contract))
+    found = {
+        name: _bias(one, run.dumped[name].dtype, controls[name], run.axes(name))
+        for name, one in compared(expectation, tested)
+    }
+    left_open = {name for name in tested if _left_open(run, run.known[name])}
     return {name: replace(x, promised=name not in left_open) for name, x in found.items() if x is not None}
 
 
@@ -164,39 +143,43 @@ def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple
     return "rounding", f"{leans}, but not on other inputs"
 
 
-def _testable(trace: Trace, name: str, dumped: Arrays) -> bool:
-    contract, steps = trace.contract, table(trace)
-    if not nearest_dumped(steps, name, dumped) and not set(direct(steps, name)) <= set(INPUTS):
+def _testable(run: Observed, stage: Stage) -> bool:
+    contract, steps, name = run.contract, run.table, stage.name
+    if not nearest_dumped(steps, name, run.readable) and not set(direct(steps, name)) <= set(INPUTS):
         return False
-    if name == "out" and trace.stages[name].dtype == np.float32:
+    if name == "out" and run.dumped[name].dtype == np.float32:
         return False  # a correct one that multiplies by a reciprocal trips in 21 of 240 first runs
-    if _rounding(trace, name) == "toward-zero":
+    if _rounding(run, stage) == "toward-zero":
         return False
-    through = {name, *unseen_upstream(steps, name, dumped)}
-    accumulated = {"qk": contract.accumulation, "acc": contract.accumulation_of_acc}
+    through = _through(run, name)
+    accumulated = [getattr(contract, x.accumulation) for x in through if x.accumulation]
     # operands may be cut off; sums in 16 bits absorb small terms, which those of the control do not
     narrow = contract.input_precision != "ieee" or contract.accumulator_dtype != "float32"
-    if any(how != "nearest" or narrow or trace.input_errors for stage, how in accumulated.items() if stage in through):
+    if any(how != "nearest" or narrow or run.trace.input_errors for how in accumulated):
         return False
     other = contract.base2 or not contract.scores_scaled or contract.scaled_q_dtype != "float32"
     other = other or contract.scale_in in ("q", "k", "both")
-    if other and "scores" in through:
+    if other and any(x.unit for x in through):
         return False  # the control scales what it adds up, in natural units
-    if trace.case.dropout_p is not None and "probs_cast" in through:
+    if run.case.dropout_p is not None and run.known["probs_cast"] in through:
         return False  # a correct one multiplies by 1 / (1 - p), which was rounded once for all elements
-    return not UNTESTED & through
+    return all(x.bias_tested for x in through)
 
 
-def _left_open(trace: Trace, name: str, dumped: Arrays) -> bool:
+def _through(run: Observed, name: str) -> list[Stage]:
+    """A stage and those between it and what it was judged from."""
+    return [run.known[x] for x in (name, *unseen_upstream(run.table, name, run.readable))]
+
+
+def _left_open(run: Observed, stage: Stage) -> bool:
     """Whether the contract leaves open how a stage is rounded: the square of a scale's rounded root leans."""
-    through = {name, *unseen_upstream(table(trace), name, dumped)}
-    return _rounding(trace, name) == "any" or (trace.contract.scale_in == "any" and {"qk", "scores"} <= through)
+    scaled = {"qk", "scores"} <= {x.name for x in _through(run, stage.name)}
+    return _rounding(run, stage) == "any" or (run.contract.scale_in == "any" and scaled)
 
 
-def _rounding(trace: Trace, name: str) -> str:
+def _rounding(run: Observed, stage: Stage) -> str:
     """How a stage is rounded when it is stored."""
-    casts = {"out": trace.contract.out_rounding, "partial_O": trace.contract.partials_rounding}
-    return casts.get(name, "nearest")
+    return str(getattr(run.contract, stage.rounding)) if stage.rounding else "nearest"
 
 
 def _bias(one: Compared, dtype: np.dtype, control: np.ndarray, axes: str) -> Bias | None:

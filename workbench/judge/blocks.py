@@ -12,18 +12,18 @@ import numpy as np
 
 from workbench.arrays import module
 from workbench.case.box import Box
+from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import ALGORITHMS, INPUTS
+from workbench.case.stages import INPUTS
 from workbench.expectation.compare import failing, summaries
 from workbench.expectation.cut import cuts
 from workbench.expectation.elements import Comparison, Elements, State, Summary
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import free_maxima, readable, split_keys_known, table
+from workbench.expectation.observed import Observed
 from workbench.machine import keep_heap, one_blas_thread, processors
 from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.trace import Trace
 
 #: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
@@ -47,7 +47,7 @@ Also = Callable[[Expectation, Expectation], None]
 
 
 def comparisons(
-    trace: Trace, names: Sequence[str], device: str, also: Also | None = None
+    run: Observed, names: Sequence[str], device: str, also: Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
     """The isolated and the propagated comparison of each dumped stage of `names`.
 
@@ -57,15 +57,15 @@ def comparisons(
 
     `also` is called with each part, on several threads.
     """
-    dumped, steps = readable(trace), table(trace)
+    dumped, steps = run.readable, run.table
     # both comparisons of a stage without dumped ancestors are the same
     both = [name for name in names if not nearest_dumped(steps, name, dumped)]
     apart = [name for name in names if name not in both]
-    from_inputs = [name for name in apart if determined(trace, name)]
-    isolated, propagated = _judged(trace, dumped, ([*both, *apart], from_inputs), device, also)
+    from_inputs = [name for name in apart if determined(run, name)]
+    isolated, propagated = _judged(run, ([*both, *apart], from_inputs), device, also)
     for name in both:
         of_inputs = set(direct(steps, name)) <= set(INPUTS)
-        if determined(trace, name) or not of_inputs:
+        if determined(run, name) or not of_inputs:
             propagated[name] = isolated[name]
         if not of_inputs:
             del isolated[name]
@@ -73,25 +73,21 @@ def comparisons(
 
 
 def _judged(
-    trace: Trace,
-    dumped: Mapping[str, np.ndarray],
-    names: tuple[Sequence[str], Sequence[str]],
-    device: str,
-    also: Also | None,
+    run: Observed, names: tuple[Sequence[str], Sequence[str]], device: str, also: Also | None
 ) -> tuple[dict[str, Comparison], dict[str, Comparison]]:
-    """The comparisons of the stages `names`, first with what they should be given the `dumped` stages, then with what
+    """The comparisons of the stages `names`, first with what they should be given the dumped stages, then with what
     they should be given q, k and v.
     """
-    kept = sum(trace.stages[name].size for some in names for name in some) <= KEPT
-    stores = tuple({name: _store(trace, name) for name in some} if kept else {} for some in names)
-    found = _summaries(trace, dumped, names, device, stores, also)
+    kept = sum(run.dumped[name].size for some in names for name in some) <= KEPT
+    stores = tuple({name: _store(run, name) for name in some} if kept else {} for some in names)
+    found = _summaries(run, names, device, stores, also)
 
     def load(which: int, name: str) -> Elements:
         if kept:
             return stores[which][name]
-        store = {name: _store(trace, name)}
+        store = {name: _store(run, name)}
         alone: tuple[Sequence[str], Sequence[str]] = ((), (name,)) if which else ((name,), ())
-        _summaries(trace, dumped, alone, device, ({}, store) if which else (store, {}))
+        _summaries(run, alone, device, ({}, store) if which else (store, {}))
         return store[name]
 
     first, second = (
@@ -101,53 +97,48 @@ def _judged(
 
 
 def _summaries(
-    trace: Trace,
-    dumped: Mapping[str, np.ndarray],
+    run: Observed,
     names: tuple[Sequence[str], Sequence[str]],
     device: str,
     stores: Sequence[Mapping[str, Elements]],
     also: Also | None = None,
 ) -> tuple[dict[str, Summary], dict[str, Summary]]:
     """The summaries of the stages `names`, as in `_judged`; elements go into `stores` where there is one."""
-    cut = cuts(trace, device)
+    cut = cuts(run, device)
 
     def one(part: Box) -> tuple[dict[str, Summary], dict[str, Summary]]:
-        here = tuple([name for name in some if _any_given(trace, name, part)] for some in names)
-        isolated = Expectation(trace, dumped, part, device, cut=None if cut is None else cut(part))
+        here = tuple([name for name in some if _any_given(run, name, part)] for some in names)
+        isolated = Expectation(run, run.readable, part, device, cut=None if cut is None else cut(part))
         first = summaries(isolated, here[0], stores[0], isolated.given) if here[0] else {}
         # these tell victims, of which only the worst case is asked
-        propagated = Expectation(trace, {}, part, device, statistics=False)
+        propagated = Expectation(run, {}, part, device, statistics=False)
         second = summaries(propagated, here[1], stores[1], isolated.given) if here[1] else {}
         if also is not None:
             also(isolated, propagated)
         return first, second
 
-    found = over_parts(trace, device, one, f"judge {trace.target}", cut is not None)
-    whole = [
-        {name: reduce(add, (one[which][name] for one in found if name in one[which])) for name in names[which]}
-        for which in (0, 1)
-    ]
-    return whole[0], whole[1]
+    found = over_parts(run, device, one, f"judge {run.trace.target}", cut is not None)
+    return together([first for first, _ in found]), together([second for _, second in found])
 
 
 def failing_under(isolated: Expectation, contract: Contract, names: Sequence[str]) -> dict[str, Summary]:
     """The decisive comparisons of those stages of `names` of which something is outside its budget in a part, of a
     kernel with another contract.
     """
-    here = [name for name in names if _any_given(isolated.trace, name, isolated.part)]
+    here = [name for name in names if _any_given(isolated.run, name, isolated.part)]
     return failing(isolated.under(contract), here, isolated.given) if here else {}
 
 
-def failing_of(trace: Trace, names: Sequence[str], device: str) -> dict[str, Summary]:
+def failing_of(run: Observed, names: Sequence[str], device: str) -> dict[str, Summary]:
     """The decisive comparisons of those dumped stages of `names` of which something is outside its budget."""
-    dumped, cut = readable(trace), cuts(trace, device)
+    cut = cuts(run, device)
 
     def one(part: Box) -> dict[str, Summary]:
-        here = [name for name in names if _any_given(trace, name, part)]
-        e = Expectation(trace, dumped, part, device, statistics=False, cut=None if cut is None else cut(part))
+        here = [name for name in names if _any_given(run, name, part)]
+        e = Expectation(run, run.readable, part, device, statistics=False, cut=None if cut is None else cut(part))
         return failing(e, here, e.given) if here else {}
 
-    return together(over_parts(trace, device, one, f"judge {trace.target} as another kernel", cut is not None))
+    return together(over_parts(run, device, one, f"judge {run.trace.target} as another kernel", cut is not None))
 
 
 def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
@@ -156,11 +147,11 @@ def together(parts: Sequence[Mapping[str, Summary]]) -> dict[str, Summary]:
     return {name: reduce(add, (part[name] for part in parts if name in part)) for name in names}
 
 
-def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str, cut: bool = False) -> list[Found]:
-    """What `one` makes of every part of a trace, in order, on several threads where `device` is the cpu; `what` names
+def over_parts(run: Observed, device: str, one: Callable[[Box], Found], what: str, cut: bool = False) -> list[Found]:
+    """What `one` makes of every part of a run, in order, on several threads where `device` is the cpu; `what` names
     it where progress is shown. `cut`: parts look at the keys alone that their queries see.
     """
-    parts = list(parts_of(trace, device, cut))
+    parts = list(parts_of(run.case, device, cut))
     with one_blas_thread():
         if len(parts) == 1:
             return [one(parts[0])]
@@ -173,22 +164,21 @@ def over_parts(trace: Trace, device: str, one: Callable[[Box], Found], what: str
     return found
 
 
-def _any_given(trace: Trace, name: str, part: Box) -> bool:
+def _any_given(run: Observed, name: str, part: Box) -> bool:
     """Whether an element of the stage in `part` was given; none may have been of a stage of which only some were."""
-    if name not in trace.sparse:
-        return True
-    return not np.isnan(part.of(trace.sparse[name], ALGORITHMS[trace.algorithm][name].axes)).all()
+    sparse = run.trace.sparse.get(name)
+    return sparse is None or not np.isnan(part.of(sparse, run.axes(name))).all()
 
 
-def placed(trace: Trace, device: str) -> str:
-    """Where to judge `trace`: cpu or cuda."""
+def placed(run: Observed, device: str) -> str:
+    """Where to judge a run: cpu or cuda."""
     if device not in DEVICES:
         raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
     if device == "cuda" and not module("torch").cuda.is_available():
         raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
     if device != "auto":
         return device
-    if sum(stage.size for stage in trace.stages.values()) <= LARGE:
+    if sum(stage.size for stage in run.dumped.values()) <= LARGE:
         return "cpu"
     try:
         return "cuda" if module("torch").cuda.is_available() else "cpu"
@@ -196,21 +186,20 @@ def placed(trace: Trace, device: str) -> str:
         return "cpu"
 
 
-def determined(trace: Trace, name: str) -> bool:
+def determined(run: Observed, name: str) -> bool:
     """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
     maxima that the kernel may choose needs these.
     """
-    chosen = trace.contract.row_max != "running" and not trace.contract.stores_lse
-    if name.startswith("merge") and chosen and not free_maxima(trace):
+    chosen = run.contract.row_max != "running" and not run.contract.stores_lse
+    if run.known[name].group == "merge" and chosen and not run.free_maxima:
         return False
-    return split_keys_known(trace) or "s" not in ALGORITHMS[trace.algorithm][name].axes
+    return run.split_keys_known or "s" not in run.axes(name)
 
 
-def parts_of(trace: Trace, device: str, cut: bool = False) -> Iterator[Box]:
+def parts_of(case: Case, device: str, cut: bool = False) -> Iterator[Box]:
     """The whole where it is small, else some heads, else queries of one head; of parts that are `cut` on the cpu always
     these.
     """
-    case = trace.case
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
         free, _ = module("torch").cuda.mem_get_info()
@@ -231,13 +220,13 @@ def parts_of(trace: Trace, device: str, cut: bool = False) -> Iterator[Box]:
                 yield Box(slice(b, b + 1), slice(h, min(h + heads, case.heads)), slice(first, last))
 
 
-def _store(trace: Trace, name: str) -> Elements:
+def _store(run: Observed, name: str) -> Elements:
     """Room for every element of a comparison of a stage; as if none were given where only some are."""
-    stage = trace.stages[name]
+    stage = run.dumped[name]
     dims = stage.shape
     wide, narrow = (lambda: np.empty(dims)), (lambda: np.empty(dims, np.float32))
     room = Elements(stage, wide(), wide(), narrow(), narrow(), np.empty(dims, np.uint8))
-    if name in trace.sparse:
+    if name in run.trace.sparse:
         for array in (room.expected, room.budget, room.statistical, room.over_budget):
             array.fill(np.nan)
         room.state.fill(State.ABSENT)

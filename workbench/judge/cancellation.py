@@ -7,17 +7,15 @@ the sum by a relative kappa u, whatever the order (Higham, Accuracy and Stabilit
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from workbench.case.box import Box
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, split_keys_known
+from workbench.expectation.observed import Observed
 from workbench.floats import unit_roundoff
-from workbench.judge.blocks import over_parts
+from workbench.reference.steps.sums import RunningSum
 from workbench.reference.walk import magnitudes, values
-from workbench.trace.trace import Trace
 
 #: bits of float32, in which every kernel accumulates: no contract promises more or less
 PRECISION = -np.log2(unit_roundoff("float32"))
@@ -25,12 +23,8 @@ PRECISION = -np.log2(unit_roundoff("float32"))
 GOOD_BITS = 4
 
 
-#: the stages that are sums
-SUMS = ("qk", "row_sum", "acc", "merge_sum", "out")
-
-
-def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
-    """log2(kappa) of every element of the dumped stages that are sums, stage -> float64 array of the stage's shape.
+def room(run: Observed) -> dict[str, np.ndarray]:
+    """An array of its shape for each dumped stage that is a sum, not yet filled: log2(kappa) of every element.
 
     The terms are those of the stage's definition, from what the stage read: dumped stages where there are any, else the
     reference's. The last step of a flash out is a quotient and sums nothing: the terms of any out are the row's weights
@@ -39,22 +33,7 @@ def bits_lost(trace: Trace) -> dict[str, np.ndarray]:
     0 where all terms are 0 (a row without keys), inf where only their sum is, NaN where a term is NaN or infinite. The
     sums are float64's own, so that beyond some 50 bits the figure says no more than that.
     """
-    trace = attention_of(trace)
-    found = room(trace)
-    dumped = readable(trace)
-
-    def one(part: Box) -> None:
-        fill(found, Expectation(trace, dumped, part), Expectation(trace, {}, part))
-
-    if found:
-        over_parts(trace, "cpu", one, f"bits that {trace.target} loses")
-    return found
-
-
-def room(trace: Trace) -> dict[str, np.ndarray]:
-    """An array for each dumped stage that is a sum, of its shape and not yet filled, in the order of SUMS."""
-    dumped = readable(trace)
-    return {name: np.empty(dumped[name].shape) for name in dumped if name in SUMS}
+    return {name: np.empty(stage.shape) for name, stage in run.readable.items() if run.known[name].sums}
 
 
 @np.errstate(all="ignore")
@@ -62,31 +41,36 @@ def fill(found: Mapping[str, np.ndarray], isolated: Expectation, propagated: Exp
     """Put a part's bits into the arrays of `room`; from the part's expectation given the dumped stages, and from that
     given q, k and v alone.
     """
-    sums = [name for name in found if name != "out"]
+    quotients = [name for name in found if isolated.run.known[name].result]
+    sums = [name for name in found if name not in quotients]
     total, size = dict(isolated.computed), magnitudes(isolated.problem, isolated.computed, sums)
-    if "out" in found:
-        total["out"], size["out"] = (_out(isolated, propagated, f) for f in (lambda x: x, np.abs))
+    for name in quotients:
+        total[name], size[name] = (_divided(isolated, propagated, name, f) for f in (lambda x: x, np.abs))
     for name, whole in found.items():
-        isolated.part.of(whole, isolated.axes(name))[...] = _bits(total[name], size[name])
+        isolated.part.of(whole, isolated.run.axes(name))[...] = _bits(total[name], size[name])
 
 
-def _out(isolated: Expectation, propagated: Expectation, f: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """What out divides, added up from the row's first key on, of the values that the kernel used, each changed by `f`:
-    not from a dumped acc, whose terms are gone.
+def _divided(
+    isolated: Expectation, propagated: Expectation, name: str, f: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
+    """What the quotient `name` divides, added up from the row's first key on, of the values that the kernel used, each
+    changed by `f`: not from a dumped acc, whose terms are gone.
     """
     p, seen = isolated.problem, {**isolated.computed, **isolated.given}
-    given = {name: seen[name] for name in ("correction", "probs_cast")}
+    quotient: Any = p.table[name].step
+    state = next(step for stage in p.table.values() if isinstance(step := stage.step, RunningSum) and step.values)
+    given = {name: seen[name] for name in (state.rescale, state.weights)}
     if p.merges:
+        merge: Any = p.table[quotient.of].step
         # where nobody told which keys a split holds, the dumped weights fit no sum over keys
-        given["merge_weight"] = (seen if split_keys_known(isolated.trace) else propagated.computed)["merge_weight"]
+        given[merge.weight] = (seen if isolated.run.split_keys_known else propagated.computed)[merge.weight]
     changed = replace(
         p,
         contract=replace(p.contract, partials_dtype="float32"),  # what is stored rounds what is added up here
         inputs={**p.inputs, "v": f(p.inputs["v"])},
         given={name: f(x) for name, x in given.items()},
     )
-    summed = "numerator" if p.merges else "acc"
-    made = values(changed, [summed])[summed]
+    made = values(changed, [quotient.of])[quotient.of]
     return made if p.merges else made[..., p.tiling.last, :]
 
 

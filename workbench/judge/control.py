@@ -14,14 +14,12 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.expectation.compare import compared
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
+from workbench.expectation.observed import Observed
 from workbench.reference.losses import without
 from workbench.reference.manner import PLAIN, Manner
 from workbench.reference.walk import values
-from workbench.trace.trace import Trace
 
 #: rows that are looked at, evenly spread over the queries: what a mean over rows tells grows with the root of their
 #: number, and what the control costs grows with it
@@ -42,13 +40,13 @@ def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
     return np.linspace(0, case.seqlen_q - 1, n).round().astype(int)
 
 
-def at_rows(trace: Trace, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Compared]]:
-    """As `compare.compared`, those of `names` that are stages of attention (`decoding.attention_of`), at the queries
+def at_rows(run: Observed, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Compared]]:
+    """As `compare.compared`, those of `names` that are stages of attention (`Observed.attention`), at the queries
     `rows` of every head alone, within their worst case.
     """
-    trace = attention_of(trace)
-    e = Expectation(trace, readable(trace), Box(q=rows), statistics=False)
-    yield from compared(e, [name for name in names if name in trace.stages])
+    run = run.attention
+    e = Expectation(run, run.readable, Box(q=rows), statistics=False)
+    yield from compared(e, [name for name in names if name in run.dumped])
 
 
 def control(e: Expectation, contract: Contract | None = None, manner: Manner = PLAIN) -> dict[str, np.ndarray]:

@@ -15,18 +15,18 @@ import numpy as np
 
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
-from workbench.case.stages import ALGORITHMS, INPUTS, MEASURED, before_attention, stage_of
+from workbench.case.stages import INPUTS, MEASURED, RESULTS, Stage, stage_of
 from workbench.expectation.elements import Comparison, Element, Summary
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, table, unjudgeable
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge import from_statistics as plausible
-from workbench.judge.beside import Beside, beside, room
+from workbench.judge.beside import Beside, beside
 from workbench.judge.bias import biases, second_case, verdicts
 from workbench.judge.blame import with_blame
+from workbench.judge.cancellation import room
 from workbench.judge.codes import decoding
-from workbench.judge.codes.decoding import BY_COARSEST
 from workbench.judge.codes.loss import Loss, loss
 from workbench.judge.doubts import with_doubts
 from workbench.judge.evidence import excesses
@@ -35,7 +35,6 @@ from workbench.judge.expected import truth
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
-from workbench.judge.headline import headline
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.selection import Selection
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
@@ -46,6 +45,7 @@ from workbench.readings.reader import Measured
 from workbench.reference.graph import nearest_dumped, unseen_upstream
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
+from workbench.trace.headline import headline
 from workbench.trace.narrow import first_of
 from workbench.trace.trace import Trace, check
 
@@ -57,12 +57,17 @@ QUICK_S = 2.0
 class Diff:
     """The judgement of a trace, stage by stage in data-flow order."""
 
-    trace: Trace
+    run: Observed
     stages: tuple[StageDiff, ...]  #: judged and missing ones
     not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
     gathered: Beside | None = None  #: with the verdicts, where a report was wanted
     of_measure: MeasuredStages | None = None  #: what was measured beside what was dumped, where that was wanted
     of_search: Explained | None = None  #: what a longer search explained, in place of the short one of a report
+
+    @property
+    def trace(self) -> Trace:
+        """What was judged."""
+        return self.run.trace
 
     @property
     def verdict(self) -> str:
@@ -74,8 +79,12 @@ class Diff:
         """The stages, and before the results the weights, where these were measured."""
         if self.of_measure is None:
             return self.stages
-        ends = [stage for stage in self.stages if stage.name in ("out", "lse")]
-        return (*(stage for stage in self.stages if stage not in ends), self.of_measure.weights, *ends)
+        before = [stage for stage in self.stages if stage.name not in RESULTS]
+        return (*before, self.of_measure.weights, *self._ends)
+
+    @property
+    def _ends(self) -> list[StageDiff]:
+        return [stage for stage in self.stages if stage.name in RESULTS]
 
     @property
     def measured(self) -> Measured | None:
@@ -118,10 +127,8 @@ class Diff:
         """Of a foreign kernel with wrong stages, out and lse as far as they were given, where every element of these is
         within its budget from q, k and v: what is wrong is what was dumped, or cancels. () otherwise.
         """
-        ends = [stage for stage in self.stages if stage.name in ("out", "lse")]
-        if self.trace.backend != "foreign" or not self.origin or not all(stage.right_from_inputs for stage in ends):
-            return ()
-        return tuple(stage.name for stage in ends)
+        right = self.origin and all(stage.right_from_inputs for stage in self._ends)
+        return tuple(stage.name for stage in self._ends) if right and self.trace.backend == "foreign" else ()
 
     def __getitem__(self, name: str) -> StageDiff:
         if name in MEASURED and self.of_measure is not None:
@@ -154,7 +161,7 @@ class Diff:
         own = self.unmeasured
         within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
         as_usual = within and own.verdict in ("suspicious", "bug")
-        of_usual = _of_usual(self.trace) if as_usual else own
+        of_usual = _of_usual(self.run) if as_usual else own
         found = explain(
             of_usual.trace, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured
         )
@@ -175,7 +182,7 @@ class Diff:
         """
         if name not in self.origins:
             return []
-        names = {name, *(("out", "lse") if self[name].measured else ())}
+        names = {name, *(RESULTS if self[name].measured else ())}
         return [cause for cause in self.explained.causes if names & {*cause.fit.stages}]
 
     def explained_by(self, found: Explained) -> "Diff":
@@ -188,11 +195,11 @@ class Diff:
     @cached_property
     def beside(self) -> Beside:
         """What a report says beside the verdicts."""
-        return beside(self.trace) if self.gathered is None else self.gathered
+        return beside(self.run) if self.gathered is None else self.gathered
 
     @property
     def bits_lost(self) -> dict[str, np.ndarray]:
-        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.bits_lost` says."""
+        """Bits that each element of each dumped sum loses to cancellation, as `cancellation.room` says."""
         return self.beside.bits_lost
 
     @property
@@ -204,26 +211,26 @@ class Diff:
     def widened(self) -> list[Widened]:
         """Stages whose budget an assumption makes far wider than a usual kernel's."""
         judged = [stage.name for stage in self.stages if stage.decisive is not None]
-        return widened(self.trace, [name for name in judged if name in self.trace.stages])
+        return widened(self.run, [name for name in judged if name in self.run.dumped])
 
     @cached_property
     def unseen(self) -> float | None:
         """As `unseen.unseen`: what a key may weigh that is lost and not missed; None where measured weights tell."""
         if self.of_measure is not None and self.of_measure.shows_all_keys:
             return None
-        return unseen(self.trace, self.stages)
+        return unseen(self.run, self.stages)
 
     @cached_property
     def loss(self) -> Loss | None:
         """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
-        known = "out" in self.trace.stages and set(INPUTS) <= set(self.trace.inputs)
-        return loss(self.trace) if before_attention(self.trace.algorithm) and known else None
+        known = "out" in self.run.dumped and set(INPUTS) <= set(self.trace.inputs)
+        return loss(self.run) if self.run.before_attention and known else None
 
     def truth(self, name: str, **index: Any) -> Selection:
         """Some elements of a stage, by axis letter as of `StageDiff.select`, as float64 makes them of q, k and v alone,
         whether the kernel gave the stage or not.
         """
-        return truth(self.trace, name, index)
+        return truth(self.run, name, index)
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --json`, of plain Python values."""
@@ -273,123 +280,119 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
-    _check_sentinel(trace)
-    found = measurement(trace) if measure else None
-    steps = table(trace)
-    known = {name: x for name, x in ALGORITHMS[trace.algorithm].items() if name in steps}
-    ruled_out = {name: why for name in known if (why := unjudgeable(trace, name))}
-    given = {**trace.stages, **trace.statistics}
-    names = [name for name in known if name in trace.stages and name not in ruled_out]
-    where = parts.placed(trace, device)
+    run = Observed(trace)
+    _check_sentinel(run)
+    found = measurement(run) if measure else None
+    known = {name: stage for name, stage in run.known.items() if name in run.table}
+    names = [name for name in known if name in run.dumped and name not in run.unjudgeable]
+    where = parts.placed(run, device)
     # of a kernel on codes they are of other traces, and arithmetic on a GPU is torch's
-    gathered = room(trace) if report and where == "cpu" and not before_attention(trace.algorithm) and names else None
-    strict = usual(trace.contract)
+    gathered = Beside(room(run)) if report and where == "cpu" and not run.before_attention and names else None
+    strict = usual(run.contract)
     if_usual: list[dict[str, Summary]] = []
 
     def also(isolated: Expectation, propagated: Expectation) -> None:
         if gathered is not None:
             gathered.gather(isolated, propagated)
-        if strict != trace.contract:
+        if strict != run.contract:
             if_usual.append(parts.failing_under(isolated, strict, names))
 
-    compared = comparisons(trace, names, where, also)
+    compared = comparisons(run, names, where, also)
 
     judged: list[StageDiff] = []
     others: list[StageDiff] = []
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
-        if name in trace.statistics and name not in ruled_out:
-            broken, why = _of_statistics(trace, name)
-            from_ = nearest_dumped(steps, name, readable(trace))
+        ruled_out = run.unjudgeable.get(name, "")
+        if name in trace.statistics and not ruled_out:
+            broken, why = _of_statistics(run, name)
+            from_ = nearest_dumped(run.table, name, run.readable)
             (judged if broken else others).append(
                 nothing(verdict="bug" if broken else "not judged", reason=why, judged_from=from_)
             )
-        elif name not in given:
+        elif name not in run.dumped and name not in trace.statistics:
             missing = name in trace.requested
             why = "the run was to dump it and did not" if missing else "not given"
             (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
-        elif name in ruled_out:
-            others.append(nothing(verdict="not judged", reason=ruled_out[name], dumped=trace.stages.get(name)))
+        elif ruled_out:
+            others.append(nothing(verdict="not judged", reason=ruled_out, dumped=run.dumped.get(name)))
         else:
-            judged.append(_judge(trace, name, *compared[name]))
+            judged.append(_judge(run, stage, *compared[name]))
 
-    def failing(trace: Trace, names: Sequence[str]) -> dict[str, Element]:
-        if trace.contract == strict and if_usual:
+    def failing(run: Observed, names: Sequence[str]) -> dict[str, Element]:
+        if run.contract == strict and if_usual:
             found = {name: x for name, x in parts.together(if_usual).items() if name in names}
-        elif before_attention(trace.algorithm):
-            pairs = comparisons(trace, names, where).items()
+        elif run.before_attention:
+            pairs = comparisons(run, names, where).items()
             found = {name: one.summary for name, pair in pairs if (one := pair[0] or pair[1]) is not None}
         else:
-            found = parts.failing_of(trace, names, where)
+            found = parts.failing_of(run, names, where)
         return {name: x.worst for name, x in found.items() if x.outside and x.worst is not None}
 
     @cache
-    def second() -> Trace | None:
+    def second() -> Observed | None:
         """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
-        return None if trace.rerun is None else trace.rerun(second_case(trace.case))
+        return None if trace.rerun is None else Observed(trace.rerun(second_case(run.case)))
 
-    judged = with_doubts(trace, _with_evidence(trace, _with_bias(trace, judged, second), second), failing)
-    blamed = with_blame(trace, with_exactness(trace, judged), others)
+    judged = with_doubts(run, _with_evidence(run, _with_bias(run, judged, second), second), failing)
+    blamed = with_blame(run, with_exactness(run, judged), others)
     if found is None:
-        return Diff(trace, *blamed, gathered)
-    stages, rest, of_measure = with_measured(trace, found, *blamed)
-    return Diff(trace, stages, rest, gathered, of_measure)
+        return Diff(run, *blamed, gathered)
+    stages, rest, of_measure = with_measured(run, found, *blamed)
+    return Diff(run, stages, rest, gathered, of_measure)
 
 
-def _of_usual(trace: Trace) -> Diff:
+def _of_usual(run: Observed) -> Diff:
     """The judgement of a run as that of a usual kernel, in all that nobody declared; so are its runs on other cases."""
-    again = trace.rerun
+    again = run.trace.rerun
 
     def rerun(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
         assert again is not None
-        return _as_usual(again(case, inputs))
+        made = Observed(again(case, inputs))
+        return made.under(usual(made.contract)).trace
 
-    return diff(replace(_as_usual(trace), rerun=None if again is None else rerun))
-
-
-def _as_usual(trace: Trace) -> Trace:
-    return replace(trace, contract=usual(trace.contract))
+    return diff(replace(run.under(usual(run.contract)).trace, rerun=None if again is None else rerun))
 
 
-def _check_sentinel(trace: Trace) -> None:
+def _check_sentinel(run: Observed) -> None:
     """Refusal where a bias is as low as what the kernel holds in place of -inf, so that its scores look masked."""
-    sentinel = trace.contract.mask_sentinel
-    if "bias" not in trace.inputs or not np.isfinite(sentinel):
+    sentinel, inputs = run.contract.mask_sentinel, run.trace.inputs
+    if "bias" not in inputs or not np.isfinite(sentinel):
         return
-    values = to_float64(trace.inputs["bias"])
+    values = to_float64(inputs["bias"])
     lowest = values.min(initial=0.0, where=np.isfinite(values))
     if lowest <= sentinel / 2:  # a score is a bias and more
         raise Refusal(
-            f"{trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
+            f"{run.trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
             f"bias holds {lowest:g}: give -inf or a mask in its place"
         )
 
 
-def _of_statistics(trace: Trace, name: str) -> tuple[bool, str]:
+def _of_statistics(run: Observed, name: str) -> tuple[bool, str]:
     """Whether the statistics of a stage prove a bug, and what they say in words."""
-    allowed = plausible.allowed(trace, name)
+    allowed = plausible.allowed(run, name)
     if isinstance(allowed, str):
         return False, allowed
-    if broken := allowed.broken(trace.statistics[name]):
+    if broken := allowed.broken(run.trace.statistics[name]):
         return True, "; ".join(broken)
     return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
 
 
 def comparisons(
-    trace: Trace, names: Sequence[str], device: str, also: parts.Also | None = None
+    run: Observed, names: Sequence[str], device: str, also: parts.Also | None = None
 ) -> dict[str, tuple[Comparison | None, Comparison | None]]:
     """The isolated and the propagated comparison of each dumped stage of `names`, as `parts` or `decoding` says."""
-    if before_attention(trace.algorithm):
-        return decoding.comparisons(trace, names, device)
-    return parts.comparisons(trace, names, device, also)
+    if run.before_attention:
+        return decoding.comparisons(run, names, device)
+    return parts.comparisons(run, names, device, also)
 
 
-def _with_bias(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
+def _with_bias(run: Observed, judged: list[StageDiff], second: Callable[[], Observed | None]) -> list[StageDiff]:
     """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
     if it can be (`second`).
     """
     candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
-    first = biases(trace, candidates)
+    first = biases(run, candidates)
     leaning = [name for name, bias in first.items() if bias.trips]
     if not leaning:
         return judged
@@ -398,12 +401,12 @@ def _with_bias(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace
     return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
 
 
-def _with_evidence(trace: Trace, judged: list[StageDiff], second: Callable[[], Trace | None]) -> list[StageDiff]:
+def _with_evidence(run: Observed, judged: list[StageDiff], second: Callable[[], Observed | None]) -> list[StageDiff]:
     """The stages after the test of how large their errors are together: what is beyond doubt in this run, and in one
     on other inputs again, is a bug; suspicious where the kernel cannot be run again.
     """
     candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious", "biased")]
-    first = excesses(trace, candidates)
+    first = excesses(run, candidates)
     if not first:
         return judged
     again = second()
@@ -434,30 +437,29 @@ def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
     return replace(stage, verdict=verdict, doubt=EVIDENCE if verdict == "biased" else "", reason=reason)
 
 
-def _judge(trace: Trace, name: str, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
-    dumped = readable(trace)
-    steps = table(trace)
-    between = unseen_upstream(steps, name, dumped)
+def _judge(run: Observed, stage: Stage, isolated: Comparison | None, propagated: Comparison | None) -> StageDiff:
+    name, trace = stage.name, run.trace
+    between = unseen_upstream(run.table, name, run.readable)
     decisive = isolated or propagated
     assert decisive is not None
     verdict, reason = verdict_of(decisive.summary)
     # before the ends a few elements of a right kernel are beyond it, too: scores with a mask of -30000 added in float16
-    doubt = (EVIDENCE if name in ("out", "lse") else ASSUMPTION) if verdict == "suspicious" else ""
-    if name in BY_COARSEST and trace.case.codes is None and verdict in RIGHT_VERDICTS:
+    doubt = (EVIDENCE if stage.result else ASSUMPTION) if verdict == "suspicious" else ""
+    if stage.group == "codes" and run.case.codes is None and verdict in RIGHT_VERDICTS:
         verdict, doubt = "suspicious", ASSUMPTION
         reason = "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
     return StageDiff(
         name,
-        ALGORITHMS[trace.algorithm][name].axes,
+        stage.axes,
         verdict,
         isolated=isolated,
         propagated=propagated,
-        judged_from=nearest_dumped(steps, name, dumped) if between else (),
+        judged_from=nearest_dumped(run.table, name, run.readable) if between else (),
         upstream=tuple(stage for stage in between if stage not in trace.sparse),
         doubt=doubt,
         reason=reason,
-        dumped=trace.stages[name],
-        first=first_of(trace, ALGORITHMS[trace.algorithm][name]),
+        dumped=run.dumped[name],
+        first=first_of(trace, stage),
         of_ranks=bool(trace.ranks),
         run=headline(trace),
     )

@@ -18,20 +18,19 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import RESULTS
 from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
-from workbench.expectation.judgeable import unjudgeable
-from workbench.expectation.units import SCORE_UNITS
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.evidence import DOUBTFUL, ROWS, excesses
 from workbench.judge.factor import Factor, factor
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace, check_stages
+from workbench.trace.trace import check_stages
 
-#: those of some stages of a trace that have elements outside their budgets -> the worst of these
-Failing = Callable[[Trace, Sequence[str]], Mapping[str, Element]]
+#: those of some stages of a run that have elements outside their budgets -> the worst of these
+Failing = Callable[[Observed, Sequence[str]], Mapping[str, Element]]
 
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
@@ -60,39 +59,39 @@ class Doubt(NamedTuple):
     worst: Element | None  #: that tells; None: the size of its errors together does
 
 
-def with_doubts(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
-    """The stages, with what the assumptions of the trace's contract decide of them."""
-    promise, base = trace.contract, usual(trace.contract)
+def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
+    """The stages, with what the assumptions of the run's contract decide of them."""
+    promise, base = run.contract, usual(run.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    doubts = _wrong_if_usual(trace, judged, failing)
+    doubts = _wrong_if_usual(run, judged, failing)
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not doubts and not wrong:
         return [*judged]
-    every = (_as_seen(trace, choice) for choice in alternatives(promise))
-    choices = [choice for choice in every if _fits(trace, names, choice.contract)]
+    every = (_as_seen(run, choice) for choice in alternatives(promise))
+    choices = [choice for choice in every if _fits(run, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if doubts[stage.name].worst is None else replace(stage, verdict="bug")
         for stage in judged
         if stage.name in doubts
     ]
-    explained = _explained(trace, doubtful, choices)
+    explained = _explained(run, doubtful, choices)
     # what is wrong by the size of its errors together is tried by that
     tried = [x if _fails(x.decisive.summary) else replace(x, verdict="rounding") for x in wrong if x.decisive]
     beside = [one._replace(contract=_with(promise, base, one.contract)) for one in choices]
-    forgiving = _explained(trace, tried, [one for one in beside if one.contract != promise])
-    unit = _unit(trace, judged, forgiving, failing)
+    forgiving = _explained(run, tried, [one for one in beside if one.contract != promise])
+    unit = _unit(run, judged, forgiving, failing)
 
     @cache
     def wrong_under(choice: Choice) -> set[str]:
-        return {*failing(replace(trace, contract=choice.contract), [stage.name for stage in wrong])}
+        return {*failing(run.under(choice.contract), [stage.name for stage in wrong])}
 
     @cache
     def beyond_casts() -> Factor | None:
-        return factor(trace)
+        return factor(run)
 
     by_budget = {name: doubt.worst for name, doubt in doubts.items() if doubt.worst is not None}
-    excused = not by_budget or _of_a_library(trace, names, by_budget, failing)
+    excused = not by_budget or _of_a_library(run, names, by_budget, failing)
 
     def with_doubt(stage: StageDiff) -> StageDiff:
         if stage.name in by_budget and not excused:
@@ -101,7 +100,7 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> 
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
             off = beyond_casts() if stage.name == "out" else None
-            known = bool(explained[stage.name]) or _of_a_preset(trace, stage)
+            known = bool(explained[stage.name]) or _of_a_preset(run, stage)
             doubt = EVIDENCE if off is not None or not known else ASSUMPTION
             reason = f"{off.words}; {reason}" if off is not None else reason
             return replace(stage, verdict="suspicious", doubt=doubt, reason=reason)
@@ -119,13 +118,13 @@ def with_doubts(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> 
     return [with_doubt(stage) for stage in judged]
 
 
-def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Mapping[str, Element], failing: Failing) -> bool:
+def _of_a_library(run: Observed, names: Sequence[str], doubtful: Mapping[str, Element], failing: Failing) -> bool:
     """Whether one of the known libraries does what makes all the doubtful stages right, of the judged ones `names`."""
-    rows = _queries(trace, doubtful)
-    for contract in of_libraries(trace.contract):
-        if not _fits(trace, names, contract):
+    rows = _queries(run, doubtful)
+    for contract in of_libraries(run.contract):
+        if not _fits(run, names, contract):
             continue
-        other = replace(trace, contract=contract)
+        other = run.under(contract)
         # cheap first: the rows of the elements that are worst for a usual kernel are wrong for most libraries, too
         if rows.size and any(np.isin(x.state, WRONG).any() for _, x in at_rows(other, [*doubtful], rows)):
             continue
@@ -135,17 +134,17 @@ def _of_a_library(trace: Trace, names: Sequence[str], doubtful: Mapping[str, Ele
     return False
 
 
-def _queries(trace: Trace, worst: Mapping[str, Element]) -> np.ndarray:
+def _queries(run: Observed, worst: Mapping[str, Element]) -> np.ndarray:
     """The queries of some elements of stages, as their arrays have them."""
-    axes = {name: ALGORITHMS[trace.algorithm][name].axes for name in worst}
+    axes = {name: run.axes(name) for name in worst}
     return np.unique([x.place[axes[name].index("q")] for name, x in worst.items() if "q" in axes[name]]).astype(int)
 
 
-def _as_seen(trace: Trace, choice: Choice) -> Choice:
+def _as_seen(run: Observed, choice: Choice) -> Choice:
     """The choice; of a mask_sentinel, the number that most of the run's scores hold of those that are as low."""
     if choice.field != "mask_sentinel":
         return choice
-    scores = [to_float64(trace.stages[name]).ravel() for name in SCORE_UNITS if name in trace.stages]
+    scores = [to_float64(stage).ravel() for name, stage in run.dumped.items() if run.known[name].unit]
     low = np.concatenate([x[np.isfinite(x) & (x <= choice.contract.mask_sentinel / 2)] for x in scores] or [[]])
     held, counts = np.unique(low, return_counts=True)
     if not held.size or 2 * counts.max() < low.size:  # a mask that is added leaves numbers of all kinds
@@ -155,7 +154,7 @@ def _as_seen(trace: Trace, choice: Choice) -> Choice:
 
 
 def _unit(
-    trace: Trace, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], failing: Failing
+    run: Observed, judged: Sequence[StageDiff], forgiving: Mapping[str, Explaining], failing: Failing
 ) -> Choice | None:
     """The one choice of what dumps mean that makes every wrong stage right, and leaves every other one so; None where
     out and lse alone, of which units do not matter, were not given or are wrong.
@@ -163,34 +162,34 @@ def _unit(
     first, *others = forgiving.values() or [{}]
     # the narrower of two is before the wider, as of row_max
     common = [one for one in first if one.field in UNITS and all(one in found for found in others)]
-    ends = {name: trace.stages[name] for name in ("out", "lse") if name in trace.stages}
-    if not common or not ends or trace.requested:
+    ends = [name for name in RESULTS if name in run.dumped]
+    if not common or not ends or run.trace.requested:
         return None
     names = [stage.name for stage in judged if stage.decisive is not None]
+    alone = run.only(ends)  # and codes, which may be all that is known of the inputs
 
     @cache
     def wrong_alone(contract: Contract) -> bool:
-        read = {name: trace.stages[name] for name in trace.put_in}  # codes may be all that is known of the inputs
-        return bool(failing(replace(trace, stages={**read, **ends}, contract=contract), list(ends)))
+        return bool(failing(alone.under(contract), ends))
 
     for choice in common:
-        if choice.field == "row_max" and not _of_a_known_maximum(trace, judged):
+        if choice.field == "row_max" and not _of_a_known_maximum(run, judged):
             continue
-        if wrong_alone(choice.contract if choice.field in OF_LSE else trace.contract):
+        if wrong_alone(choice.contract if choice.field in OF_LSE else run.contract):
             continue
-        if not failing(replace(trace, contract=choice.contract), names):
+        if not failing(run.under(choice.contract), names):
             return choice
     return None
 
 
-def _of_a_known_maximum(trace: Trace, judged: Sequence[StageDiff]) -> bool:
+def _of_a_known_maximum(run: Observed, judged: Sequence[StageDiff]) -> bool:
     """Whether row_max, where it is no running maximum, may be one of a known library: it never falls from tile to tile,
     and lags by LAG at most. Bounds of it from above are FlashDecoding++'s (arXiv 2311.01282).
     """
     found = next((stage.isolated for stage in judged if stage.name == "row_max"), None)
     if found is None:
         return True
-    x, contract, case = to_float64(found.actual), trace.contract, trace.case
+    x, contract, case = to_float64(found.actual), run.contract, run.case
     unit = 1 / float(np.log(2)) if contract.base2 else 1.0 if contract.scores_scaled else 1 / abs(case.scale)
     tiles = contract.tiling(case.seqlen_k).splits
     with np.errstate(invalid="ignore"):
@@ -199,22 +198,22 @@ def _of_a_known_maximum(trace: Trace, judged: Sequence[StageDiff]) -> bool:
     return not falls and not lags
 
 
-def _wrong_if_usual(trace: Trace, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Doubt]:
+def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Doubt]:
     """The right stages that are not those of a usual kernel -> in which way."""
     right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
-    strict = replace(trace, contract=usual(trace.contract))
-    if strict.contract == trace.contract or not right:
+    strict = run.under(usual(run.contract))
+    if strict is run or not right:
         return {}
     found = {name: Doubt(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
     rest = [name for name in right if name not in found]
     return found | {name: Doubt(excess.words, None) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
-def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
+def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:
     """Stage -> the choices that make it right, those first that make most stages right."""
     if not stages:
         return {}
-    right = {choice: _right_under(trace, stages, choice.contract) for choice in choices}
+    right = {choice: _right_under(run, stages, choice.contract) for choice in choices}
     order = sorted(choices, key=lambda choice: -len(right[choice]))
     return {
         stage.name: {choice: right[choice][stage.name] for choice in order if stage.name in right[choice]}
@@ -222,12 +221,12 @@ def _explained(trace: Trace, stages: Sequence[StageDiff], choices: Sequence[Choi
     }
 
 
-def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
+def _right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
     """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more ->
     whether its budget says anything there.
     """
-    other = replace(trace, contract=contract)
-    rows = {*sampled(trace.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
+    other = run.under(contract)
+    rows = {*sampled(run.case, ROWS), *(place for stage in stages if (place := _worst_query(stage)) is not None)}
     held = at_rows(other, [stage.name for stage in stages], np.array(sorted(rows)))
     right = {name: _says(found) for name, found in held if not np.isin(found.state, WRONG).any()}
     # of what is outside its budget under another contract, budgets decide
@@ -236,13 +235,13 @@ def _right_under(trace: Trace, stages: Sequence[StageDiff], contract: Contract) 
     return {name: says for name, says in right.items() if name not in wrong}
 
 
-def _of_a_preset(trace: Trace, stage: StageDiff) -> bool:
+def _of_a_preset(run: Observed, stage: StageDiff) -> bool:
     """Whether a stage is right of a kernel of one of PRESETS, as far as nobody declared anything else."""
-    base, assumed = usual(trace.contract), trace.contract.assumed
+    base, assumed = usual(run.contract), run.contract.assumed
     for preset in PRESETS.values():
-        fields = {name: x for name, x in fields_of(preset, trace.case).items() if name in assumed}
+        fields = {name: x for name, x in fields_of(preset, run.case).items() if name in assumed}
         contract = replace(base, **fields)
-        if _fits(trace, [stage.name], contract) and stage.name in _right_under(trace, [stage], contract):
+        if _fits(run, [stage.name], contract) and stage.name in _right_under(run, [stage], contract):
             return True
     return False
 
@@ -258,16 +257,16 @@ def _says(found: Compared) -> bool:
     return not np.isin(found.state, UNJUDGED).all()
 
 
-def _fits(trace: Trace, names: Sequence[str], contract: Contract) -> bool:
+def _fits(run: Observed, names: Sequence[str], contract: Contract) -> bool:
     """Whether the case may be of a kernel with that contract, and its stages `names` be judged by it: one that cannot
     is held against q, k and v alone, whose budget hides a wrong acc of 1%.
     """
-    other = replace(trace, contract=contract)
+    other = run.under(contract)
     try:
-        check_stages(other, trace.target)  # inputs fit the case, whatever the contract
+        check_stages(other.trace, run.trace.target)  # inputs fit the case, whatever the contract
     except Refusal:
         return False
-    return not any(unjudgeable(other, name) for name in names)
+    return not any(name in other.unjudgeable for name in names)
 
 
 def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:

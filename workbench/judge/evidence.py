@@ -17,18 +17,15 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.expectation.compare import compared
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
-from workbench.expectation.units import SCORE_UNITS, unit
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_seen
 from workbench.judge.control import control, has_control, sampled
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U
 from workbench.reference.manner import Manner
-from workbench.trace.trace import Trace
 
 #: rows that are looked at: a quarter of those of a test of bias, since several controls are computed
 ROWS = 64
@@ -70,27 +67,24 @@ class Excess:
 
 
 @np.errstate(all="ignore")
-def excesses(trace: Trace, names: Iterable[str], beyond: float = BEYOND) -> dict[str, Excess]:
-    """Those of the judged stages `names` of a trace whose errors are larger than roundings add up to, by a factor of
+def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dict[str, Excess]:
+    """Those of the judged stages `names` of a run whose errors are larger than roundings add up to, by a factor of
     `beyond`.
 
     Left out are stages of a kernel on codes before attention, and all of them where it may have decoded others
     than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
     scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
     """
-    trace = attention_of(trace)
-    whole = [name for name in names if name in trace.stages and name not in trace.sparse]
-    own_units = trace.contract.base2 or not trace.contract.scores_scaled
-    tested = [x for x in whole if not (own_units and x in SCORE_UNITS) and unit(trace, x) == 1]
-    if not tested or trace.input_errors or not has_control(trace.contract):
+    run = run.attention
+    own_units = run.contract.base2 or not run.contract.scores_scaled
+    whole = [name for name in names if name in run.whole]
+    tested = [name for name in whole if not (own_units and run.known[name].unit) and run.unit(name) == 1]
+    if not tested or run.trace.input_errors or not has_control(run.contract):
         return {}
-    rows = sampled(trace.case, ROWS)
-    e = Expectation(trace, readable(trace), Box(q=rows), typical=True)
-    controls = [
-        control(e, contract, manner) for contract in _contracts(trace.contract) for manner in _manners(contract)
-    ]
+    e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), typical=True)
+    controls = [control(e, contract, manner) for contract in _contracts(run.contract) for manner in _manners(contract)]
     found = {
-        name: _largest(one, [some[name] for some in controls], trace.stages[name].dtype, e.axes(name), beyond)
+        name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond)
         for name, one in compared(e, tested)
     }
     return {name: excess for name, excess in found.items() if excess is not None}

@@ -9,17 +9,14 @@ import numpy as np
 
 from workbench.case.distributions import EXACT
 from workbench.case.formats import FLOAT8
-from workbench.case.stages import INPUTS, before_attention
+from workbench.case.stages import INPUTS
 from workbench.expectation.elements import Elements, State
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to, to_float64
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
-from workbench.trace.trace import Trace
-
-#: stages that may be rounded in what exp makes 0, as where q was scaled before the product
-_BEFORE_EXP = ("qk", "capped", "scores")
 
 
-def is_exact(trace: Trace) -> bool:
+def is_exact(run: Observed) -> bool:
     """Whether out of a right kernel is exact: the inputs are of EXACT, and codes lose nothing of them.
 
     With one key in a row, of `exact`, out is p v / p, where v is a power of two: exact whatever p is, and so whatever
@@ -31,10 +28,10 @@ def is_exact(trace: Trace) -> bool:
     Powers of two are exact in float8: of max|x| each is 448 or 57344 over a power of two, of 3 bits. The scale is
     rounded, and 16-bit operands round that away.
     """
-    promise = trace.contract
+    promise, trace = run.contract, run.trace
     if trace.case.distribution not in EXACT or trace.inputs.keys() - {*INPUTS}:
         return False
-    if before_attention(trace.algorithm) and (trace.case.codes not in FLOAT8 or promise.operands_dtype == "float32"):
+    if run.before_attention and (trace.case.codes not in FLOAT8 or promise.operands_dtype == "float32"):
         return False
     if trace.case.distribution == "exact":
         return promise.row_max == "running" or "row_max" in promise.assumed
@@ -43,7 +40,7 @@ def is_exact(trace: Trace) -> bool:
     return told and known and promise.row_max == "running" and promise.normalisation == "division"
 
 
-def inexact(trace: Trace, found: Elements) -> np.ndarray:
+def inexact(run: Observed, found: Elements) -> np.ndarray:
     """Which elements of out are not the rounding of what they should be, by value; in rows with keys, where the
     contract does not say what others hold.
 
@@ -51,36 +48,37 @@ def inexact(trace: Trace, found: Elements) -> np.ndarray:
     those below 2^-20 of a kernel that may merge by lse, as rings do: out - weight * (out - block) rounds |v| <= 8 in
     float32 a few times, where a chunk without the row's key had a mean of its own.
     """
-    out = trace.stages["out"]
+    out = run.dumped["out"]
     actual, rounded = to_float64(out), round_to(found.expected, out.dtype)
-    leeway = 2.0**-60 if trace.contract.normalisation == "division" else 2.0**-20
+    leeway = 2.0**-60 if run.contract.normalisation == "division" else 2.0**-20
     with np.errstate(invalid="ignore"):
         same = (
             (actual == rounded) | (abs(actual - rounded) < leeway) | np.isin(found.state, (State.EXACT, State.ABSENT))
         )
     # what a row without keys holds is a matter of convention
-    known = "empty_out" not in trace.contract.assumed and trace.contract.empty_out != "any"
-    return ~same & (known | np.any(trace.case.mask(), axis=-1)[..., None])
+    known = "empty_out" not in run.contract.assumed and run.contract.empty_out != "any"
+    return ~same & (known | np.any(run.case.mask(), axis=-1)[..., None])
 
 
-def with_exactness(trace: Trace, judged: Sequence[StageDiff]) -> list[StageDiff]:
+def with_exactness(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff]:
     """The stages; where out is not exact, and nothing else is wrong, the first one that is to blame as a bug; an exact
     out that no budget says anything of is exact.
     """
     out = next((stage for stage in judged if stage.name == "out"), None)
     found = None if out is None else out.propagated or out.isolated
-    if found is None or not is_exact(trace) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
+    if out is None or found is None or not is_exact(run) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
         return list(judged)
-    off = inexact(trace, found.elements)
+    off = inexact(run, found.elements)
     if not off.any():
         return [replace(x, verdict="exact", reason="") if x is out and x.verdict == "untestable" else x for x in judged]
     own = [stage.name for stage in judged if stage.isolated is not None and not stage.isolated.exact]
-    later = [name for name in own if name not in _BEFORE_EXP]
-    blamed = next(iter((*later, *own[::-1], "out")))
+    # before exp stages may be rounded in what exp makes 0, as where q was scaled before the product
+    later = [name for name in own if run.known[name].group != "tiles" or run.known[name].by_tile]
+    blamed = next(iter((*later, *own[::-1], out.name)))
     unless = "; unless it subtracts more than the maximum: it says so then, row_max=upper_bound in the contract"
     why = (
         f"{np.count_nonzero(off)} of {off.size} elements of out are not exact, and inputs of distribution "
-        f"{trace.case.distribution} leave a right kernel nothing to round"
-        f"{unless if 'row_max' in trace.contract.assumed else ''}"
+        f"{run.case.distribution} leave a right kernel nothing to round"
+        f"{unless if 'row_max' in run.contract.assumed else ''}"
     )
     return [replace(stage, verdict="bug", reason=why) if stage.name == blamed else stage for stage in judged]

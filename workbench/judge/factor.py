@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.expectation.elements import UNJUDGED
+from workbench.expectation.observed import Observed
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row
 from workbench.judge.control import at_rows, sampled
-from workbench.trace.trace import Trace
 
 #: what a cast that cuts off takes from a number on the average, half an ulp: of bfloat16, and of float16 and TF32
 _CUT = {"bfloat16": 2.0**-8}
@@ -37,16 +37,14 @@ class Factor:
 
 
 @np.errstate(all="ignore")
-def factor(trace: Trace) -> Factor | None:
+def factor(run: Observed) -> Factor | None:
     """The factor of out, where it is beyond doubt that it is farther from 1 than casts move it; None elsewhere.
 
     Of rows that share their inputs each is one observation, as in `bias`.
     """
-    if "out" not in trace.stages or "out" in trace.sparse:
+    if "out" not in run.whole:
         return None
-    found = dict(at_rows(trace, ["out"], sampled(trace.case))).get("out")
-    if found is None:
-        return None
+    ((_, found),) = at_rows(run, ["out"], sampled(run.case))
     seen = ~np.isin(found.state, UNJUDGED) & np.isfinite(found.expected) & np.isfinite(found.actual)
     right, off = (by_row(np.where(seen, x, 0.0), "bhqd") for x in (found.expected, found.actual - found.expected))
     size, along = (right * right).sum(axis=1), (off * right).sum(axis=1)
@@ -55,7 +53,7 @@ def factor(trace: Trace) -> Factor | None:
         return None
     excess = along.sum() / size.sum()
     error = np.sqrt(rows / (rows - 1) * ((along - excess * size) ** 2).sum()) / size.sum()
-    most = _CASTS * _CUT.get(trace.case.dtype, _CUT_OF_OTHERS)
+    most = _CASTS * _CUT.get(run.case.dtype, _CUT_OF_OTHERS)
     beyond = abs(excess) - most
     if not beyond > Z * error:
         return None

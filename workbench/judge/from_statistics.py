@@ -9,16 +9,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from workbench.case.stages import before_attention
 from workbench.expectation.compare import as_stored
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, table
-from workbench.expectation.units import SCORE_UNITS
+from workbench.expectation.observed import Observed
 from workbench.floats import DTYPES, largest, ulp
 from workbench.judge.blocks import determined, parts_of
 from workbench.reference.graph import nearest_dumped
 from workbench.trace.statistics import Statistics
-from workbench.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -66,31 +63,30 @@ class _Sums:
         return _Sums(**{**added, "max": most, "min": least})
 
 
-def allowed(trace: Trace, name: str) -> Allowed | str:
+def allowed(run: Observed, name: str) -> Allowed | str:
     """What the statistics of a stage may be, given its nearest dumped ancestors, else q, k and v; or why that is not
     known.
     """
-    if before_attention(trace.algorithm):
+    if run.before_attention:
         return "statistics of a kernel on quantised codes are not judged"
-    dumped = readable(trace)
-    if not nearest_dumped(table(trace), name, dumped) and not determined(trace, name):
+    if not nearest_dumped(run.table, name, run.readable) and not determined(run, name):
         return "the contract does not tell splits"
     sums = _Sums()
-    for part in parts_of(trace, "cpu"):
-        sums += _sums(Expectation(trace, dumped, part, statistics=False), name)
-    return _range(sums, name in SCORE_UNITS and math.isfinite(trace.contract.mask_sentinel))
+    for part in parts_of(run.case, "cpu"):
+        sums += _sums(Expectation(run, run.readable, part, statistics=False), name)
+    return _range(sums, bool(run.known[name].unit) and math.isfinite(run.contract.mask_sentinel))
 
 
 @np.errstate(all="ignore")
 def _sums(e: Expectation, name: str) -> _Sums:
     """The sums of one part."""
-    contract, given = e.trace.contract, e.trace.statistics[name]
-    expected, budget = as_stored(e.trace, name, e.computed[name], e.budgets([name])[name])
+    stage, given = e.run.known[name], e.run.trace.statistics[name]
+    expected, budget = as_stored(e.run, name, e.computed[name], e.budgets([name])[name])
     bound = np.maximum(budget.bound, ulp(expected, DTYPES[given.dtype]) / 2)
     nan, free = np.zeros(expected.shape, bool), np.zeros(expected.shape, bool)
-    if name in ("out", "lse"):
-        empty, value = e.computed["lse"] == -np.inf, contract.empty_out if name == "out" else contract.empty_lse
-        empty = np.broadcast_to(empty[..., None] if name == "out" else empty, expected.shape)
+    if stage.empty:
+        empty, value = e.empty, getattr(e.run.contract, stage.empty)
+        empty = np.broadcast_to(empty[..., None] if "d" in stage.axes else empty, expected.shape)
         if value == "any":
             free = empty
         else:

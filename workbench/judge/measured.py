@@ -10,36 +10,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.case.stages import ALGORITHMS, MEASURED, OF_QUANTISER
-from workbench.expectation.judgeable import table, tiling_of
+from workbench.case.stages import MEASURED, OF_QUANTISER, RESULTS, Stage, merges
+from workbench.expectation.observed import Observed
 from workbench.judge.blame import with_blame
-from workbench.judge.headline import headline
 from workbench.judge.stage import ASSUMPTION, ORIGIN_VERDICTS, StageDiff, verdict_of
 from workbench.readings.reader import Measured
 from workbench.readings.reader import measured as read
 from workbench.readings.verdict import Blame
 from workbench.reference.graph import unseen_upstream
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace
-
-#: the stage of a finding -> where what it found may be made, in data-flow order; the last where all others are right
-_MADE_IN = {
-    "scores": ("scores", "probs", "acc"),
-    "probs": ("probs", "acc"),
-    "correction": ("correction", "acc", "partial_O", "merge_weight", "out"),
-    "acc": ("acc", "partial_O", "out"),
-    "row_sum": ("row_sum", "partial_sum", "merge_sum", "out"),
-}
-#: of these those that a later stage could hardly make: where they are right as dumped, a probe may be wrong. Of them
-#: lse tells nothing, which need not be made of the probs that V meets
-_OF_SCORES = ("scores", "probs")
-#: a wrong one of which makes these, and no correction or sum that is wrong by itself
-_BEFORE_SUMS = ("qk", "capped", "scores", "probs", "probs_cast")
-#: what weights are made of
-_OF_WEIGHTS = (
-    "qk", "capped", "scores", "row_max", "correction", "probs", "probs_cast", "row_sum", "partial_max", "partial_sum",
-    "merge_max", "merge_weight", "merge_sum",
-)  # fmt: skip
+from workbench.trace.headline import headline
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,11 +45,11 @@ class MeasuredStages:
         return bool(np.all(shown | ~some))
 
 
-def measurement(trace: Trace) -> Measured:
-    """What the function of a trace computes. Refusal for a part of a run, and where it cannot be called again as it
+def measurement(run: Observed) -> Measured:
+    """What the function of a run computes. Refusal for a part of a run, and where it cannot be called again as it
     was: a trace at rest, a merge of ranks, stages that were put in.
     """
-    why = ""
+    why, trace = "", run.trace
     if trace.box is not None:
         why = f"only {trace.box} of its run is judged, and a function is measured as a whole; leave out --where"
     elif trace.ranks:
@@ -84,7 +64,7 @@ def measurement(trace: Trace) -> Measured:
 
 
 def with_measured(
-    trace: Trace, found: Measured, judged: Sequence[StageDiff], others: Sequence[StageDiff]
+    run: Observed, found: Measured, judged: Sequence[StageDiff], others: Sequence[StageDiff]
 ) -> tuple[tuple[StageDiff, ...], tuple[StageDiff, ...], MeasuredStages]:
     """The stages that were judged and those that were not, after what was measured: a stage that it proves to be wrong
     and that nobody dumped is a `bug`, `measured`, and what follows it a victim.
@@ -94,19 +74,19 @@ def with_measured(
     accused: dict[str, list[Blame]] = {}
     said: list[str] = []
     for blame in found.verdict.blames:
-        name, as_dumped = _made_in(trace, blame, judged)
+        name, as_dumped = _made_in(run, blame, judged)
         if not as_dumped:
-            said.append(_not_as_dumped(trace, blame, judged, name))
-        if name not in told and _explained(trace, blame, name, judged):
+            said.append(_not_as_dumped(run, blame, judged, name))
+        if name not in told and _explained(run, blame, name, judged):
             continue
         accused.setdefault(name, []).append(blame)
-    weights = _weights(trace, found, [*accused] or [one.name for one in judged if one.role == "origin"])
-    said += _not_as_measured(found, weights, judged)
-    blamed = [_blamed(trace, stage, accused, weights) for stage in judged]
+    weights = _weights(run, found, [*accused] or [one.name for one in judged if one.role == "origin"])
+    said += _not_as_measured(run, found, weights, judged)
+    blamed = [_blamed(run, stage, accused, weights) for stage in judged]
     more = [stage for stage in others if stage.name in accused]
     blamed += [_accused(stage, accused[stage.name]) for stage in more]
     rest = [stage for stage in others if stage.name not in accused]
-    stages, left = with_blame(trace, blamed, rest)
+    stages, left = with_blame(run, blamed, rest)
     followed = tuple(_behind(stage, [*accused]) for stage in stages)
     return followed, left, MeasuredStages(found, weights, tuple(said), *before)
 
@@ -119,55 +99,66 @@ def _behind(stage: StageDiff, accused: Sequence[str]) -> StageDiff:
     return replace(stage, behind=(*stage.behind, *between))
 
 
-def _weights(trace: Trace, found: Measured, wrong: Sequence[str]) -> StageDiff:
+def _weights(run: Observed, found: Measured, wrong: Sequence[str]) -> StageDiff:
     comparison = found.verdict.weights
     verdict, reason = verdict_of(comparison.summary)
     return StageDiff(
         "weights", MEASURED["weights"].axes, verdict, isolated=None, propagated=comparison,
         behind=tuple(wrong) if verdict in ORIGIN_VERDICTS else (), doubt=ASSUMPTION if verdict == "suspicious" else "",
-        reason=reason, dumped=comparison.actual, run=headline(trace), measured=True,
+        reason=reason, dumped=comparison.actual, run=headline(run.trace), measured=True,
     )  # fmt: skip
 
 
-def _made_in(trace: Trace, blame: Blame, judged: Sequence[StageDiff]) -> tuple[str, bool]:
+def _made_in(run: Observed, blame: Blame, judged: Sequence[StageDiff]) -> tuple[str, bool]:
     """The stage in which what was measured is made: the first that may be it and is not right as it was dumped; and
     whether that agrees with what was dumped.
     """
-    known = ALGORITHMS[trace.algorithm]
-    may = [name for name in _MADE_IN.get(blame.stage, (blame.stage,)) if name in known]
-    if blame.stage == "correction" and "merge_weight" in known and {*blame.edges} <= _splits(trace):
-        may = [name for name in may if name in ("merge_weight", "out")]
-    cleared = {name for stage in _right(judged, blame) for name in _seen_by(trace, stage.name)}
+    known = run.known
+    may = [name for name in blame.made_in if name in known]
+    if blame.rescales and merges(run.trace.algorithm) and {*blame.edges} <= _splits(run):
+        may = [name for name in may if known[name].group in ("merge", "results")]
+    cleared = {name for stage in _right(judged, blame) for name in _seen_by(run, stage.name)}
     left = [name for name in may if name not in cleared]
-    hardly = blame.stage in cleared if blame.stage in _OF_SCORES else blame.stage == "correction" and left == ["out"]
+    late = bool(left) and all(known[name].result for name in left)
+    hardly = blame.stage in cleared if blame.of_scores else blame.rescales and late
     return (left or may[-1:])[0], not hardly
 
 
 def _right(judged: Sequence[StageDiff], blame: Blame) -> list[StageDiff]:
     """The stages that were dumped and are right from q, k and v, as far as they tell of what is to blame."""
-    but = ("out", "lse") if blame.stage in _OF_SCORES else ("out",)
+    but = RESULTS if blame.of_scores else ("out",)
     return [stage for stage in judged if stage.role == "clean" and stage.right_from_inputs and stage.name not in but]
 
 
-def _seen_by(trace: Trace, name: str) -> tuple[str, ...]:
+def _seen_by(run: Observed, name: str) -> tuple[str, ...]:
     """A stage and all before it."""
-    return (*unseen_upstream(table(trace), name, ()), name)
+    return (*unseen_upstream(run.table, name, ()), name)
 
 
-def _splits(trace: Trace) -> set[int]:
+def _of_weights(stage: Stage) -> bool:
+    """Whether weights are made of a stage."""
+    return stage.group in ("tiles", "splits", "merge") and "d" not in stage.axes
+
+
+def _before_sums(stage: Stage) -> bool:
+    """Whether a wrong one makes weights wrong, and no correction or sum that is wrong by itself."""
+    return stage.group == "tiles" and "k" in stage.axes
+
+
+def _splits(run: Observed) -> set[int]:
     """The first key of each split."""
-    tiles = tiling_of(trace)
+    tiles = run.tiling
     return {tiles.keys[own[0]].start for own in tiles.splits if own}
 
 
-def _not_as_measured(found: Measured, weights: StageDiff, judged: Sequence[StageDiff]) -> list[str]:
+def _not_as_measured(run: Observed, found: Measured, weights: StageDiff, judged: Sequence[StageDiff]) -> list[str]:
     """Where a stage is wrong as it was dumped, and nothing of it in the weights that were measured."""
-    wrong = [stage.name for stage in judged if stage.role == "origin" and stage.name in _OF_WEIGHTS]
+    wrong = [stage.name for stage in judged if stage.role == "origin" and _of_weights(run.known[stage.name])]
     blames = found.verdict.blames
     if weights.verdict not in ORIGIN_VERDICTS:
         how = "the measured weights are right"
-    elif all(one.proved and one.stage not in _OF_SCORES for one in blames):
-        wrong = [name for name in wrong if name in _BEFORE_SUMS]
+    elif all(one.proved and not one.of_scores for one in blames):
+        wrong = [name for name in wrong if _before_sums(run.known[name])]
         how = "the measured weights are wrong by something else"
     else:
         return []
@@ -178,20 +169,20 @@ def _not_as_measured(found: Measured, weights: StageDiff, judged: Sequence[Stage
     ]
 
 
-def _explained(trace: Trace, blame: Blame, name: str, judged: Sequence[StageDiff]) -> bool:
+def _explained(run: Observed, blame: Blame, name: str, judged: Sequence[StageDiff]) -> bool:
     """Whether a stage that nobody dumped has a wrong one before it that makes what was measured."""
     wrong = {stage.name for stage in judged if stage.role == "origin"}
-    if blame.stage not in _OF_SCORES and blame.proved:
-        wrong -= {*_BEFORE_SUMS}
-    return bool(wrong & {*unseen_upstream(table(trace), name, ())})
+    if not blame.of_scores and blame.proved:
+        wrong -= {name for name in wrong if _before_sums(run.known[name])}
+    return bool(wrong & {*unseen_upstream(run.table, name, ())})
 
 
-def _blamed(trace: Trace, stage: StageDiff, accused: dict[str, list[Blame]], weights: StageDiff) -> StageDiff:
+def _blamed(run: Observed, stage: StageDiff, accused: dict[str, list[Blame]], weights: StageDiff) -> StageDiff:
     """A judged stage with what was measured of it."""
     if stage.name not in accused:
         return stage
     if weights.verdict not in ORIGIN_VERDICTS:
-        stage = replace(stage, upstream=tuple(name for name in stage.upstream if name not in _OF_WEIGHTS))
+        stage = replace(stage, upstream=tuple(name for name in stage.upstream if not _of_weights(run.known[name])))
     return _accused(stage, accused[stage.name])
 
 
@@ -201,9 +192,9 @@ def _accused(stage: StageDiff, blames: Sequence[Blame]) -> StageDiff:
     return replace(stage, verdict="bug", reason=reason, measured=True, doubt="")
 
 
-def _not_as_dumped(trace: Trace, blame: Blame, judged: Sequence[StageDiff], name: str) -> str:
+def _not_as_dumped(run: Observed, blame: Blame, judged: Sequence[StageDiff], name: str) -> str:
     """That a stage is right as it was dumped and wrong as it was measured."""
-    right = [stage.name for stage in _right(judged, blame) if blame.stage in _seen_by(trace, stage.name)][-1]
+    right = [stage.name for stage in _right(judged, blame) if blame.stage in _seen_by(run, stage.name)][-1]
     return (
         f"{right} is right as it was dumped, and the measured weights are as if {blame.stage} were wrong: suspect the "
         f"probe of {right} first (another value than {name} reads), then {name}"

@@ -5,17 +5,14 @@ None of them knows what a correct kernel may lose, and none says which stage is 
 
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass
-from functools import reduce
-from operator import add
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from workbench.case.box import Box
 from workbench.case.stages import INPUTS
+from workbench.expectation.observed import Observed
 from workbench.floats import round_to, to_float64
-from workbench.judge.blocks import parts_of
-from workbench.trace.trace import Trace
 
 #: rtol and atol of torch.testing.assert_close, by the dtype of what it compares (PyTorch 2.13, torch/testing)
 ASSERT_CLOSE: Mapping[str, tuple[float, float]] = {
@@ -64,18 +61,12 @@ class Deviation:
         )
 
 
-def usual(trace: Trace, expected: np.ndarray) -> tuple[Rule, ...]:
-    """assert_close, atol 1e-2 and FlashAttention 2x on the `out` of `trace`; `expected` [b, h, q, d] in float64, before
-    any cast.
-
-    As in a test that uses them, the first and the last compare with `expected` rounded to the dtype of out.
+def deviation(run: Observed, part: Box, expected: np.ndarray) -> Deviation:
+    """That of a part of `out`, whose float64 is `expected` [b, h, q, d], before any cast. As in a test that uses these
+    rules, the first and the last compare with `expected` rounded to the dtype of out.
     """
-    return reduce(add, (deviation(trace, part, part.of(expected, "bhqd")) for part in parts_of(trace, "cpu"))).rules
-
-
-def deviation(trace: Trace, part: Box, expected: np.ndarray) -> Deviation:
-    """That of a part of `out`, whose float64 is `expected`."""
-    case, inputs, out = trace.case, trace.inputs, part.of(trace.stages["out"], "bhqd")
+    case, trace = run.case, run.trace
+    inputs, out = trace.inputs, part.of(run.dumped["out"], "bhqd")
     q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)
     added, sinks = trace.added(part), case.sink_logits
     plain = plain_attention(

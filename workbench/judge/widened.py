@@ -8,8 +8,8 @@ import numpy as np
 
 from workbench.case.assumptions import Choice, usual, weaker
 from workbench.case.contract import Contract
+from workbench.expectation.observed import Observed
 from workbench.judge.control import at_rows, sampled
-from workbench.trace.trace import Trace
 
 #: times a usual kernel's budget from which on the report says so
 FAR = 100.0
@@ -25,17 +25,17 @@ class Widened(NamedTuple):
     choice: Choice
 
 
-def widened(trace: Trace, names: Sequence[str]) -> list[Widened]:
+def widened(run: Observed, names: Sequence[str]) -> list[Widened]:
     """Those of the judged stages `names` whose budget one assumption makes FAR times wider or more, with the assumption
     that does most; nothing of a kernel that declares everything.
     """
-    promise, base = trace.contract, usual(trace.contract)
-    wide, narrow = (_budgets(trace, names, contract) for contract in (promise, base)) if promise != base else ({}, {})
+    promise, base = run.contract, usual(run.contract)
+    wide, narrow = (_budgets(run, names, contract) for contract in (promise, base)) if promise != base else ({}, {})
     far = [name for name in narrow if _times(wide[name], narrow[name]) >= FAR]
     found: dict[str, Widened] = {}
     for field in weaker(promise) if far else []:
         choice = Choice(field, replace(base, **{field: getattr(promise, field)}))
-        alone = _budgets(trace, far, choice.contract)
+        alone = _budgets(run, far, choice.contract)
         for name in far:
             times = _times(alone[name], narrow[name])
             if times >= FAR and (name not in found or times > found[name].times):
@@ -43,9 +43,9 @@ def widened(trace: Trace, names: Sequence[str]) -> list[Widened]:
     return list(found.values())
 
 
-def _budgets(trace: Trace, names: Sequence[str], contract: Contract) -> dict[str, np.ndarray]:
+def _budgets(run: Observed, names: Sequence[str], contract: Contract) -> dict[str, np.ndarray]:
     """The budgets of those stages at a few rows."""
-    compared = at_rows(replace(trace, contract=contract), names, sampled(trace.case, ROWS))
+    compared = at_rows(run.under(contract), names, sampled(run.case, ROWS))
     return {name: elements.budget for name, elements in compared}
 
 

@@ -149,8 +149,8 @@ class Reader(Believed):
                 return
 
     def rescaled(self, read: np.ndarray, allowed: np.ndarray) -> None:
-        """With whose scales blocks of K and V are multiplied, of which the function makes codes itself, in place of what
-        else was found; kept where that makes the natural run.
+        """With whose scales blocks of K and V are multiplied, of which the function makes codes itself, in place of
+        what else was found; kept where that makes the natural run.
         """
         if self.target.books or self.target.behind or self.target.some is not None:
             return

@@ -16,11 +16,11 @@ from workbench.case.assumptions import usual
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.memory import POISONS, padded, poison_of
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.expectation.compare import compared
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.floats import DTYPES, to_float64
 from workbench.readings.codebook import Codebook, codebooks
 from workbench.reference.problem import Problem
@@ -55,16 +55,16 @@ class Answer:
     @cached_property
     def trace(self) -> Trace:
         """The run of attention, of a run on codes that on what they stand for."""
-        plain = attention_of(self.run)
+        plain = Observed(self.run).attention.trace
         known = {name: x.astype(plain.inputs[name].dtype) for name, x in self.chosen.items()}
-        stages = {name: x for name, x in plain.stages.items() if name in ("out", "lse")}
+        stages = {name: x for name, x in plain.stages.items() if name in RESULTS}
         contract = usual(plain.contract) if self.usual else plain.contract
         inputs = {**plain.inputs, **known}
         return replace(plain, inputs=inputs, stages=stages, contract=contract, requested=(), rerun=None)
 
     @cached_property
     def _expectation(self) -> Expectation:
-        return Expectation(self.trace, {}, statistics=False)
+        return Expectation(Observed(self.trace), {}, statistics=False)
 
     @cached_property
     def compared(self) -> dict[str, Compared]:
@@ -160,7 +160,7 @@ class Target:
             raise Refusal(f"{trace.target} is measured as a whole, not in {trace.box}: leave out --where")
         self.books: dict[str, Codebook] = codebooks(trace)  #: of inputs that are taken as codes
         self.coded = trace  #: as it was run
-        self.trace = attention_of(trace)
+        self.trace = Observed(trace).attention.trace
         self.calls = 0
         self.whole: Target | None = None  #: of which this is a part: of a V that is a part of K the other dims
         # what stands behind the end of sequences is finite, so that it can be read

@@ -21,6 +21,14 @@ ELSEWHERE = (
     "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ",
     (),
 )
+#: the stage of a finding -> where what it found may be made, in data-flow order; the last where all others are right
+_MADE_IN = {
+    "scores": ("scores", "probs", "acc"),
+    "probs": ("probs", "acc"),
+    "correction": ("correction", "acc", "partial_O", "merge_weight", "out"),
+    "acc": ("acc", "partial_O", "out"),
+    "row_sum": ("row_sum", "partial_sum", "merge_sum", "out"),
+}
 #: what is no weight, of what a comparison has of each element
 _SHARES = ("statistical", "over_budget", "state")
 
@@ -33,6 +41,23 @@ class Blame:
     text: str  #: what is wrong there, in words
     edges: tuple[int, ...] = ()  #: where tiles of keys begin, of steps along these
     proved: bool = False  #: whether that predicts runs on unseen inputs
+
+    @property
+    def made_in(self) -> tuple[str, ...]:
+        """Where what was found may be made, in data-flow order; the last where all others are right."""
+        return _MADE_IN.get(self.stage, (self.stage,))
+
+    @property
+    def of_scores(self) -> bool:
+        """Whether a later stage could hardly make it: where scores and probs are right as dumped, a probe may be wrong.
+        Of them lse tells nothing, which need not be made of the probs that V meets.
+        """
+        return self.stage in ("scores", "probs")
+
+    @property
+    def rescales(self) -> bool:
+        """Whether it is of what is multiplied where tiles or splits meet."""
+        return self.stage == "correction"
 
 
 @dataclass(frozen=True, eq=False)

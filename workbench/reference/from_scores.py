@@ -67,7 +67,8 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     given = losses.fused * at.given(scores)
     of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach + losses.polynomial
     own = own + of_max
-    by_lse = normaliser(p, s, at.computed["lse"])
+    log = at.computed["lse"]
+    by_lse = normaliser(p, s, log)
     if by_lse is not None:
         own, of_max = (one + by_lse.weight[..., None] for one in (own, of_max))
     relative = xp.where(pi > 0, pi * xp.expm1(of_scores.worst + own), 0.0)
@@ -88,17 +89,15 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
 
     row_sum = xp.where(no_keys, 0.0, largest_total)
     lost_l = _cast_of_sum(p, pi, total)
-    own_lse = lse_own(p, at.computed["lse"], maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
+    own_lse = lse_own(p, log, maximum, row_sum) + added + (0.0 if by_lse is None else by_lse.lse)
     own_lse = own_lse + 4 * p.keys * losses.clamped / total
-    never = at.computed["lse"] == -np.inf
+    never = log == -np.inf
     worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
-    if not p.statistics:
-        bound = xp.where(never, 0.0, worst)
-        return {"out": out, "lse": (Bound(bound, 0.0, bound), np.inf)}
-    stat = deviations(p.elements_of("lse")) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
-    stat = xp.minimum(worst, stat + 1.05 * lost_l + own_lse)
-    lse = Bound(xp.where(never, 0.0, worst), 0.0, xp.where(never, 0.0, stat))
-    return {"out": out, "lse": (lse, np.inf)}
+    likely = worst = xp.where(never, 0.0, worst)
+    if p.statistics:
+        stat = deviations(p.elements_of("lse")) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
+        likely = xp.where(never, 0.0, xp.minimum(worst, stat + 1.05 * lost_l + own_lse))
+    return {"out": out, "lse": (Bound(worst, 0.0, likely), np.inf)}
 
 
 def _out(

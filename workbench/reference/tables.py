@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.formats import FORMATS
-from workbench.case.stages import ALGORITHMS, INPUT_AXES
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, RESULTS, merges
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table, named
@@ -63,12 +63,18 @@ _TILES: Table = {
     "acc": Stage("bhqtd", RunningSum("correction", "-acc", "probs_cast", "v_rows"), initial=0.0),
 }
 
-FLASH: Table = _TILES | {
-    "out": Stage("bhqd", Quotient("acc", "row_sum"), fused=Softmax("scores", "v_rows", "out")),
-    "lse": Stage("bhq", LogSum("row_max", "row_sum"), fused=Softmax("scores", "v_rows", "lse")),
-}
 
-SPLIT_K: Table = _TILES | {
+def _results(numerator: str, top: str, total: str) -> Table:
+    """What a kernel returns, of the last state of a row."""
+    steps: dict[str, Step] = {"out": Quotient(numerator, total), "lse": LogSum(top, total)}
+    fused = {name: Softmax("scores", "v_rows", name) for name in steps}
+    return {name: Stage(RESULTS[name].axes, step, fused=fused[name]) for name, step in steps.items()}
+
+
+FLASH: Table = _TILES | _results("acc", "row_max", "row_sum")
+
+SPLIT_K: Table = {
+    **_TILES,
     "partial_max": Stage("bhsq", Last("row_max", -np.inf)),
     "partial_sum": Stage("bhsq", Last("row_sum", 0.0)),
     "partial_O": Stage("bhsqd", Last("acc", 0.0, stored=True)),
@@ -77,28 +83,30 @@ SPLIT_K: Table = _TILES | {
     # it makes its own weights, as kernels that merge in one pass do
     "merge_sum": Stage("bhq", WeightedSum("partial_max", "partial_sum", top="merge_max")),
     "numerator": parameter("bhqd", WeightedSum("merge_weight", "partial_O")),
-    "out": Stage("bhqd", Quotient("numerator", "merge_sum"), fused=Softmax("scores", "v_rows", "out")),
-    "lse": Stage("bhq", LogSum("merge_max", "merge_sum"), fused=Softmax("scores", "v_rows", "lse")),
+    **_results("numerator", "merge_max", "merge_sum"),
 }
 
 
-def _of_split(of: str, initial: float) -> Stage:
+def _of_split(table: Table, of: str) -> Stage:
     """A state after the last tile of each split, which nobody stores."""
-    return parameter("bhsqd" if of == "acc" else "bhsq", OfSplit(of, initial))
+    state = table[of]
+    assert state.initial is not None
+    return parameter("bhsqd" if "d" in state.axes else "bhsq", OfSplit(of, state.initial))
 
 
 def _normalised(table: Table, lse: bool) -> Table:
     """With partial_O divided by the sum of its split; with its lse in the place of maximum and sum, or beside both."""
-    numerator = {"split_acc": _of_split("acc", 0.0)}
+    numerator = {"split_acc": _of_split(table, "acc")}
     if not lse:
         table = inserted(table, "partial_sum", numerator)
-        table["partial_O"] = replace(table["partial_O"], step=Normalised("split_acc", "partial_sum"))
+        table = made_by(table, partial_O=Normalised("split_acc", "partial_sum"))
         table = inserted(table, "merge_sum", {"unnormalised": parameter("bhsqd", Scaled("partial_O", "partial_sum"))})
         return edited(table, "numerator", of="unnormalised")
-    states = {"split_max": _of_split("row_max", -np.inf), "split_sum": _of_split("row_sum", 0.0)} | numerator
+    states = {"split_max": _of_split(table, "row_max"), "split_sum": _of_split(table, "row_sum")} | numerator
     table = inserted(table, "acc", states)
-    table["partial_max"] = replace(table["partial_max"], step=SplitLse("split_max", "split_sum"))
-    table["partial_O"] = replace(table["partial_O"], step=Normalised("split_acc", "split_sum"))
+    table = made_by(
+        table, partial_max=SplitLse("split_max", "split_sum"), partial_O=Normalised("split_acc", "split_sum")
+    )
     table = inserted(table, "partial_max", {"split_one": parameter("bhsq", OneWhereFinite("partial_max"))})
     return edited(table, "merge_sum", of="split_one")
 
@@ -118,17 +126,16 @@ def _with_sinks(table: Table, enter: str, of_lse: bool) -> Table:
         begins = {"row_max": "sinks", "row_sum": "sink_unit"}
         table = {key: replace(stage, begins=begins.get(key, "")) for key, stage in table.items()}
         return inserted(table, "visible", {"sink_unit": parameter("bhq", Unit("sinks"))})
-    top, total = ("merge_max", "merge_sum") if "merge_max" in table else ("row_max", "row_sum")
-    table = inserted(table, total, {"with_sink": parameter("bhq", WithSink(total, top, "sinks"))})
+    log: Any = table["lse"].step
+    table = inserted(table, log.total, {"with_sink": parameter("bhq", WithSink(log.total, log.top, "sinks"))})
     table = edited(table, "out", over="with_sink")
-    return {**table, "lse": replace(table["lse"], step=LogSumSink(top, total, "sinks"))} if of_lse else table
+    return made_by(table, lse=LogSumSink(log.top, log.total, "sinks")) if of_lse else table
 
 
 def _with_shares(table: Table) -> Table:
     """With weights of a merge that are normalised themselves, behind which nothing is divided."""
-    shares = replace(table["merge_weight"], step=Share("partial_max", "merge_max", "merge_sum"))
-    shared = {"shared": parameter("bhq", One("merge_sum"))}
-    return edited(inserted({**table, "merge_weight": shares}, "numerator", shared), "out", over="shared")
+    table = made_by(table, merge_weight=Share("partial_max", "merge_max", "merge_sum"))
+    return edited(inserted(table, "numerator", {"shared": parameter("bhq", One("merge_sum"))}), "out", over="shared")
 
 
 def _decoding(algorithm: str, table: bool, codes: str | None, scale_of: str | None, coded: str) -> Table:
@@ -152,7 +159,7 @@ def _decoding(algorithm: str, table: bool, codes: str | None, scale_of: str | No
 
 
 #: how the stages from qk on are made
-_ATTENTION: Mapping[str, Table] = {name: SPLIT_K if name.endswith("split_k") else FLASH for name in ALGORITHMS}
+_ATTENTION: Mapping[str, Table] = {name: SPLIT_K if merges(name) else FLASH for name in ALGORITHMS}
 
 
 @cache
@@ -179,15 +186,15 @@ def table_of(
     first or last, and a score_mod.
     """
     table = _ATTENTION[algorithm]
-    if partials == "normalised" and "partial_O" in table:
+    if partials == "normalised" and merges(algorithm):
         table = _normalised(table, stores_lse)
     if "softcap" in numbers:
         capped = {"cap": parameter("", Number("softcap")), "capped": Stage("bhqk", SoftCap("qk", "scale", "cap"))}
         table = inserted(edited(table, "scores", of="capped", scale=""), "qk", capped)
     if score_mod:
-        of, scale = ("capped", "") if "softcap" in numbers else ("qk", "scale")
-        modified = {"modified": parameter("bhqk", Modified(of, scale))}
-        table = inserted(edited(table, "scores", of="modified", scale=""), of, modified)
+        scores: Any = table["scores"].step
+        modified = {"modified": parameter("bhqk", Modified(scores.of, scores.scale))}
+        table = inserted(edited(table, "scores", of="modified", scale=""), scores.of, modified)
     if "dropout_p" in numbers:
         table = _with_dropout(table)
     if sinks:
@@ -197,7 +204,7 @@ def table_of(
         table = {**edited(table, "row_sum", cast=True), "summed": parameter("bhqk", summed)}
     if row_max != "running":
         table = edited(table, "row_max", chosen=True)
-    if shares and "merge_weight" in table and not sinks:
+    if shares and merges(algorithm) and not sinks:
         table = _with_shares(table)
     if attention_of(algorithm) == algorithm:
         return table
@@ -228,6 +235,11 @@ def edited(table: Table, name: str, **changes: Any) -> Table:
         key: replace(stage, step=replace(stage.step, **changes)) if key == name else stage  # type: ignore[type-var]
         for key, stage in table.items()
     }
+
+
+def made_by(table: Table, **steps: Step) -> Table:
+    """The table with other steps for some stages."""
+    return table | {name: replace(table[name], step=step) for name, step in steps.items()}
 
 
 def inserted(table: Table, after: str, stages: Table) -> Table:

@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from workbench.case.stages import ALGORITHMS
-from workbench.expectation.judgeable import definition
 from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
 from workbench.judge.against.stage import StageAgainst
@@ -207,8 +206,7 @@ def _judged(judged: Diff) -> str:
 
 def _parting(pair: Against, stage: StageAgainst) -> list[str]:
     """Where they part, and who is wrong there."""
-    traces = (pair.a.trace, pair.b.trace)
-    definitions = list(dict.fromkeys(definition(one, stage.name) for one in traces))
+    definitions = list(dict.fromkeys(one.run.definition(stage.name) for one in (pair.a, pair.b)))
     lines = [f"they part first at {stage.name} = {definitions[0]}"]
     lines += [f"  in B: {other}" for other in definitions[1:]]
     if stage.worst is not None:

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.diff import Diff
-from workbench.judge.headline import headline
 from workbench.readings.reader import Measured
 from workbench.report.numbers import ratio, value
+from workbench.trace.headline import headline
 
 SCHEMA = "workbench.measure/1"
 

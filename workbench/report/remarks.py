@@ -4,7 +4,7 @@ rules make of out, and which sums are ill-conditioned.
 
 import numpy as np
 
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.expectation.elements import State
 from workbench.judge.cancellation import GOOD_BITS, ill_conditioned
 from workbench.judge.diff import Diff
@@ -53,7 +53,7 @@ def bit_match(diff: Diff) -> str:
     shares = [
         f"{stage.name} {stage.reported.summary.count(State.EXACT) / stage.reported.summary.size:.1%}"
         for stage in diff.stages
-        if stage.name in ("out", "lse") and stage.reported is not None and stage.name not in diff.trace.sparse
+        if stage.name in RESULTS and stage.reported is not None and stage.name not in diff.trace.sparse
     ]
     return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.floats import DTYPES
 from workbench.judge.diff import Diff, diff
 from workbench.refusal import Refusal
@@ -43,7 +43,7 @@ def script(judged: Diff) -> str:
         raise Refusal(f"the script has no formula for {', '.join(beyond) or 'shared_kv'}")
     given = of_codes(trace, _shapes(case)) if coded else _drawn(case)
     again = diff(trace.rerun(case.but(distribution=GIVEN), given))
-    name = next((x for x in ("out", "lse") if x in again.trace.stages and _wrong(again, x)), None)
+    name = next((x for x in RESULTS if x in again.trace.stages and _wrong(again, x)), None)
     if name is None:
         raise Refusal(f"{trace.target} gives right out and lse on normal inputs of this shape; a script shows nothing")
     comparison = again[name].propagated or again[name].isolated

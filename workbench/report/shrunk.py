@@ -7,14 +7,15 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.fields import name_of
 from workbench.cuda.faults.catalogue import CATALOGUE
+from workbench.expectation.observed import Observed
 from workbench.explore.shrink.attempts import MAJORITY_OF, Outcome
 from workbench.explore.shrink.boundary import Boundary
 from workbench.explore.shrink.shrink import Shrunk
 from workbench.explore.shrink.space import FEATURES, elements
-from workbench.judge.headline import headline
 from workbench.records import number
 from workbench.refusal import Refusal
 from workbench.report.command import diff_command
+from workbench.trace.headline import headline
 
 #: coordinates whose name is not that of a field of a case
 _NAMES = {"group": "query heads a kv head", "window_left": "window to the left", "window_right": "window to the right"}
@@ -104,8 +105,8 @@ def _command(found: Shrunk) -> str:
     faults = [CATALOGUE[name] for name in found.start.trace.faults if name in CATALOGUE]
     needs = {name: value for fault in faults for name, value in fault.needs.items()}
     kept = all(getattr(found.smallest, name) == value for name, value in needs.items())
-    drawn = replace(found.judged.trace, case=found.smallest)  # which fails on its own inputs, too
-    return diff_command(replace(found.judged, trace=drawn)) if kept else ""
+    drawn = Observed(replace(found.judged.trace, case=found.smallest))  # which fails on its own inputs, too
+    return diff_command(replace(found.judged, run=drawn)) if kept else ""
 
 
 def _boundary_document(one: Boundary) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from rich.text import Text
 from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
-from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
 from workbench.report import tables
@@ -26,6 +25,7 @@ from workbench.report.numbers import number, ratio, value
 from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
+from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from rich.text import Text
 from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, MEASURED, OF_QUANTISER
 from workbench.expectation.elements import State
-from workbench.expectation.judgeable import definition as meaning
-from workbench.expectation.judgeable import table
+from workbench.expectation.observed import Observed
 from workbench.judge.diff import Diff
 from workbench.judge.selection import Selection
 from workbench.judge.stage import Profile, StageDiff
@@ -56,28 +55,28 @@ def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None
     verdict = verdict_of(stage) if stage.role == "victim" else stage.verdict
     reason = f" ({stage.reason})" if stage.reason else ""
     source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.reported is not None else ""
-    lines = [headline(diff.trace), definition(diff.trace, stage.name), f"{verdict}{reason}{source}"]
+    lines = [headline(diff.trace), definition(diff.run, stage.name), f"{verdict}{reason}{source}"]
     return Group(*map(Text, lines), *_elements(selection, rows, screen))
 
 
-def reference_report(trace: Trace, selection: Selection, screen: Console) -> RenderableType:
+def reference_report(run: Observed, selection: Selection, screen: Console) -> RenderableType:
     """What chosen elements should be, without what the kernel made of them."""
-    source = "q, k and v" if selection.stage in OF_QUANTISER else beginning(trace)
-    lines = [headline(trace), definition(trace, selection.stage), f"expected: float64 from {source}"]
+    source = "q, k and v" if selection.stage in OF_QUANTISER else beginning(run.trace)
+    lines = [headline(run.trace), definition(run, selection.stage), f"expected: float64 from {source}"]
     return Group(*map(Text, lines), *_elements(selection, None, screen))
 
 
-def definition(trace: Trace, name: str) -> str:
+def definition(run: Observed, name: str) -> str:
     """A stage, its axes and what it is, in a line."""
-    axes = MEASURED[name].axes if name in MEASURED else table(trace)[name].axes
-    return f"{name} [{' '.join(axes)}] = {meaning(trace, name)}"
+    axes = MEASURED[name].axes if name in MEASURED else run.table[name].axes
+    return f"{name} [{' '.join(axes)}] = {run.definition(name)}"
 
 
 def expected_from(diff: Diff, stage: StageDiff) -> str:
     """What the expectations of a judged stage were computed from."""
     if stage.reported is not stage.isolated:
         return beginning(diff.trace)
-    read = stage.judged_from or direct(table(diff.trace), stage.name)
+    read = stage.judged_from or direct(diff.run.table, stage.name)
     inputs, own = [name for name in read if name in INPUTS], [name for name in read if name not in INPUTS]
     return " and ".join([*inputs, *([f"the kernel's own {', '.join(own)}"] if own else [])])
 

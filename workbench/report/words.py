@@ -3,7 +3,7 @@
 import math
 from dataclasses import fields
 
-from workbench.case.stages import before_attention, quantised_inputs
+from workbench.case.stages import RESULTS, STAGES, before_attention, quantised_inputs
 from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -260,7 +260,7 @@ def _effects(diff: Diff) -> list[str]:
     """
     lines = []
     for stage in diff.stages:
-        if stage.name not in ("out", "lse") or stage.propagated is None:
+        if stage.name not in RESULTS or stage.propagated is None:
             continue
         if stage.role == "origin" and stage.isolated is None:
             continue
@@ -279,7 +279,7 @@ def _vacuous(diff: Diff) -> list[str]:
             continue
         if vacuous := stage.decisive.summary.count(State.VACUOUS):
             size, empty = stage.decisive.summary.size, diff.explanation(stage.name).open_without_keys
-            rescales = stage.name == "correction"  # its only elements that may be anything
+            rescales = STAGES[stage.name].rescales  # its only elements that may be anything
             kinds = {
                 "are in rows without keys (empty_out=any)": empty,
                 "multiply nothing, since row_sum and acc are 0 before them": vacuous * rescales,

@@ -11,10 +11,10 @@ from workbench.case.options import ANY, FOREIGN, NAMELESS, OURS
 from workbench.explore.shrink.shrink import Shrunk
 from workbench.explore.shrink.space import elements
 from workbench.foreign.target import known
-from workbench.judge.headline import headline
 from workbench.refusal import Refusal
 from workbench.report.command import case_fields, takes_tiles
 from workbench.report.shrunk import boundary_lines
+from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
 
 #: characters of a line

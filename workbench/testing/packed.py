@@ -7,12 +7,12 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.memory import unpacked
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUT_AXES, RESULTS
 from workbench.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
-#: whose lengths an array has
-_LENGTHS = {"q": "q", "k": "k", "v": "k", "out": "q", "lse": "q"}
+#: axes of arrays in boxes; the third one has the lengths of sequences
+_AXES = {**INPUT_AXES, **{name: stage.axes for name, stage in RESULTS.items()}}
 
 
 def unpacked_all(
@@ -31,9 +31,9 @@ def unpacked_all(
             f"{len(lengths['k'])}"
         )
     boxes = {**inputs, **stages}
-    for name in (*INPUTS, "out", "lse"):
+    for name, axes in _AXES.items():
         if name in boxes:
-            boxes[name] = _boxed(name, as_numpy(boxes[name], f"{where}: {name}"), lengths[_LENGTHS[name]], where)
+            boxes[name] = _boxed(name, as_numpy(boxes[name], f"{where}: {name}"), lengths[axes[2]], where)
     told = {f"seqlens_{of}": tuple(x.tolist()) for of, x in lengths.items()}
     return {name: boxes[name] for name in inputs}, {name: boxes[name] for name in stages}, told
 
@@ -47,13 +47,13 @@ def _lengths(ends: Any, what: str) -> np.ndarray:
 
 
 def _boxed(name: str, x: np.ndarray, lengths: np.ndarray, where: str) -> np.ndarray:
-    total, rows = int(lengths.sum()), max(1, int(lengths.max()))
-    if name == "lse" and x.ndim == 3 and x.shape[0] == len(lengths) and x.shape[2] == rows:
+    total, rows, flat = int(lengths.sum()), max(1, int(lengths.max())), "d" not in _AXES[name]
+    if flat and x.ndim == 3 and x.shape[0] == len(lengths) and x.shape[2] == rows:
         return x
-    axes = "[heads, total]" if name == "lse" else "[total, heads, dim]"
-    if x.ndim != (2 if name == "lse" else 3) or x.shape[name == "lse"] != total:
+    axes = "[heads, total]" if flat else "[total, heads, dim]"
+    if x.ndim != (2 if flat else 3) or x.shape[flat] != total:
         raise Refusal(
-            f"{where}: {name} of packed sequences is {axes}, with a total of {total} by cu_seqlens_{_LENGTHS[name]}; "
+            f"{where}: {name} of packed sequences is {axes}, with a total of {total} by cu_seqlens_{_AXES[name][2]}; "
             f"got shape {list(x.shape)}"
         )
-    return unpacked(x.T if name == "lse" else x, lengths, rows)
+    return unpacked(x.T if flat else x, lengths, rows)

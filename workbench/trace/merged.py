@@ -14,10 +14,11 @@ import numpy as np
 
 from workbench.case.contract import Contract
 from workbench.case.ranks import Rank, bounds_of
+from workbench.case.stages import MERGED, RESULTS
 from workbench.refusal import Refusal
 
 #: what a merge may give of its own
-RESULTS = ("merge_max", "merge_weight", "merge_sum", "out", "lse")
+OF_MERGE = (*MERGED, *RESULTS)
 #: how far from 1 weights add up that were divided by their sum and rounded, in bfloat16 at worst
 _OFF = 2.0**-7
 
@@ -48,8 +49,8 @@ class Partials:
         in the `order` of ranks in which the merge was given them. Refusal for what is no result of a merge.
         """
         stages = dict(found)
-        if unknown := [stage for stage in stages if stage not in RESULTS]:
-            raise Refusal(f"{name}: a merge gives {', '.join(RESULTS)}; got {', '.join(unknown)}")
+        if unknown := [stage for stage in stages if stage not in OF_MERGE]:
+            raise Refusal(f"{name}: a merge gives {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
         if (weight := stages.get("merge_weight")) is not None:
             if weight.shape != self.lses.shape:
                 wanted = f"[{', '.join(map(str, self.lses.shape))}]"

@@ -164,7 +164,8 @@ def load_log(
     stages, sparse = {}, {}
     for name in (name for name in known if name in by_stage):
         last = {index: lines[-1] for index, lines in by_stage[name].items()}
-        values, errors = _stored([*last.values()], DTYPES[case.dtype] if name == "out" else np.dtype(np.float32))
+        of_case = known[name].result and known[name].dtype
+        values, errors = _stored([*last.values()], DTYPES[case.dtype] if of_case else np.dtype(np.float32))
         dims = dims_of(known[name], case, str(path))
         stages[name], sparse[name] = laid_out(dims, np.array([*last]), values, errors)
     return check(

@@ -20,12 +20,12 @@ from workbench.case.fields import GIVEN
 from workbench.case.presets import fields_of
 from workbench.case.promises import COUNT, INDEX
 from workbench.case.ranks import ORDERS, Rank, dealt, indices
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, STAGES
 from workbench.files import write_atomically
 from workbench.records import number, one_of
 from workbench.refusal import Refusal
 from workbench.trace.manifest import KEY, Fields, checked, fields_of_case, list_of, of_type, schema_of, text_of
-from workbench.trace.merged import RESULTS, Partials, told
+from workbench.trace.merged import OF_MERGE, Partials, told
 from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
 
@@ -38,7 +38,7 @@ _FIELDS: Fields = {
     "contract": (..., of_type(dict, "an object of fields of a contract")),
     "ranks": (..., COUNT),
     "order": (..., one_of(ORDERS)),
-    "results": (..., list_of(f"a list of some of {', '.join(RESULTS)}", RESULTS)),
+    "results": (..., list_of(f"a list of some of {', '.join(OF_MERGE)}", OF_MERGE)),
     "rank": (..., INDEX),
 }
 _LSE = (
@@ -46,7 +46,7 @@ _LSE = (
 )
 _BY_RANK = "keys lie rank by rank: what the case hides of them is put in as a mask"
 #: results -> the axis of queries
-_QUERIES = {"q": 2, "outs": 3, "lses": 3, "merge_max": 2, "merge_weight": 3, "merge_sum": 2, "out": 2, "lse": 2}
+_QUERIES = {"q": 2, "outs": 3, "lses": 3} | {name: 2 + ("s" in STAGES[name].axes) for name in OF_MERGE}
 #: fields of a case of which a mask tells nothing where keys are not in their order, or of which ranks know nothing
 _WHOLE = ("alibi_slopes", "sinks", "dropout_p", "score_mod", "mask_mod", "codes", "seqlens_q", "seqlens_k")
 
@@ -93,8 +93,8 @@ def save_rank(
     where = f"rank {rank}"
     if not 0 <= rank < ranks:
         raise Refusal(f"rank is 0 to {ranks - 1} of {ranks} ranks; got {rank}")
-    if unknown := [name for name in results if name not in RESULTS]:
-        raise Refusal(f"{where}: results are {', '.join(RESULTS)}; got {', '.join(unknown)}")
+    if unknown := [name for name in results if name not in OF_MERGE]:
+        raise Refusal(f"{where}: results are {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
     said = {} if contract is None else fields_of(contract, case)
     shapes = _shapes(case, rank, ranks, order)
     arrays = {name: as_numpy(x, f"{where}: {name}") for name, x in {**inputs, **results}.items()}
@@ -107,7 +107,7 @@ def save_rank(
             raise Refusal(f"{where}: {name} must have shape {[*shapes[name]]} for this case; got {got}")
     manifest = {
         "schema": SCHEMA, "target": target, "case": case.as_dict(), "contract": number(said), "ranks": ranks,
-        "order": order, "results": [name for name in RESULTS if name in results], "rank": rank,
+        "order": order, "results": [name for name in OF_MERGE if name in results], "rank": rank,
     }  # fmt: skip
     whole = {name: np.ascontiguousarray(arrays[name]) for name in (*INPUTS, *_PARTIALS, *results)}
     write_atomically(Path(folder) / f"rank{rank}.safetensors", serialised(whole, {KEY: json.dumps(manifest)}))
@@ -120,7 +120,7 @@ def _shapes(case: Case, rank: int, ranks: int, order: str) -> dict[str, tuple[in
     out = (*rows, case.head_dim_v)
     own = {"q": (*rows, case.head_dim), "k": (*of_keys, case.head_dim), "v": (*of_keys, case.head_dim_v), "out": out}
     of_ranks = {"outs": (ranks, *out), "lses": (ranks, *rows), "merge_weight": (ranks, *rows)}
-    return dict.fromkeys(RESULTS, rows) | own | of_ranks
+    return dict.fromkeys(OF_MERGE, rows) | own | of_ranks
 
 
 def _stacked(what: str, given: Sequence[Any], shape: tuple[int, ...], nothing: float) -> np.ndarray:
@@ -189,7 +189,7 @@ def joined(files: Sequence[Path]) -> Trace:
         case=case,
         contract=promise_of(declared, stages, inputs, case),
         inputs=inputs,
-        stages={x: stages[x] for x in (*partials.stages, *RESULTS) if x in stages},
+        stages={x: stages[x] for x in (*partials.stages, *OF_MERGE) if x in stages},
         requested=(),
         notes=(_LSE, *([_BY_RANK] if "mask" in inputs else [])),
         ranks=tuple(held),

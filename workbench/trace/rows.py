@@ -9,11 +9,9 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.masks import spread
-from workbench.case.stages import INPUTS, MASKS
+from workbench.case.stages import INPUTS, MASKS, RESULTS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Part, Trace
-
-RESULTS = {"out": "bhqd", "lse": "bhq"}
 
 
 def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Trace:
@@ -46,7 +44,7 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     if not seen.all():
         masks["mask"] = seen
     at = {"q": part, "k": of_kv._replace(q=slice(None)), "v": of_kv._replace(q=slice(None))}
-    stages = {name: part.of(trace.stages[name], axes) for name, axes in RESULTS.items() if name in trace.stages}
+    stages = {name: part.of(trace.stages[name], stage.axes) for name, stage in RESULTS.items() if name in trace.stages}
     inputs = {name: trace.inputs[name][at[name]] for name in INPUTS} | masks
 
     def whole(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -66,7 +64,7 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
             found = trace.resident(changed, part)
         else:
             made = trace.rerun(case.but(distribution=GIVEN), whole(given)).stages
-            found = {name: part.of(made[name], RESULTS[name]) for name in stages}
+            found = {name: part.of(made[name], RESULTS[name].axes) for name in stages}
         ran = some.but(distribution=sub.distribution, seed=sub.seed)
         return replace(cut, case=ran, inputs=dict(given), stages=found)
 

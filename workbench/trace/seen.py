@@ -8,15 +8,11 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.masks import visible
-from workbench.case.stages import ALGORITHMS, STAGES
+from workbench.case.stages import MERGED, PARTIALS, RESULTS, STAGES
 from workbench.floats import DTYPES, round_to
 
 Stages = Mapping[str, np.ndarray]
 
-#: stages that hold unnormalised probs, or what is made of them
-_UNNORMALISED = ("probs_cast", "acc", "partial_O")
-#: stages of kernels that merge
-_OF_SPLITS = frozenset(ALGORITHMS["split_k"]) - frozenset(ALGORITHMS["flash"])
 _NARROW = ("float16", "bfloat16")
 #: relative error of a product and its factor in float32, both rounded
 _PRODUCT = 2.0**-22
@@ -32,49 +28,49 @@ def promise_of(
     operands_dtype = decoded.pop() if len(decoded) == 1 else None
     proven = proven_by(stages, inputs, case) | dict(declared)
     # among maxima that a kernel chooses as it likes an lse is one more
-    merges = not _OF_SPLITS.isdisjoint(stages) and proven.get("row_max", "running") == "running"
+    merges = not {*PARTIALS, *MERGED}.isdisjoint(stages) and proven.get("row_max", "running") == "running"
     return of_foreign(proven, case, operands_dtype, gpu, merges)
 
 
 def notes(stages: Stages, case: Case) -> tuple[str, ...]:
-    """What a reader should know of the dtypes of `stages`: an out of another one than the case's."""
-    if "out" not in stages or case.codes is not None or stages["out"].dtype == DTYPES[case.dtype]:
-        return ()
-    own, held = stages["out"].dtype, _dtype_of(stages["out"])
-    return (f"out is {own} in a case of {case.dtype}: it is judged as what {held} can hold",)
+    """What a reader should know of the dtypes of `stages`: a result of another one than the case's."""
+    stored = [name for name, stage in RESULTS.items() if stage.dtype and name in stages and case.codes is None]
+    return tuple(
+        f"{name} is {x.dtype} in a case of {case.dtype}: it is judged as what {_dtype_of(x)} can hold"
+        for name in stored
+        if (x := stages[name]).dtype != DTYPES[case.dtype]
+    )
 
 
 def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:
-    """Contract fields that the dumped `stages` prove: out has its dtype; a stage in float32 whose values no 16-bit
+    """Contract fields that the dumped `stages` prove: a result has its dtype; a stage in float32 whose values no 16-bit
     dtype has was not rounded to one; and acc and its like are made of probs that were cast before they were normalised.
     """
     found: dict[str, Any] = {}
-    if "out" in stages:
-        found["out_dtype"] = _dtype_of(stages["out"])
-    if set(_UNNORMALISED) & set(stages):
+    found |= {stage.dtype: _dtype_of(stages[name]) for name, stage in RESULTS.items() if stage.dtype and name in stages}
+    if any(STAGES[name].of_cast for name in stages if name in STAGES):
         found["probs_normalised"] = False
     if case.dtype == "float32" or case.codes is not None:
         return found
-    for name, field in (("probs_cast", "probs_dtype"), ("partial_O", "partials_dtype")):
-        if _is_float32(stages, name) and not any(_rounded(stages[name], dtype) for dtype in _NARROW):
-            found[field] = "float32"
-    shape = tuple(case.sizes[axis] for axis in STAGES["scores"].axes)
-    if "bias" not in inputs and _is_float32(stages, "scores") and stages["scores"].shape == shape:
-        scores = stages["scores"][np.broadcast_to(visible(case, inputs), shape)]
-        # scores may be the float32 product of the scale and of sums that were rounded
-        products = scores / np.float64(case.scale or 1)
-        if not any(_rounded(scores, dtype) or _rounded(products, dtype, _PRODUCT) for dtype in _NARROW):
-            found["scores_dtype"] = "float32"
+    for name, stage in STAGES.items():
+        if not stage.dtype or stage.result or name not in stages or stages[name].dtype != np.float32:
+            continue
+        values, off = [stages[name]], [0.0]
+        if stage.unit:
+            shape = tuple(case.sizes[axis] for axis in stage.axes)
+            if "bias" in inputs or values[0].shape != shape:
+                continue
+            seen = values[0][np.broadcast_to(visible(case, inputs), shape)]
+            # scores may be the float32 product of the scale and of sums that were rounded
+            values, off = [seen, seen / np.float64(case.scale or 1)], [0.0, _PRODUCT]
+        if not any(_rounded(x, dtype, e) for x, e in zip(values, off, strict=True) for dtype in _NARROW):
+            found[stage.dtype] = "float32"
     return found
 
 
 def _dtype_of(out: np.ndarray) -> str:
     """In which a kernel stores an out; none stores it in float64."""
     return next((key for key, dtype in DTYPES.items() if dtype == out.dtype), "float32")
-
-
-def _is_float32(stages: Stages, name: str) -> bool:
-    return name in stages and stages[name].dtype == np.float32
 
 
 @np.errstate(all="ignore")

@@ -16,7 +16,7 @@ from workbench.case.distributions import shapes
 from workbench.case.formats import kinds_of
 from workbench.case.options import Options
 from workbench.case.ranks import Rank
-from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, shape, stages_of
+from workbench.case.stages import ALGORITHMS, INPUT_AXES, INPUTS, MASKS, merges, shape, stages_of
 from workbench.floats import DTYPES, to_float64
 from workbench.line import Line
 from workbench.refusal import Refusal
@@ -205,8 +205,8 @@ def check(trace: Trace, where: str) -> Trace:
 def check_stages(trace: Trace, where: str) -> Trace:
     """The part of `check` that is about stages and the contract."""
     known = stages_of(trace.algorithm, trace.case.numbers, trace.case.coded, kinds_of(trace.case.codes))
-    if "merge_weight" not in known and trace.contract.splits not in (None, 1):
-        splitting = next(name for name, stages in ALGORITHMS.items() if {*known, "merge_weight"} <= {*stages})
+    if not merges(trace.algorithm) and trace.contract.splits not in (None, 1):
+        splitting = next(name for name, stages in ALGORITHMS.items() if merges(name) and {*known} <= {*stages})
         raise Refusal(
             f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
             f"that split them are of the algorithm {splitting}"

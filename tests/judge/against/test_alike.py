@@ -10,6 +10,7 @@ from tests.stored import stored
 from workbench import Case, Refusal, Trace, run
 from workbench.case.contract import of_foreign
 from workbench.case.stages import ALGORITHMS, stages_of
+from workbench.expectation.observed import Observed
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
 
 SMALL = Case(seqlen=100, head_dim=8, block_q=16, block_k=16)
@@ -29,14 +30,14 @@ def test_every_stage_has_its_place_in_the_order() -> None:
 
 
 def test_two_runs_of_one_kernel_share_everything() -> None:
-    found = shared(trace("split_k", splits=2), trace("split_k", splits=2))
+    found = shared(Observed(trace("split_k", splits=2)), Observed(trace("split_k", splits=2)))
     assert list(found.tiles) == list(stages_of("split_k")) and not found.apart
     assert all(tiles is None for tiles in found.tiles.values())
 
 
 def test_a_state_is_shared_in_the_tiles_where_it_starts_at_the_same_key() -> None:
     """7 tiles of 16 keys; 3 splits hold tiles 0-2, 3-5 and 6."""
-    found = shared(trace("split_k", splits=3), trace("flash"))
+    found = shared(Observed(trace("split_k", splits=3)), Observed(trace("flash")))
     assert list(found.tiles) == ["qk", "scores", *BY_TILE, "out", "lse"]
     for name in BY_TILE:
         assert found.tiles[name] is not None and list(np.flatnonzero(found.tiles[name])) == [0, 1, 2]
@@ -45,7 +46,7 @@ def test_a_state_is_shared_in_the_tiles_where_it_starts_at_the_same_key() -> Non
 
 def test_splits_of_other_keys_are_not_comparable() -> None:
     """2 splits start at tiles 0 and 4, 4 splits at 0, 2, 4 and 6."""
-    found = shared(trace("split_k", splits=2), trace("split_k", splits=4))
+    found = shared(Observed(trace("split_k", splits=2)), Observed(trace("split_k", splits=4)))
     assert found.tiles["acc"] is not None and list(np.flatnonzero(found.tiles["acc"])) == [0, 1, 4, 5]
     reason = "2 splits in A, 4 in B, of other keys"
     assert found.apart == dict.fromkeys([*PARTIALS, "merge_weight"], reason)
@@ -56,27 +57,27 @@ def test_splits_of_other_keys_are_not_comparable() -> None:
 def test_tiles_of_another_size_are_not_comparable_but_splits_of_the_same_keys_are() -> None:
     """64 keys in 2 splits: tiles of 16 and of 32 both break at key 32."""
     a, b = (trace("split_k", seqlen=64, splits=2, block_k=block_k) for block_k in (16, 32))
-    found = shared(a, b)
+    found = shared(Observed(a), Observed(b))
     assert found.apart == dict.fromkeys(BY_TILE, "key tiles of 16 in A, of 32 in B")
     assert list(found.tiles) == ["qk", "scores", *PARTIALS, *MERGED, "out", "lse"]
-    assert "partial_O" in shared(a, trace("split_k", seqlen=64, splits=4, block_k=32)).apart
+    assert "partial_O" in shared(Observed(a), Observed(trace("split_k", seqlen=64, splits=4, block_k=32))).apart
 
 
 def test_what_is_not_given_or_not_told_is_not_comparable() -> None:
     whole = trace("flash")
     b = replace(whole, stages={name: x for name, x in whole.stages.items() if name != "qk"})
-    assert shared(whole, b).apart == {"qk": "B did not give it"}
-    assert shared(b, whole).apart == {"qk": "A did not give it"}
-    assert shared(b, b).apart == {}
+    assert shared(Observed(whole), Observed(b)).apart == {"qk": "B did not give it"}
+    assert shared(Observed(b), Observed(whole)).apart == {"qk": "A did not give it"}
+    assert shared(Observed(b), Observed(b)).apart == {}
     untold = replace(whole, contract=of_foreign({}, whole.case))
     reason = "A: the contract does not tell block_k, so its key tiles are unknown"
-    assert shared(untold, whole).apart == dict.fromkeys(BY_TILE, reason)
+    assert shared(Observed(untold), Observed(whole)).apart == dict.fromkeys(BY_TILE, reason)
 
 
 def test_splits_of_unknown_tiles_are_not_comparable() -> None:
     whole = trace("split_k", splits=2)
     untold = replace(whole, contract=replace(whole.contract, block_k=None))
-    reasons = shared(whole, untold).apart
+    reasons = shared(Observed(whole), Observed(untold)).apart
     assert (
         reasons["merge_weight"] == "the contract does not tell block_k and splits, so the keys of a split are unknown"
     )
@@ -93,15 +94,15 @@ def test_splits_of_unknown_tiles_are_not_comparable() -> None:
 )
 def test_runs_of_other_problems_are_refused(changes: dict[str, Any], differ: str) -> None:
     with pytest.raises(Refusal) as refused:
-        check_same_problem(trace("flash"), trace("split_k", **changes))
+        check_same_problem(Observed(trace("flash")), Observed(trace("split_k", **changes)))
     assert str(refused.value) == f"flash against split_k: both must run the same problem; they differ in {differ}"
 
 
 def test_the_alignment_of_a_causal_mask_matters_where_it_moves_the_diagonal() -> None:
     cases = [SMALL.but(causal=True, causal_alignment=way) for way in ("bottom-right", "top-left")]
-    check_same_problem(*(stored("flash", case) for case in cases))
+    check_same_problem(*(Observed(stored("flash", case)) for case in cases))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(*(stored("flash", case.but(seqlen_q=40)) for case in cases))
+        check_same_problem(*(Observed(stored("flash", case.but(seqlen_q=40))) for case in cases))
     assert str(refused.value) == (
         "flash against flash: both must run the same problem; they differ in causal_alignment: bottom-right and top-left"
     )
@@ -109,14 +110,14 @@ def test_the_alignment_of_a_causal_mask_matters_where_it_moves_the_diagonal() ->
 
 def test_windows_on_other_parts_are_refused() -> None:
     whole, part, other = (stored("flash", SMALL, where=where) for where in (None, "q=0:8", "q=8:16"))
-    check_same_problem(part, part)
+    check_same_problem(Observed(part), Observed(part))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(part, other)
+        check_same_problem(Observed(part), Observed(other))
     assert str(refused.value) == (
         "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and b=0:1,h=0:1,q=8:16"
     )
     with pytest.raises(Refusal) as refused:
-        check_same_problem(part, whole)
+        check_same_problem(Observed(part), Observed(whole))
     assert str(refused.value) == (
         "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and all of it"
     )
@@ -124,7 +125,7 @@ def test_windows_on_other_parts_are_refused() -> None:
 
 def test_other_inputs_are_refused() -> None:
     with pytest.raises(Refusal) as refused:
-        check_same_problem(trace("flash"), trace("split_k", seed=1))
+        check_same_problem(Observed(trace("flash")), Observed(trace("split_k", seed=1)))
     assert str(refused.value) == (
         "flash against split_k: q (both float32) must be bit-identical, so that a difference of inputs is not taken for "
         "one of arithmetic; 800 of 800 elements differ, first at [0, 0, 0, 0]: 0.125730217 and 0.345584184"
@@ -134,8 +135,8 @@ def test_other_inputs_are_refused() -> None:
 @pytest.mark.campaign
 @pytest.mark.parametrize(("dtype", "other"), [("float16", "float32"), ("bfloat16", "float16")])
 def test_inputs_of_other_dtypes_may_be_roundings_of_the_same_numbers(dtype: str, other: str) -> None:
-    check_same_problem(trace("flash", dtype=dtype), trace("flash", dtype=other))
-    check_same_problem(trace("flash", dtype=other), trace("flash", dtype=dtype))
+    check_same_problem(Observed(trace("flash", dtype=dtype)), Observed(trace("flash", dtype=other)))
+    check_same_problem(Observed(trace("flash", dtype=other)), Observed(trace("flash", dtype=dtype)))
 
 
 @pytest.mark.campaign
@@ -144,7 +145,7 @@ def test_inputs_of_other_dtypes_and_other_numbers_are_refused() -> None:
     v = b.inputs["v"].copy()
     v[0, 0, 2, 3] = np.nextafter(v[0, 0, 2, 3], np.float16(np.inf))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(a, replace(b, inputs={**b.inputs, "v": v}))
+        check_same_problem(Observed(a), Observed(replace(b, inputs={**b.inputs, "v": v})))
     assert str(refused.value) == (
         "flash against flash: v (float32 and float16) may differ by one rounding to each dtype, so that a difference of "
         "inputs is not taken for one of arithmetic; 1 of 800 elements differ, first at [0, 0, 2, 3]: "
@@ -161,9 +162,9 @@ def test_a_mask_that_one_alone_was_given_is_refused() -> None:
     mask = np.tri(100, dtype=bool)
     plain, masked = (run(kernel, case, inputs=some) for some in (arrays, {**arrays, "mask": mask}))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(plain, masked)
+        check_same_problem(Observed(plain), Observed(masked))
     assert str(refused.value) == ("kernel against kernel: both must read the same inputs; B was given mask, A was not")
-    check_same_problem(masked, masked)
+    check_same_problem(Observed(masked), Observed(masked))
 
 
 @pytest.mark.campaign
@@ -171,13 +172,13 @@ def test_codes_stand_for_inputs_that_nobody_knows() -> None:
     made = stored("fp8", Case(seqlen=32, head_dim=16))
     codes = {name: made.stages[name] for name in made.stages if name.startswith(("codes", "scale"))}
     given = stored("fp8", Case(seqlen=32, head_dim=16, distribution="given"), inputs=codes)
-    check_same_problem(given, given)
+    check_same_problem(Observed(given), Observed(given))
     with pytest.raises(Refusal) as refused:
-        check_same_problem(given, made)
+        check_same_problem(Observed(given), Observed(made))
     assert str(refused.value) == "fp8 against fp8: both must read the same inputs; B was given q, A was not"
     other = codes["codes_k"].copy()
     other[0, 0, 1, 2] ^= 1
     changed = replace(given, stages={**given.stages, "codes_k": other})
     with pytest.raises(Refusal) as refused:
-        check_same_problem(given, changed)
+        check_same_problem(Observed(given), Observed(changed))
     assert str(refused.value).startswith("fp8 against fp8: codes_k (both uint8) must be bit-identical, ")

@@ -9,7 +9,7 @@ import pytest
 from tests.builds import FEW_BUILDS, draw_few_builds
 from tests.stored import stored
 from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
-from workbench.expectation.decoding import attention_of
+from workbench.expectation.observed import Observed
 from workbench.explore import ranges
 from workbench.explore.sample import sample
 
@@ -133,7 +133,7 @@ def test_quantisation_is_no_bug(kernel: str, options: dict[str, str]) -> None:
     quantised = judged("fp8", ON_CODES.but(**options))
     pair = against(quantised, judged(kernel, ON_CODES))
     assert pair.verdict == "rounding" and pair.apart["codes_q"] == pair.apart["dequant_k"] == "B has no such stage"
-    read = attention_of(quantised.trace).inputs["q"].astype(np.float64)
+    read = Observed(quantised.trace).attention.trace.inputs["q"].astype(np.float64)
     assert pair.moved["q"] == np.abs(read - quantised.trace.inputs["q"]).max() > 1e-3
     assert pair["out"].max_abs > 0.005 and pair["out"].max_own < 0.002
 

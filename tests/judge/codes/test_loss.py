@@ -9,7 +9,7 @@ import pytest
 from tests.stored import stored
 from workbench import Case, Refusal, diff, run
 from workbench.case.stages import QUANTISED_INPUTS, stages_of
-from workbench.expectation.decoding import attention_of
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge.codes.loss import loss
@@ -37,14 +37,14 @@ def apart() -> float:
 
 
 def test_parts_add_up(trace: Trace) -> None:
-    lost = loss(trace)
+    lost = loss(Observed(trace))
     wanted = dense.attention(*CASE.inputs(), scale=CASE.scale, mask=CASE.mask())["out"]
     np.testing.assert_allclose(lost.together, to_float64(trace.stages["out"]) - wanted, rtol=0, atol=apart())
     assert lost.of_out.shape == (1, 2, 40, 64) and np.any(lost.of_out != 0) and np.any(lost.of_kernel != 0)
 
 
 def test_a_few_queries_are_computed_at_once(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, sizes = loss(trace), []
+    whole, sizes = loss(Observed(trace)), []
     attend = dense.attention
 
     def counted(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> dict[str, np.ndarray]:
@@ -53,7 +53,7 @@ def test_a_few_queries_are_computed_at_once(trace: Trace, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(dense, "attention", counted)
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", 2000)
-    cut = loss(trace)
+    cut = loss(Observed(trace))
     assert len(sizes) > 4 and max(sizes) <= 2000 and sum(sizes) == 2 * 2 * 40 * 70
     # of_out is a difference of two
     np.testing.assert_allclose(cut.of_out, whole.of_out, rtol=0, atol=2 * apart())
@@ -61,7 +61,7 @@ def test_a_few_queries_are_computed_at_once(trace: Trace, monkeypatch: pytest.Mo
 
 
 def test_inputs_are_off_by_half_a_step_at_most(trace: Trace) -> None:
-    lost = loss(trace)
+    lost = loss(Observed(trace))
     for name in "qkv":
         step = 448 / 127 * to_float64(trace.stages[f"scale_{name}"])[:, None, None]
         error = np.abs(lost.inputs[name])
@@ -72,9 +72,9 @@ def test_inputs_are_off_by_half_a_step_at_most(trace: Trace) -> None:
 
 def test_a_wrong_out_is_the_kernels(trace: Trace) -> None:
     out = (trace.stages["out"] * np.float16(1.5)).astype(np.float16)
-    faulty = loss(replace(trace, stages={**trace.stages, "out": out}))
-    assert np.array_equal(faulty.of_out, loss(trace).of_out)
-    assert np.abs(faulty.of_kernel).max() > 100 * np.abs(loss(trace).of_kernel).max()
+    faulty = loss(Observed(replace(trace, stages={**trace.stages, "out": out})))
+    assert np.array_equal(faulty.of_out, loss(Observed(trace)).of_out)
+    assert np.abs(faulty.of_kernel).max() > 100 * np.abs(loss(Observed(trace)).of_kernel).max()
 
 
 def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
@@ -85,14 +85,16 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
         (codes, "the loss of quantisation needs q, k and v; only quantised codes were put in for k, v"),
     ]:
         with pytest.raises(Refusal) as refused:
-            loss(made)
+            loss(Observed(made))
         assert str(refused.value) == message
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
-    judged = diff(attention_of(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")))
+    judged = diff(
+        Observed(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")).attention.trace
+    )
     assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
     assert [stage.name for stage in judged] == list(ALL)
 
@@ -102,15 +104,17 @@ def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, s
 )
 def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
     trace = stored("fp8", Case(heads=2, seqlen=48, head_dim=32, block_q=16, block_k=16), faults=[fault])
-    assert diff(attention_of(trace)).origins == origins
+    assert diff(Observed(trace).attention.trace).origins == origins
 
 
 def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
     """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
     for variant in ({}, {"codes": "e4m3"}):
         dumped = stored("fp8", CASE.but(**variant))
-        told = attention_of(dumped)
-        guessed = attention_of(replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n}))
+        told = Observed(dumped).attention.trace
+        guessed = Observed(
+            replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n})
+        ).attention.trace
         assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
         for name in "qkv":
             error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
@@ -122,16 +126,16 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
     sound, faulty = (stored("fp8", CASE, faults=faults) for faults in ([], ["v-uses-k-scale"]))
     for name in "qkv":
         for one in (sound, faulty):
-            right = attention_of(one, from_codes=True).inputs[name]
+            right = Observed(one).right_attention.trace.inputs[name]
             np.testing.assert_array_equal(right, sound.stages[f"dequant_{name}"])
 
 
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])
 def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
     dumped = stored("fp8", CASE.but(codes=codes))
-    told = attention_of(dumped)
+    told = Observed(dumped).attention.trace
     stages = {name: stage for name, stage in dumped.stages.items() if name in ALL}
-    guessed = attention_of(replace(dumped, stages=stages))
+    guessed = Observed(replace(dumped, stages=stages)).attention.trace
     for name in "qkv":
         error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
         bound = np.broadcast_to(guessed.input_errors.get(name, 0.0), error.shape)
@@ -140,7 +144,7 @@ def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(co
 
 def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
     stages = {name: stored("fp8", CASE).stages[name] for name in ("dequant_v", "out")}
-    made = attention_of(replace(trace, case=CASE, stages=stages, requested=()))
+    made = Observed(replace(trace, case=CASE, stages=stages, requested=())).attention.trace
     assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
     assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
 
@@ -153,7 +157,7 @@ def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
     codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
 ) -> None:
     """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
-    known = attention_of(stored("fp8", CASE.but(codes=codes, probs_dtype="float32")))
+    known = Observed(stored("fp8", CASE.but(codes=codes, probs_dtype="float32"))).attention.trace
     inputs, errors = dict(known.inputs), {}
     for name in moved:
         inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)
@@ -186,5 +190,5 @@ def test_what_sinks_do_is_no_loss_of_the_kernel() -> None:
             q, k, v, scale=scale, causal=causal, sinks=sinks, scale_q=scale_q, scale_k=scale_k, scale_v=scale_v
         )
 
-    lost = loss(run(kernel, case))
+    lost = loss(Observed(run(kernel, case)))
     assert lost.of_kernel.size > 0 and np.all(abs(lost.of_kernel) < 1e-5)

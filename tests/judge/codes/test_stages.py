@@ -14,8 +14,8 @@ from campaigns.known import reduced
 from tests.stored import stored
 from workbench import Case, Diff, Trace, diff, run
 from workbench.case.stages import QUANTISED_INPUTS, before_attention, stages_of
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import State
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64, ulp
 from workbench.judge.bias import second_case
 from workbench.judge.explain.budget_shares import terms
@@ -92,13 +92,13 @@ def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str
 
 @pytest.mark.campaign
 def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decoded_inputs(trace: Trace) -> None:
-    judged, flash = diff(trace), diff(attention_of(trace))
+    judged, flash = diff(trace), diff(Observed(trace).attention.trace)
     for stage in flash:
         for one, other in ((judged[stage.name].isolated, stage.isolated or stage.propagated),):
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.state, other.state)
     assert set(judged.bits_lost) == set(flash.bits_lost)
-    assert terms(trace, judged["qk"]) == terms(attention_of(trace), flash["qk"])
+    assert terms(trace, judged["qk"]) == terms(Observed(trace).attention.trace, flash["qk"])
 
 
 # ---- wrong
@@ -288,7 +288,7 @@ def test_causes_are_named_before_attention_and_in_it() -> None:
 
 
 def test_attention_is_run_again_with_another_seed(trace: Trace) -> None:
-    read = attention_of(trace)
+    read = Observed(trace).attention.trace
     assert read.rerun is not None
     again = read.rerun(second_case(read.case))
     assert again.algorithm == "flash" and again.case == read.case.but(seed=1) and again.inputs["q"].dtype == np.float16

@@ -8,6 +8,7 @@ import pytest
 from tests.report.page.judged import right, wrong
 from tests.report.page.test_page import text_of
 from workbench import Against, against
+from workbench.expectation.observed import Observed
 from workbench.report import against as words
 from workbench.report.numbers import number, value
 from workbench.report.page.against import page, summary
@@ -45,7 +46,7 @@ def test_the_graph_is_coloured_by_where_they_part(pair: Against) -> None:
 
 def test_a_gate_of_either_run_stands_above(pair: Against) -> None:
     trace = replace(pair.b.trace, gates=("the extension is stale",))
-    assert page(replace(pair, b=replace(pair.b, trace=trace))).gates == ["gate failed: the extension is stale"]
+    assert page(replace(pair, b=replace(pair.b, run=Observed(trace)))).gates == ["gate failed: the extension is stale"]
 
 
 def test_several_pairs_are_a_row_each(pair: Against) -> None:

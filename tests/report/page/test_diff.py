@@ -7,7 +7,7 @@ import numpy as np
 from tests.report.page.judged import FAULT, right, wrong
 from tests.report.page.test_page import text_of
 from workbench import Case, diff, run
-from workbench.judge.headline import headline
+from workbench.expectation.observed import Observed
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command, watch_command
 from workbench.report.document import diff_document
@@ -17,6 +17,7 @@ from workbench.report.page.diff import page, short
 from workbench.report.page.page import rendered
 from workbench.report.text import sentences, stage_table
 from workbench.report.words import findings, of_stage
+from workbench.trace.headline import headline
 
 
 def attention(q, k, v, *, scale, causal):
@@ -111,7 +112,7 @@ def test_a_stage_that_proves_nothing_is_no_clean_one() -> None:
 
 
 def test_a_gate_that_failed_is_never_shown_as_fine() -> None:
-    made = page(replace(right(), trace=replace(right().trace, gates=("the extension is stale",))))
+    made = page(replace(right(), run=Observed(replace(right().trace, gates=("the extension is stale",)))))
     assert made.gates == ["gate failed: the extension is stale"] and made.kind == "origin"
 
 

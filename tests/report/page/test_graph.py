@@ -8,6 +8,7 @@ import pytest
 from tests.report.page.judged import right
 from tests.stored import stored
 from workbench import Case, run
+from workbench.expectation.observed import Observed
 from workbench.report.page.graph import ACROSS, HEIGHT, WIDTH, flow, laid_out
 from workbench.trace.trace import Trace
 
@@ -24,7 +25,7 @@ def traces() -> dict[str, Trace]:
 
 @pytest.fixture(scope="module")
 def graphs() -> dict[str, Mapping[str, Sequence[str]]]:
-    return {name: flow(trace) for name, trace in traces().items()}
+    return {name: flow(Observed(trace)) for name, trace in traces().items()}
 
 
 def test_a_stage_reads_what_its_step_names(graphs: dict[str, Mapping[str, Sequence[str]]]) -> None:

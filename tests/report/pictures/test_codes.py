@@ -8,6 +8,7 @@ import pytest
 from workbench.case.case import Case
 from workbench.cuda.flash import contract as contract_of
 from workbench.expectation.elements import Elements, State, whole
+from workbench.expectation.observed import Observed
 from workbench.judge.diff import Diff
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
@@ -194,7 +195,7 @@ def test_save_writes_them_beside_the_others(tmp_path, scores, pictures):
     case = CASE.but(scores=scores)
     inputs = dict(zip("qkv", case.inputs(), strict=True))
     trace = Trace("fp8", "flash", case, contract_of(case), inputs, {}, ())
-    save(Diff(trace, (table(), decoded(), products()), ()), tmp_path)
+    save(Diff(Observed(trace), (table(), decoded(), products()), ()), tmp_path)
     usual = ("histogram", "errors", "heatmap")
     own = sorted(path.name for path in tmp_path.iterdir() if path.stem.rpartition("-")[2] not in usual)
     assert own == ["01-lut_k-table.png", "02-dequant_v-tile.png", *pictures, "overview.png"]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.report.pictures.figures import CASE, RUN, comparison, rgb, stage, texts
 from workbench.cuda.flash import contract as contract_of
+from workbench.expectation.observed import Observed
 from workbench.judge.diff import Diff
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
@@ -85,7 +86,7 @@ def judged(**stages):
     """The story as the judgement of a run that dumped `stages`."""
     q, k, v = CASE.inputs()
     inputs = {"q": q, "k": k, "v": v}
-    return Diff(Trace("split_k", "split_k", CASE, contract_of(CASE), inputs, stages, ()), tuple(story()), ())
+    return Diff(Observed(Trace("split_k", "split_k", CASE, contract_of(CASE), inputs, stages, ())), tuple(story()), ())
 
 
 def test_save_writes_the_overview_and_three_pictures_of_each_judged_stage(tmp_path):

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from workbench.expectation.judgeable import table
+from workbench.expectation.observed import Observed
 from workbench.explore.laws.law import Laws
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
@@ -71,7 +71,7 @@ def alike(found: Laws) -> list[Alike]:
 
 def possible_in(trace: Trace) -> dict[str, Signature]:
     """The known faults that the case, the contract and what ran can have."""
-    case, promise, stages = trace.case_run, trace.contract, {*table(trace)} - {*trace.put_in}
+    case, promise, stages = trace.case_run, trace.contract, {*Observed(trace).table} - {*trace.put_in}
     # a function that runs on a machine without a GPU has no threads of one
     threads = trace.backend != "foreign" or trace.provenance is None or bool(trace.provenance.driver or trace.launched)
     in_order = {promise.accumulation, promise.accumulation_of_acc} == {"nearest"}

@@ -4,6 +4,7 @@ import numpy as np
 
 from workbench.case.distributions import EXACT
 from workbench.case.stages import MASKS
+from workbench.expectation.observed import Observed
 from workbench.explore.laws.compare import equal, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.run import Bounded, Rows, Run, elements, smaller
@@ -26,15 +27,15 @@ def _exact(s: Subject, distribution: str) -> Verdict:
     run = Run(s.attend(s.asked.but(distribution=distribution, input_std=1.0)))
     if {*MASKS} & {*s.inputs}:
         return "a mask or a bias is not of these inputs"
-    if s.quantises and not is_exact(run.trace):
+    if s.quantises and not is_exact(Observed(run.trace)):
         return "the quantised codes round these inputs"
     rows = smaller(Rows.all(run.trace.case), run)
     right = elements(run.narrowed(rows))
     verdicts: list[Verdict] = []
     for name in run.stages:
         expected, values = right[name].expected, run.values(name, rows)
-        if name == "out" and is_exact(run.trace):
-            off = inexact(run.narrowed(rows), right[name])
+        if name == "out" and is_exact(Observed(run.trace)):
+            off = inexact(Observed(run.narrowed(rows)), right[name])
             rounded = np.where(off, round_to(expected, right[name].actual.dtype), values)
             verdicts.append(equal(name, rounded, values, rows, run.there(name, rows)))
         else:

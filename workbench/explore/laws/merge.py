@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from workbench.expectation.units import natural, unit
+from workbench.expectation.observed import Observed
 from workbench.explore.laws.beside import of_heads
 from workbench.explore.laws.bits import SMALLEST
 from workbench.explore.laws.compare import budgets, first, results, within
@@ -57,7 +57,7 @@ def partial_maxima_moved(s: Subject) -> Verdict:
     if not np.array_equal((m + 8) - 8, m, equal_nan=True):
         return "partial maxima are too large for 8 to be added exactly"
     before, after = _merge(s, {**partials, "partial_max": m}), _merge(s, {**partials, "partial_max": m + 8})
-    moved = 8 / unit(s.first.trace, "partial_max")
+    moved = 8 / Observed(s.first.trace).unit("partial_max")
     return first(
         results((before, rows), (after, rows), only=("out",)),
         budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(moved)}, only=("lse",)),
@@ -94,7 +94,7 @@ def lse_of_sums(s: Subject) -> Verdict:
     sinks = of_heads(s.case.sink_logits, rows)
     if s.case.sinks is not None and promise.sinks == "first" and not promise.lse_includes_sink:
         return "the sums hold a sink, and lse does not"
-    m, l = (natural(trace, name, trace.stages[name]) for name in names)
+    m, l = (Observed(trace).natural(name, trace.stages[name]) for name in names)
     if names[0] == "row_max":
         m, l = (_at_the_end(s.first, x) for x in (m, l))
     found = elements(trace, names)["lse"]
@@ -138,7 +138,7 @@ def _normal(run: Run, partials: Mapping[str, np.ndarray]) -> np.ndarray:
     """Which elements of out are of products of weights with partial outputs and sums that are 0 or have all their
     digits in the normal range of float32, twice as large, too, bool [b, h, q, d].
     """
-    m = natural(run.trace, "partial_max", partials["partial_max"]).astype(np.float64)
+    m = Observed(run.trace).natural("partial_max", partials["partial_max"]).astype(np.float64)
     weights = np.exp(m - m.max(2, keepdims=True))[..., None]
     sure = []
     for x in (partials["partial_O"], partials["partial_sum"][..., None]):

@@ -10,8 +10,9 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.masks import visible
-from workbench.case.stages import ALGORITHMS, PROBE_SETS
+from workbench.case.stages import ALGORITHMS, PROBE_SETS, RESULTS
 from workbench.expectation.elements import Elements, State
+from workbench.expectation.observed import Observed
 from workbench.floats import largest, to_float64
 from workbench.judge.blocks import placed
 from workbench.judge.diff import comparisons
@@ -21,7 +22,6 @@ from workbench.trace.trace import Trace
 
 #: scores of a run beyond which budgets, which are float64's, are of a part of it alone
 LARGE = 2**22
-RESULTS = ("out", "lse")
 
 
 class Rows(NamedTuple):
@@ -127,9 +127,9 @@ class Run:
 
     def there(self, name: str, rows: Rows) -> np.ndarray | None:
         """Which slots of a stage at some rows are of queries and keys that exist, bool; None for all."""
-        axes = ALGORITHMS[self.trace.algorithm][name].axes
-        open_ = None if self._slots is None else self._slots.open(name, axes)
-        return None if open_ is None else ~rows.of(np.broadcast_to(open_, self.trace.stages[name].shape), axes)
+        stage = ALGORITHMS[self.trace.algorithm][name]
+        open_ = None if self._slots is None else self._slots.open(stage)
+        return None if open_ is None else ~rows.of(np.broadcast_to(open_, self.trace.stages[name].shape), stage.axes)
 
     @cached_property
     def _slots(self) -> Slots | None:
@@ -190,10 +190,10 @@ def elements(trace: Trace, given: Sequence[str] = ()) -> dict[str, Elements]:
     # casts that the reference could repeat, tile by tile, would make what should come out depend on the tiles
     promise = replace(trace.contract, assumed=(*trace.contract.assumed, "probs_rounding", "partials_rounding"))
     stages = {name: x for name, x in trace.stages.items() if name in kept}
-    cut = replace(trace, stages=stages, contract=promise, requested=(), rerun=None)
-    names = [name for name in RESULTS if name in cut.stages]
+    cut = Observed(replace(trace, stages=stages, contract=promise, requested=(), rerun=None))
+    names = [name for name in RESULTS if name in cut.dumped]
     # put in stages are what the kernel read
-    which = 0 if {*cut.put_in, *given} & {*ALGORITHMS["split_k"]} else 1
+    which = 0 if {*trace.put_in, *given} & {*ALGORITHMS["split_k"]} else 1
     pairs = comparisons(cut, names, placed(cut, "auto"))
     found = {name: pair[which] or pair[1 - which] for name, pair in pairs.items()}
     return {name: one.elements for name, one in found.items() if one is not None}

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.case.stages import before_attention
+from workbench.case.stages import RESULTS, before_attention
 from workbench.expectation.elements import State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -13,8 +13,6 @@ from workbench.judge.explain.trial import holds
 
 #: what may be wrong with the worst element of a stage, beside its number
 NO_NUMBERS = {State.NAN: "NaN or infinite on one side", State.UNWRITTEN: "never written"}
-
-OUTPUTS = ("out", "lse")
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,5 +67,5 @@ def kind(judged: Diff) -> str:
 
 def reached(judged: Diff) -> bool:
     """Whether out or lse is outside its budget from q, k and v."""
-    outputs = (stage.propagated for stage in judged if stage.name in OUTPUTS)
+    outputs = (stage.propagated for stage in judged if stage.name in RESULTS)
     return any(found is not None and found.summary.outside > 0 for found in outputs)

@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from workbench.arrays import module
-from workbench.case.stages import ALGORITHMS, Stage, axis_sizes, probe_set, shape, stages_of
+from workbench.case.stages import ALGORITHMS, Stage, axis_sizes, merges, probe_set, shape, stages_of
 from workbench.foreign.probes.memory import GpuArray, current_device, write
 from workbench.refusal import Refusal
 from workbench.trace.trace import blank
@@ -152,7 +152,7 @@ def hand_over(
     """
     if algorithm not in ALGORITHMS:
         raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
-    splitting = [name for name, stages in ALGORITHMS.items() if "merge_weight" in stages]
+    splitting = [name for name in ALGORITHMS if merges(name)]
     if (splits is None) == (algorithm in splitting):
         names = ", ".join(splitting)
         raise Refusal(f"splits is for {names}, which need it; got algorithm {algorithm!r} and splits={splits}")

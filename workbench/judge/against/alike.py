@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.case.fields import PROBLEM, of_role
-from workbench.case.stages import ALGORITHMS, INPUTS, STAGES
-from workbench.expectation.judgeable import BY_TILE, split_keys_known, splits, tiling_of, unjudgeable
+from workbench.case.stages import INPUTS, STAGES
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64, ulp
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace
 
 #: fields of a case that both must have alike: inputs are compared themselves, dtypes may differ, and where the diagonal
 #: lies matters only to what hides keys
@@ -29,18 +28,18 @@ class Shared:
     apart: Mapping[str, str]  #: stage that either trace holds -> why it is not comparable
 
 
-def check_same_problem(a: Trace, b: Trace) -> None:
-    """Refusal unless both traces are runs of one problem on the same inputs: bit for bit, or where their dtypes differ,
+def check_same_problem(one: Observed, two: Observed) -> None:
+    """Refusal unless both are runs of one problem on the same inputs: bit for bit, or where their dtypes differ,
     numbers that may be roundings of the same ones.
     """
+    a, b = one.trace, two.trace
     where = f"{a.target} against {b.target}"
     if a.box != b.box:
         parts = " and ".join("all of it" if trace.box is None else str(trace.box) for trace in (a, b))
         raise Refusal(f"{where}: both must be the same part of their runs; they are {parts}")
     fields = (*_PROBLEM, "diagonal") if a.case.causal or a.case.window else _PROBLEM
     for name in fields:
-        one, other = getattr(a.case, name), getattr(b.case, name)
-        if one != other:
+        if getattr(a.case, name) != getattr(b.case, name):
             name = "causal_alignment" if name == "diagonal" else name
             values = f"{getattr(a.case, name)} and {getattr(b.case, name)}"
             raise Refusal(f"{where}: both must run the same problem; they differ in {name}: {values}")
@@ -71,58 +70,58 @@ def _check_same(where: str, name: str, one: np.ndarray, other: np.ndarray) -> No
         )
 
 
-def shared(a: Trace, b: Trace) -> Shared:
-    """Which stages of two traces of one problem can be held against each other, and where."""
+def shared(a: Observed, b: Observed) -> Shared:
+    """Which stages of two runs of one problem can be held against each other, and where."""
     tiles: dict[str, np.ndarray | None] = {}
     apart: dict[str, str] = {}
     for name in ORDER:
-        if name not in a.stages and name not in b.stages:
+        if name not in a.dumped and name not in b.dumped:
             continue
         if reason := _alone(a, b, name) or _of_other_keys(a, b, name):
             apart[name] = reason
         else:
-            seen = zip(_before(a), _before(b), strict=True) if name in BY_TILE else ()
+            seen = zip(_before(a), _before(b), strict=True) if STAGES[name].by_tile else ()
             same = np.array([one == other for one, other in seen], bool)
             tiles[name] = None if same.all() else same
     return Shared(tiles, apart)
 
 
-def _alone(a: Trace, b: Trace, name: str) -> str:
-    """Why only one trace has the stage, or nothing to hold it against; empty where both have."""
-    for letter, trace in (("A", a), ("B", b)):
-        if name not in ALGORITHMS[trace.algorithm]:
+def _alone(a: Observed, b: Observed, name: str) -> str:
+    """Why only one run has the stage, or nothing to hold it against; empty where both have."""
+    for letter, run in (("A", a), ("B", b)):
+        if name not in run.known:
             return f"{letter} has no such stage"
-        if name not in trace.stages:
+        if name not in run.dumped:
             return f"{letter} did not give it"
-        if why := unjudgeable(trace, name):
+        if why := run.unjudgeable.get(name):
             return f"{letter}: {why}"
     return ""
 
 
-def _of_other_keys(a: Trace, b: Trace, name: str) -> str:
-    """Why the elements of the stage belong to other keys in one trace than in the other; empty where they do not."""
+def _of_other_keys(a: Observed, b: Observed, name: str) -> str:
+    """Why the elements of the stage belong to other keys in one run than in the other; empty where they do not."""
     blocks = a.contract.block_k, b.contract.block_k
-    if name in BY_TILE and blocks[0] != blocks[1]:
+    if STAGES[name].by_tile and blocks[0] != blocks[1]:
         return f"key tiles of {blocks[0]} in A, of {blocks[1]} in B"
-    if name in BY_TILE and tiling_of(a).keys != tiling_of(b).keys:
+    if STAGES[name].by_tile and a.tiling.keys != b.tiling.keys:
         return "key tiles of other keys in A than in B"
-    if "s" in ALGORITHMS[a.algorithm][name].axes:
-        if not (split_keys_known(a) and split_keys_known(b)):
+    if "s" in a.axes(name):
+        if not (a.split_keys_known and b.split_keys_known):
             return "the contract does not tell block_k and splits, so the keys of a split are unknown"
         if _keys_of_splits(a) != _keys_of_splits(b):
-            return f"{splits(a)} splits in A, {splits(b)} in B, of other keys"
+            return f"{a.splits} splits in A, {b.splits} in B, of other keys"
     return ""
 
 
-def _before(trace: Trace) -> list[frozenset[int]]:
+def _before(run: Observed) -> list[frozenset[int]]:
     """For each key tile those whose keys its running state has seen, itself among them."""
     found: dict[int, frozenset[int]] = {}
-    for t, before in tiling_of(trace).order:
+    for t, before in run.tiling.order:
         found[t] = (found[before] if before is not None else frozenset()) | {t}
     return [found[t] for t in range(len(found))]
 
 
-def _keys_of_splits(trace: Trace) -> list[list[int]]:
+def _keys_of_splits(run: Observed) -> list[list[int]]:
     """The keys of each split."""
-    tiles = tiling_of(trace)
+    tiles = run.tiling
     return [sorted(k for t in own for k in range(tiles.keys[t].start, tiles.keys[t].stop)) for own in tiles.splits]

@@ -11,16 +11,15 @@ fault in a stage that one kernel has alone arises in the next one that they shar
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.expectation.decoding import attention_of
+from workbench.case.stages import INPUTS
 from workbench.expectation.elements import Comparison
-from workbench.expectation.judgeable import table
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
 from workbench.judge.against.stage import StageAgainst, side, stage_against
@@ -28,7 +27,6 @@ from workbench.judge.blocks import placed
 from workbench.judge.diff import Diff, comparisons
 from workbench.reference.graph import nearest_dumped
 from workbench.shown import shown_by
-from workbench.trace.trace import Trace
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,17 +96,17 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     `device` as of `diff`. Raises Refusal where they are not of one problem: shapes, mask, scale and inputs must agree;
     inputs of different dtypes may differ by their rounding, and a kernel on codes reads what it decodes.
     """
-    check_same_problem(a.trace, b.trace)
-    found = shared(a.trace, b.trace)
+    check_same_problem(a.run, b.run)
+    found = shared(a.run, b.run)
     # a kernel on codes beside one on floats: its attention, on what it decoded
     mixed = a.trace.algorithm != b.trace.algorithm
-    one, other = (attention_of(judged.trace) if mixed else judged.trace for judged in (a, b))
-    sparse = {*one.sparse, *other.sparse}
+    one, other = (judged.run.attention if mixed else judged.run for judged in (a, b))
+    sparse = {*one.trace.sparse, *other.trace.sparse}
     in_part = [name for name, tiles in found.tiles.items() if tiles is not None or name in sparse]
-    compared = [_comparisons(trace, found.tiles, in_part, placed(trace, device)) for trace in (one, other)]
+    compared = [_comparisons(run, found.tiles, in_part, placed(run, device)) for run in (one, other)]
     stages = []
     for name, tiles in found.tiles.items():
-        axes, keep = ALGORITHMS[one.algorithm][name].axes, _keep(name, tiles, one)
+        axes, keep = one.axes(name), _keep(name, tiles, one)
         here, from_inputs = (
             (side(one, name, of_a, axes, keep), side(other, name, of_b, axes, keep))
             for of_a, of_b in zip(compared[0][name], compared[1][name], strict=True)
@@ -120,18 +118,18 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
 
 
 def _comparisons(
-    trace: Trace, tiles: Mapping[str, np.ndarray | None], in_part: Sequence[str], device: str
+    run: Observed, tiles: Mapping[str, np.ndarray | None], in_part: Sequence[str], device: str
 ) -> dict[str, tuple[Comparison, Comparison]]:
-    """The shared stages of a trace against float64, as of a trace that has no others: from the stages before, and from
+    """The shared stages of a run against float64, as of one that has no others: from the stages before, and from
     q, k and v; where there is only one of the two, it twice.
 
     What is shared `in_part` only is read by stages of the same tiles alone: whatever comes later reads the other tiles
     too, in which a fault would be taken for an input.
     """
     whole = [name for name in tiles if name not in in_part]
-    found = comparisons(_only(trace, whole), whole, device)
+    found = comparisons(run.only(whole), whole, device)
     if in_part:
-        found |= comparisons(_only(trace, [*whole, *in_part]), in_part, device)
+        found |= comparisons(run.only([*whole, *in_part]), in_part, device)
     pairs = {}
     for name, (isolated, propagated) in found.items():
         here, from_inputs = isolated or propagated, propagated or isolated
@@ -140,33 +138,27 @@ def _comparisons(
     return pairs
 
 
-def _only(trace: Trace, names: Sequence[str]) -> Trace:
-    """The trace as if its kernel had dumped these stages alone; what was put in stays."""
-    kept = {name: stage for name, stage in trace.stages.items() if name in names or name in trace.put_in}
-    return replace(trace, stages=kept, requested=())
-
-
-def _keep(name: str, tiles: np.ndarray | None, trace: Trace) -> dict[str, np.ndarray]:
+def _keep(name: str, tiles: np.ndarray | None, run: Observed) -> dict[str, np.ndarray]:
     """The axis of tiles, or of keys, of a stage that is shared in some tiles -> which indices of it are."""
     if tiles is None:
         return {}
-    if "t" in ALGORITHMS[trace.algorithm][name].axes:
+    if "t" in run.axes(name):
         return {"t": tiles}
-    assert trace.contract.block_k is not None
-    return {"k": np.repeat(tiles, trace.contract.block_k)[: trace.case.seqlen_k]}
+    assert run.contract.block_k is not None
+    return {"k": np.repeat(tiles, run.contract.block_k)[: run.case.seqlen_k]}
 
 
-def _given(name: str, names: Iterable[str], in_part: Sequence[str], pair: Sequence[Trace]) -> list[str]:
+def _given(name: str, names: Iterable[str], in_part: Sequence[str], pair: Sequence[Observed]) -> list[str]:
     """The nearest shared stages from which a stage is judged in either trace."""
     nearest: set[str] = set()
-    for trace in pair:
-        read = [stage for stage in names if stage not in trace.sparse and (name in in_part or stage not in in_part)]
-        nearest |= {*nearest_dumped(table(trace), name, read)}
+    for run in pair:
+        read = [stage for stage in names if stage not in run.trace.sparse and (name in in_part or stage not in in_part)]
+        nearest |= {*nearest_dumped(run.table, name, read)}
     return [stage for stage in ORDER if stage in nearest]
 
 
-def _moved(a: Trace, b: Trace) -> dict[str, float]:
-    both = [x for x in INPUTS if x in a.inputs and x in b.inputs]
-    apart = {x: abs(to_float64(a.inputs[x]) - to_float64(b.inputs[x])) for x in both}
+def _moved(a: Observed, b: Observed) -> dict[str, float]:
+    both = [x for x in INPUTS if x in a.trace.inputs and x in b.trace.inputs]
+    apart = {x: abs(to_float64(a.trace.inputs[x]) - to_float64(b.trace.inputs[x])) for x in both}
     # a code may be decoded to NaN or an infinity
     return {x: float(most) for x, gap in apart.items() if (most := gap[np.isfinite(gap)].max(initial=0)) > 0}

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.expectation.elements import UNJUDGED, WRONG, Comparison, Elements, State
-from workbench.expectation.units import natural, unit
+from workbench.expectation.observed import Observed
 from workbench.floats import ulp_error, unit_roundoff
-from workbench.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -88,10 +87,10 @@ class Side:
 
 
 @np.errstate(all="ignore")
-def side(trace: Trace, name: str, comparison: Comparison, axes: str, keep: Mapping[str, np.ndarray]) -> Side:
-    """A compared stage of a trace; of axes in `keep` the indices that are True there."""
+def side(run: Observed, name: str, comparison: Comparison, axes: str, keep: Mapping[str, np.ndarray]) -> Side:
+    """A compared stage of a run; of axes in `keep` the indices that are True there."""
     elements: Elements = comparison.load()
-    factor = 1 / unit(trace, name)
+    factor = 1 / run.unit(name)
 
     def cut(array: np.ndarray) -> np.ndarray:
         for i, axis in enumerate(axes):
@@ -99,7 +98,7 @@ def side(trace: Trace, name: str, comparison: Comparison, axes: str, keep: Mappi
         return array
 
     return Side(
-        natural(trace, name, cut(elements.actual)),
+        run.natural(name, cut(elements.actual)),
         cut(elements.expected) * factor,
         cut(elements.budget) * factor,
         cut(elements.state),

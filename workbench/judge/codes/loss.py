@@ -8,13 +8,12 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.stages import INPUTS, quantised_inputs
-from workbench.expectation.decoding import attention_of, by_scale
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.blocks import over_parts
 from workbench.reference import dense
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
-from workbench.trace.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -31,24 +30,25 @@ class Loss:
         return self.of_out + self.of_kernel
 
 
-def loss(trace: Trace) -> Loss:
+def loss(run: Observed) -> Loss:
     """The parts of the error of a quantised kernel's out. What it read is decoded from its codes and scales; where
     these were not dumped, it is what the kernel decoded. Refusal without out, or where nothing but
     quantised codes was put in.
     """
-    if "out" not in trace.stages:
+    trace, given = run.trace, run.dumped.get("out")
+    if given is None:
         raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
     if missing := [name for name in INPUTS if name not in trace.inputs]:
         raise Refusal(
             f"the loss of quantisation needs q, k and v; only quantised codes were put in for {', '.join(missing)}"
         )
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
-    read = {name: to_float64(x) for name, x in attention_of(trace).inputs.items()}
+    read = {name: to_float64(x) for name, x in run.attention.trace.inputs.items()}
     coded = trace.case.coded
     if set(quantised_inputs(coded)) <= set(trace.stages) and trace.case.codes is not None:
-        of_codes = values(by_scale(trace), [f"dequant_{name}" for name in coded])
+        of_codes = values(run.by_scale, [f"dequant_{name}" for name in coded])
         read |= {name: of_codes[f"dequant_{name}"] for name in coded}
-    wanted, reached = (np.empty(trace.stages["out"].shape) for _ in range(2))
+    wanted, reached = (np.empty(given.shape) for _ in range(2))
 
     def one(part: Box) -> None:
         added, sinks = trace.added(part), trace.case.sink_logits
@@ -61,9 +61,9 @@ def loss(trace: Trace) -> Loss:
             of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
             part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]
 
-    over_parts(trace, "cpu", one, f"what quantisation costs {trace.target}")
+    over_parts(run, "cpu", one, f"what quantisation costs {trace.target}")
     return Loss(
         inputs={name: read[name] - inputs[name] for name in coded},
         of_out=reached - wanted,
-        of_kernel=to_float64(trace.stages["out"]) - reached,
+        of_kernel=to_float64(given) - reached,
     )

@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.box import Box
-from workbench.case.stages import ALGORITHMS
-from workbench.expectation.decoding import attention_of
 from workbench.expectation.elements import Element
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
+from workbench.expectation.observed import Observed
 from workbench.floats import ulp
 from workbench.judge.stage import StageDiff
 from workbench.reference.losses import alone, without
@@ -31,16 +29,16 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     if comparison is None or comparison.summary.worst is None:
         return {}
     worst = stage.worst(1)[0]
-    codes, trace = trace.case.codes, attention_of(trace)
-    if stage.name not in ALGORITHMS[trace.algorithm]:
+    codes, run = trace.case.codes, Observed(trace).attention
+    if stage.name not in run.known:
         if codes is None:
             return {"what the coarsest 8-bit format loses": 1.0}
         return _of_decoding(worst, codes, comparison.actual.dtype)
     within = {axis: i - stage.first.get(axis, 0) for axis, i in worst.index.items()}
     part = Box(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
     place = tuple(0 if axis in "bhq" else i for axis, i in within.items())
-    dumped = readable(trace) if stage.isolated is not None else {}
-    expectation = Expectation(trace, dumped, part, statistics=False)
+    trace, dumped = run.trace, run.readable if stage.isolated is not None else {}
+    expectation = Expectation(run, dumped, part, statistics=False)
     whole = expectation.problem
     dtype = trace.stages[stage.name].dtype
     half_ulp = float(ulp(worst.expected, dtype)) / 2

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.stages import before_attention
+from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
 from workbench.judge.codes import decoding
 from workbench.judge.explain.cause import Cause, Trial
@@ -88,7 +89,7 @@ def _judged(trace: Trace, case: Case, stage: StageDiff) -> tuple[Trace, StageDif
         return None
     of_codes = before_attention(again.algorithm)
     with np.errstate(all="ignore"):
-        found = (decoding.comparisons if of_codes else parts.comparisons)(again, [stage.name], "cpu")
+        found = (decoding.comparisons if of_codes else parts.comparisons)(Observed(again), [stage.name], "cpu")
     isolated, propagated = found.get(stage.name, (None, None))
     if (isolated is None) != (stage.isolated is None) or (isolated or propagated) is None:
         return None

@@ -8,9 +8,8 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.stages import INPUTS
-from workbench.expectation.decoding import decoding
 from workbench.expectation.elements import Compared, compare
-from workbench.expectation.judgeable import unjudgeable
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64, ulp
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited
 from workbench.judge.explain.scene import Arrays, mismatched, predicted, touched
@@ -37,14 +36,19 @@ class Coded:
         return Coded(trace)
 
     @cached_property
+    def run(self) -> Observed:
+        """The trace, with what follows from it."""
+        return Observed(self.trace)
+
+    @cached_property
     def problem(self) -> Problem:
         """From the dumped stages."""
-        return decoding(self.trace)
+        return self.run.decoding()
 
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The dumped stages that can be judged."""
-        return tuple(x for x in self.problem.table if x in self.trace.stages and not unjudgeable(self.trace, x))
+        return tuple(x for x in self.problem.table if x in self.trace.stages and x not in self.run.unjudgeable)
 
     @cached_property
     def actual(self) -> Arrays:
@@ -111,4 +115,4 @@ class Coded:
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
         inputs = dict(zip(INPUTS, case.inputs(), strict=True))
-        return decoding(replace(self.trace, case=case, inputs=inputs, stages={}), [])
+        return Observed(replace(self.trace, case=case, inputs=inputs, stages={})).decoding([])

@@ -12,6 +12,7 @@ from workbench.case.contract import of_foreign
 from workbench.case.presets import fields_of
 from workbench.case.stages import INPUTS
 from workbench.expectation.expectation import Expectation
+from workbench.expectation.observed import Observed
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Arrays, predicted
@@ -102,7 +103,7 @@ class _Run:
         contract = of_foreign({**fields_of(USUAL, case), **tiles}, case)
         together = case.but(batch=case.batch * len(self.cases))
         trace = Trace(self.kernel, self.kernel, together, contract, inputs, {}, ())
-        return Expectation(trace, {}, statistics=False)
+        return Expectation(Observed(trace), {}, statistics=False)
 
     @property
     def problem(self) -> Problem:

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.masks import visible
 from workbench.case.ranks import spoken
 from workbench.expectation.elements import WRONG, State
-from workbench.expectation.judgeable import definition, table
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.explain.budget_shares import terms
 from workbench.judge.explain.cause import Cause
@@ -36,7 +36,7 @@ class Explanation:
     @cached_property
     def definition(self) -> str:
         """What the stage is, in float64 and natural units."""
-        return definition(self.trace, self.stage.name)
+        return Observed(self.trace).definition(self.stage.name)
 
     @cached_property
     def where(self) -> str:
@@ -66,7 +66,7 @@ class Explanation:
 
     def _computed(self, name: str) -> Line | None:
         """The line of a stage, or of what reads a parameter; masks have their own, and rows are loaded elsewhere."""
-        steps, lines = table(self.trace), self.trace.lines
+        steps, lines = Observed(self.trace).table, self.trace.lines
         while name not in lines and name in steps and not steps[name].dumped:
             if name == "visible":
                 return lines.get(MASK)
@@ -117,5 +117,5 @@ class Explanation:
     @cached_property
     def right_before(self) -> tuple[str, ...]:
         """Stages before it of which some elements were given, all right."""
-        before = {*unseen_upstream(table(self.trace), self.stage.name, ())} & {*self.trace.sparse}
+        before = {*unseen_upstream(Observed(self.trace).table, self.stage.name, ())} & {*self.trace.sparse}
         return tuple(other.name for other in self.stages if other.name in before and other.role == "clean")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.expectation.elements import Compared, State
-from workbench.expectation.units import unit
 from workbench.floats import largest
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -127,7 +126,7 @@ def _widened(scene: Scene | Coded, name: str, one: Compared, moved: np.ndarray) 
     """
     if not moved.any():
         return 1.0
-    right = scene.allowed(name)[moved] * abs(unit(scene.trace, name))
+    right = scene.allowed(name)[moved] * abs(scene.run.unit(name))
     tiny = np.finfo(np.float64).tiny
     whole = _norm(one.budget[moved]) / max(_norm(right), tiny)
     return max(1.0, min(whole, float(np.median(one.budget[moved] / np.maximum(right, tiny)))))
@@ -163,7 +162,7 @@ def fit(
             if bad.sum() > FLIPS * max(judged.sum(), 1):
                 return None
             continue
-        un = unexplained(scene, name, one.expected / unit(scene.trace, name), wrong[name])
+        un = unexplained(scene, name, one.expected / scene.run.unit(name), wrong[name])
         # where no budget tells, a number that is hit to some digits does, and an infinity that was predicted
         near = abs(one.actual - one.expected) <= CLOSE * abs(one.expected)
         told = (judged | near | (one.actual == one.expected))[wrong[name]].mean()

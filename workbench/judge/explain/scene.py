@@ -10,13 +10,11 @@ import numpy as np
 
 from workbench.case.box import Box, Present
 from workbench.case.case import Case
-from workbench.case.stages import OF_QUANTISER
+from workbench.case.stages import OF_QUANTISER, STAGES
 from workbench.expectation.compare import compared
-from workbench.expectation.decoding import attention_of, decoding
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable, unjudgeable
-from workbench.expectation.units import unit
+from workbench.expectation.observed import Observed
 from workbench.floats import ulp
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfused
 from workbench.judge.explain.library import FAMILIES
@@ -72,18 +70,24 @@ class Scene:
     @staticmethod
     def of(trace: Trace) -> "Scene":
         """Of any trace; of a kernel on codes from what it decoded on."""
-        attention = attention_of(trace)
+        run = Observed(trace)
+        attention = run.attention.trace
         if attention is trace or trace.case.codes is None:
             return Scene(attention)
         # what a fault in the decoding that nobody saw would make of them
-        p = decoding(trace)
+        p = run.decoding()
         made = values(p, [name for name in OF_QUANTISER if name in p.table])
         return Scene(attention, {**made, **p.given}, p.codes, quantised=trace)
 
     @cached_property
+    def run(self) -> Observed:
+        """The trace, with what follows from it."""
+        return Observed(self.trace)
+
+    @cached_property
     def expectation(self) -> Expectation:
         """What the stages should be, from the dumped ones."""
-        found = Expectation(self.trace, readable(self.trace), statistics=False)
+        found = Expectation(self.run, self.run.readable, statistics=False)
         if also := {**self.decoded, **surroundings(self.trace)}:
             problem = replace(found.problem, inputs={**also, **found.problem.inputs}, codes=self.codes)
             return replace(found, known={"problem": problem})
@@ -97,7 +101,7 @@ class Scene:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """The dumped stages that can be judged; of those that were given in part, what was."""
-        return tuple(x for x in self.problem.table if x in self.trace.stages and not unjudgeable(self.trace, x))
+        return tuple(x for x in self.problem.table if x in self.trace.stages and x not in self.run.unjudgeable)
 
     @cached_property
     def actual(self) -> Arrays:
@@ -114,8 +118,8 @@ class Scene:
         """Half an ulp of what stores each stage, in natural units."""
         with np.errstate(all="ignore"):
             return {
-                name: np.nan_to_num(ulp(self.expected[name] * unit(self.trace, name), self.trace.stages[name].dtype))
-                / (2 * abs(unit(self.trace, name)))
+                name: np.nan_to_num(ulp(self.expected[name] * self.run.unit(name), self.trace.stages[name].dtype))
+                / (2 * abs(self.run.unit(name)))
                 for name in self.names
             }
 
@@ -232,7 +236,7 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
         return None
     if (slots := _slots(p)) is None:
         return {name: found[name] for name in names}
-    open_ = {name: slots.open(name, p.table[name].axes) for name in names}
+    open_ = {name: slots.open(STAGES[name]) for name in names}
     kept = {name: found[name] for name, x in open_.items() if x is None}
     return kept | {name: np.where(x, expected[name], found[name]) for name, x in open_.items() if x is not None}
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.expectation.elements import State
-from workbench.expectation.judgeable import table
+from workbench.expectation.observed import Observed
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.reference.graph import unseen_upstream
 from workbench.trace.trace import Trace
@@ -42,7 +42,7 @@ def suspects(trace: Trace, stages: Sequence[StageDiff], stage: StageDiff) -> Sus
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)
-    seen = unseen_upstream(table(trace), right.name, ())
+    seen = unseen_upstream(Observed(trace).table, right.name, ())
     cleared = tuple(name for name in stage.upstream if name in seen)
     if not whole or not cleared:
         return None

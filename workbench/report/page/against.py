@@ -71,7 +71,7 @@ def _verdict_first(lines: Sequence[str]) -> list[str]:
 
 
 def _flow(pair: Against) -> Flow:
-    one, other = pair.a.trace, pair.b.trace
+    one, other = pair.a.run, pair.b.run
     reads = flow(one) if len(flow(one)) >= len(flow(other)) else flow(other)
     table = words.stage_table(pair)
     rows = {row[0]: dict(zip(table.columns, row, strict=True)) for row in table.rows}
@@ -82,7 +82,7 @@ def _flow(pair: Against) -> Flow:
 
 
 def _panel(pair: Against, name: str, stage: StageAgainst | None, row: dict[str, str]) -> Panel:
-    trace = pair.a.trace if name in flow(pair.a.trace) else pair.b.trace
+    run = pair.a.run if name in flow(pair.a.run) else pair.b.run
     facts = [[column, cell] for column, cell in row.items() if cell and column != "stage"]
     worst = None if stage is None else stage.worst
     if worst is not None:
@@ -96,7 +96,7 @@ def _panel(pair: Against, name: str, stage: StageAgainst | None, row: dict[str, 
         kind=(words.kind(pair, name) or "untestable") if row else "not given",
         role=row.get("A against B", "not given"),
         number=f"{ratio(stage.over_budgets)} x" if stage is not None and stage.judged and stage.differing else "",
-        definition=definition(trace, name),
+        definition=definition(run, name),
         lines=[pair.apart[name]] if name in pair.apart else [],
         facts=Table(("", "A against B"), facts, [""] * len(facts), left=("",)) if facts else None,
     )

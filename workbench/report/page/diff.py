@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
-from workbench.judge.headline import headline
 from workbench.judge.stage import StageDiff
 from workbench.progress import step
 from workbench.report.causes import lines as causes
@@ -36,6 +35,7 @@ from workbench.report.text import (
 )
 from workbench.report.values import STATES, definition
 from workbench.report.words import findings, of_stage
+from workbench.trace.headline import headline
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -133,7 +133,7 @@ def _kind_of_run(diff: Diff) -> str:
 
 
 def _flow(diff: Diff, document: dict[str, Any], detail: tuple[Detail, Detail]) -> Flow:
-    reads = flow(diff.trace)
+    reads = flow(diff.run)
     told = {stage["name"]: stage for stage in document["stages"]}
     panels = []
     with step("make the page", None) as tick:  # of a large run it judges each stage again, as pictures do
@@ -169,7 +169,7 @@ def _panel(diff: Diff, stage: StageDiff, told: dict[str, Any] | None, details: t
         kind=shown,
         role="not given" if shown == "not given" else verdict(stage),
         number=f"{ratio(worst[0].over_budget)} x" if worst else "",
-        definition=definition(diff.trace, stage.name),
+        definition=definition(diff.run, stage.name),
         lines=of_stage(diff, stage.name),
         facts=None if told is None else _facts(stage, told),
         worst=_worst(worst, list(rows.values())) if worst else None,

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.case.stages import INPUTS, MASKS
-from workbench.expectation.judgeable import table
+from workbench.expectation.observed import Observed
 from workbench.reference.graph import direct
-from workbench.trace.trace import Trace
 
 #: sizes in pixels: a box, the room between two, the room that a passing line takes
 WIDTH, HEIGHT, ACROSS, DOWN, LANE = 104, 38, 12, 26, 8
@@ -42,11 +41,11 @@ class Graph:
     lines: Mapping[tuple[str, str], str]
 
 
-def flow(trace: Trace) -> dict[str, tuple[str, ...]]:
+def flow(run: Observed) -> dict[str, tuple[str, ...]]:
     """Every stage that a kernel of this kind has -> the stages and inputs that it reads, in data-flow order."""
-    steps = table(trace)
+    steps = run.table
     stages = [name for name, stage in steps.items() if stage.dumped]
-    inputs = {*INPUTS, *(name for name in MASKS if name in trace.inputs)}
+    inputs = {*INPUTS, *(name for name in MASKS if name in run.trace.inputs)}
     known = {*stages, *inputs}
     return {name: tuple(ref for ref in direct(steps, name) if ref in known and ref != name) for name in stages}
 

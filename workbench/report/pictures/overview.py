@@ -12,7 +12,6 @@ from workbench.case.case import Case
 from workbench.expectation.elements import Comparison
 from workbench.files import write_atomically
 from workbench.judge.diff import Diff
-from workbench.judge.headline import headline as headline_of
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import ratio
 from workbench.report.pictures.cancellation import cancellation
@@ -35,6 +34,7 @@ from workbench.report.pictures.style import (
     signed,
     worst_element,
 )
+from workbench.trace.headline import headline as headline_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.case.stages import AXIS_PLURALS
-from workbench.expectation.judgeable import tiling_of
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.parts import LISTED, in_words, listed, of_axis, residues, runs_of
 from workbench.judge.explain.unknown.splits import Feature, Labels, Values, Words
@@ -59,7 +59,7 @@ def _of_axis(found: Difference, axis: str, around: Tensors | None) -> Iterator[L
             yield labelled((index + begin) % period, period, modulo(period))
     if around is None:
         return
-    block, tiling = around.trace.case.block_q, tiling_of(around.trace)
+    block, tiling = around.trace.case.block_q, Observed(around.trace).tiling
     if axis == "q" and block and block < size:
         yield labelled(
             (index + begin) // block, -(-(begin + size) // block), _called("tile of queries", "tiles of queries")
@@ -117,7 +117,7 @@ _SEEN = {
 
 def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
     """Whether the queries of a block see no key of a tile, some, or each all of them."""
-    case, tiles = around.trace.case_run, tiling_of(around.trace).keys
+    case, tiles = around.trace.case_run, Observed(around.trace).tiling.keys
     of_block = (found.index("q") + found.first.get("q", 0)) // block
     visible = case.mask()
     first = np.arange(0, len(visible), block)

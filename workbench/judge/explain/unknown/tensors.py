@@ -7,10 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from workbench.case.box import WHOLE, Box
-from workbench.case.stages import INPUT_AXES, before_attention
-from workbench.expectation.decoding import attention_of, decoding
+from workbench.case.stages import INPUT_AXES
 from workbench.expectation.expectation import Expectation
-from workbench.expectation.judgeable import readable
+from workbench.expectation.observed import Observed
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import direct, upstream
 from workbench.reference.problem import Problem
@@ -35,12 +34,12 @@ class Tensors:
     @cached_property
     def problem(self) -> Problem:
         """What the stage was judged from."""
-        trace = self.trace
-        if self.stage.name in before_attention(trace.algorithm):
-            return decoding(trace)
-        trace = attention_of(trace)
+        run = Observed(self.trace)
+        if self.stage.name in run.before_attention:
+            return run.decoding()
+        run = run.attention
         box = WHOLE if self.rows is None else Box(q=self.rows)
-        return Expectation(trace, readable(trace) if self.stage.isolated else {}, box, statistics=False).problem
+        return Expectation(run, run.readable if self.stage.isolated else {}, box, statistics=False).problem
 
     @cached_property
     def _computed(self) -> Mapping[str, np.ndarray]:

@@ -1,0 +1,60 @@
+"""Facts about stages are asked of their records: names of stages in the code are counted, and the count only falls."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from workbench.case.stages import STAGES
+
+ROOT = Path(__file__).parent.parent / "workbench"
+#: where names of stages are the subject: other operations, kernels and faults, hypotheses, laws, readings, adapters
+OF_STAGES = ("operations", "cuda", "judge/explain/library", "explore/laws", "readings", "foreign/adapters.py")
+#: literals elsewhere, the table of attention and its records among them, and words that are a stage's by chance
+MOST = 297
+
+
+@cache
+def sources() -> dict[str, ast.Module]:
+    """The parsed sources of the package by their paths."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def literals(tree: ast.AST) -> int:
+    """String constants that are the name of a stage."""
+    return sum(isinstance(x, ast.Constant) and isinstance(x.value, str) and x.value in STAGES for x in ast.walk(tree))
+
+
+def takes_trace(tree: ast.AST) -> Iterator[str]:
+    """Functions with an argument that is a trace, by its name or its annotation."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            if any(x.arg == "trace" or (x.annotation and ast.unparse(x.annotation) == "Trace") for x in every):
+                yield node.name
+
+
+def test_they_are_counted() -> None:
+    assert literals(ast.parse("x = {'out': 1, 'oops': 2}\nf(name in ('lse', 'row_max'))\n\"\"\"out\"\"\"")) == 4
+    assert literals(ast.parse("run.known[name].result")) == 0
+
+
+def test_fewer_names_of_stages_than_before() -> None:
+    others = {name: tree for name, tree in sources().items() if not name.startswith(OF_STAGES)}
+    found = {name: n for name, tree in others.items() if (n := literals(tree))}
+    assert len(found) > 20, "nothing was scanned"
+    assert sum(found.values()) <= MOST, dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def test_functions_that_take_a_trace_are_seen() -> None:
+    source = "def f(run, *, trace): ...\ndef g(x: Trace): ...\ndef h(run: Observed) -> Trace: ..."
+    assert list(takes_trace(ast.parse(source))) == ["f", "g"]
+
+
+def test_judging_takes_what_was_observed_and_no_trace() -> None:
+    """But for its way in, and for explaining, which is tried on traces of other runs."""
+    judging = {x: tree for x, tree in sources().items() if x.startswith("judge/") and "/explain/" not in x}
+    assert len(judging) > 20
+    assert {name: found for name, tree in judging.items() if (found := [*takes_trace(tree)])} == {
+        "judge/diff.py": ["diff"]
+    }
