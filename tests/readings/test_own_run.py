@@ -29,12 +29,13 @@ def test_a_cast_that_a_contract_may_allow_is_said_apart() -> None:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
         q, k, v = (x.astype(np.float32) for x in (q, k, v))
         s = q @ k.swapaxes(2, 3) * np.float32(scale)
-        p = np.exp(s - s.max(-1, keepdims=True))
-        acc = np.zeros_like(q)
+        top, total, acc = s[..., :1], 0, np.zeros_like(q)
         for t in range(0, k.shape[2], 16):
-            part = p[..., t : t + 16].astype(np.float16).astype(np.float32)
-            acc = (acc + part @ v[:, :, t : t + 16]).astype(bfloat16).astype(np.float32)
-        return (acc / p.sum(-1, keepdims=True)).astype(np.float16)
+            new = np.maximum(top, s[..., t : t + 16].max(-1, keepdims=True))
+            p, alpha = np.exp(s[..., t : t + 16] - new), np.exp(top - new)
+            acc = acc * alpha + p.astype(np.float16).astype(np.float32) @ v[:, :, t : t + 16]
+            top, total, acc = new, total * alpha + p.sum(-1, keepdims=True), acc.astype(bfloat16).astype(np.float32)
+        return (acc / total).astype(np.float16)
 
     found = measured(run(attention, Case(dtype="float16", heads=1, seqlen_q=64, seqlen_k=256)))
     assert not found.findings and not found.proved and found.stage is None

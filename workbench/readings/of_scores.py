@@ -211,7 +211,9 @@ def _of_scores(
     if abs(factor) < STILL and np.quantile(abs(dy[known]), 0.99) > 10 * noise + 1e-6:
         # a curve that is even, or most keys weigh as their neighbours do, and not all: their order is another
         g, text = _table(dy, spread, known)
-        if left(g) > max(2 * noise, plain / 8):
+        x = np.linspace(0, abs(s).max(), KNOTS)
+        even = np.max(abs(g(x) - g(-x))) < ALIKE * np.ptp(g(x))
+        if not even or left(g) > max(2 * noise, plain / 8):
             return model, found
         found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
         return model.but(respond=g), found
