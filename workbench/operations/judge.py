@@ -3,10 +3,10 @@ inputs; the first wrong one.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
 from workbench.judge.stage import SEVERITY, StageDiff, verdict_of
 from workbench.operations.run import OperationRun, size_of
-from workbench.reference.bound import Budget
+from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import nearest_dumped
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
@@ -28,6 +28,13 @@ from workbench.shown import shown_by
 _CONTRACT = of_foreign({}, Case())
 
 
+class Condition(NamedTuple):
+    """Condition numbers of the elements of a stage: sums of the sizes of terms over what they add up to."""
+
+    median: float
+    largest: float
+
+
 @dataclass(frozen=True, eq=False)
 class OperationDiff:
     """The judgement of one run."""
@@ -35,6 +42,7 @@ class OperationDiff:
     run: OperationRun
     stages: tuple[StageDiff, ...]  #: that were given, in data-flow order
     others: tuple[str, ...]  #: that were not
+    conditions: Mapping[str, Condition] = field(default_factory=dict)  #: of the stages of whose terms anything is known
 
     @property
     def headline(self) -> str:
@@ -81,13 +89,15 @@ class OperationDiff:
 
 def judged(run: OperationRun) -> OperationDiff:
     """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
-    table = run.case.operation.table(run.case.setting)
+    operation, setting = run.case.operation, run.setting
+    table = operation.table(setting)
     alone = problem(run, {})
     made = values(alone, [*run.stages])
-    free = run.case.operation.free(run.case.setting)
+    free = operation.free(setting, alone.inputs)
     # what nobody need write is read as what it should be
     given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
-    isolated, propagated = (_compared(run, of, free) for of in (problem(run, given), alone))
+    terms = operation.terms(setting, {**alone.inputs, **made})
+    isolated, propagated = (_compared(run, of, free, terms) for of in (problem(run, given), alone))
     stages = []
     for name in run.stages:
         pair = isolated[name], propagated[name]
@@ -99,13 +109,22 @@ def judged(run: OperationRun) -> OperationDiff:
                 run=f"{run.target}: {run.case}",
             )
         )  # fmt: skip
-    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given))
+    conditions = {name: _condition(terms[name], made[name], free.get(name)) for name in run.stages if name in terms}
+    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given), conditions)
+
+
+def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) -> Condition:
+    """Of the elements that are made of any terms."""
+    some = np.broadcast_to(True if free is None else ~free, value.shape) & (terms > 0)
+    with np.errstate(divide="ignore", over="ignore"):
+        found = terms[some] / abs(value[some])
+    return Condition(float(np.median(found)), float(found.max())) if found.size else Condition(1.0, 1.0)
 
 
 def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
     """What the reference computes the stages of a run from."""
     case = run.case
-    operation, table = case.operation, case.operation.table(case.setting)
+    table = case.operation.table(run.setting)
     sizes = {axis: size_of(case, axis) for axis in "".join(stage.axes for stage in table.values())}
     steps = sizes.get("t", 1)
     one = tuple(slice(n, n + 1) for n in range(steps))
@@ -120,16 +139,20 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
         tiling=Tiling(one, (tuple(range(steps)),)),
         given=given,
         elements={name: prod(sizes[axis] for axis in stage.axes) for name, stage in table.items()},
-        input_errors={name: operation.own[name](case.setting, to_float64(run.inputs[name])) for name in run.own},
-        axes=operation.inputs,
+        axes=case.takes,
         sizes=sizes,
     )
 
 
-def _compared(run: OperationRun, of: Problem, free: Mapping[str, np.ndarray]) -> dict[str, Comparison]:
+def _compared(
+    run: OperationRun, of: Problem, free: Mapping[str, np.ndarray], terms: Mapping[str, np.ndarray]
+) -> dict[str, Comparison]:
     names: Collection[str] = [*run.stages]
     made = values(of, names)
     bounds = budgets(of, made, names)
+    for name in {*names} & {*terms}:
+        size = np.maximum(terms[name], NEGLIGIBLE)
+        bounds[name] = replace(bounds[name], size=size)
     return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
 
 

@@ -1,0 +1,94 @@
+"""The rest of attention's domain in its backward pass: each gradient is torch's in float64."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.operations.dense_backward import GRADIENTS, gradients
+from workbench import Refusal
+from workbench.operations.backward_inputs import forward
+from workbench.operations.case import OperationCase
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import problem
+from workbench.operations.run import OperationRun, results
+from workbench.reference.walk import values
+
+BACKWARD = OPERATIONS["attention_backward"]
+SIZES = {"batch": 3, "heads": 4, "kv_heads": 2, "queries": 9, "keys": 12, "dim": 5, "dim_v": 7}
+WINDOW = {"window_left": 4, "window_right": 2}
+#: what a case has beside the usual: numbers, optional inputs, sizes
+DOMAIN: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int]]] = {
+    "plain": ({}, (), {}),
+    "causal": ({"causal": 1}, (), {}),
+    "causal, more queries than keys": ({"causal": 1}, (), {"queries": 15}),
+    "softcap": ({"softcap": 0.7}, (), {}),
+    "window": (WINDOW, (), {}),
+    "window on the left": ({"causal": 1, "window_left": 3}, (), {}),
+    "sinks": ({}, ("sinks",), {}),
+    "dlse": ({}, ("dlse",), {}),
+    "sinks, dlse, rows without keys": ({"causal": 1}, ("sinks", "dlse"), {"queries": 15}),
+    "dlse, rows without keys": ({"causal": 1}, ("dlse",), {"queries": 15}),
+    "bias": ({}, ("bias",), {}),
+    "bias of each batch": ({}, ("bias",), {"bias_batch": 3, "bias_heads": 1}),
+    "bias of each key": ({}, ("bias",), {"bias_batch": 3, "bias_heads": 1, "bias_queries": 1}),
+    "bias of all": ({}, ("bias",), {"bias_batch": 3}),
+    "alibi": ({"causal": 1}, ("alibi_slopes",), {}),
+    "alibi of columns": ({"alibi_column": 1}, ("alibi_slopes",), {}),
+    "dropout": ({"dropout_p": 0.3}, ("dropout_mask",), {}),
+    "mask": ({}, ("mask",), {}),
+    "lengths": ({}, ("seqlens_k",), {}),
+    "lengths, causal, window": ({"causal": 1, **WINDOW}, ("seqlens_k",), {}),
+    "lengths, alibi": ({}, ("seqlens_k", "alibi_slopes"), {}),
+    "softcap, bias": ({"softcap": 0.7}, ("bias",), {}),
+    "softcap, sinks, window, dlse": ({"softcap": 0.7, "causal": 1, **WINDOW}, ("sinks", "dlse"), {}),
+    "dropout, sinks, bias, dlse": ({"dropout_p": 0.3}, ("dropout_mask", "sinks", "bias", "dlse"), {}),
+    "all": ({"softcap": 0.9, "causal": 1, **WINDOW, "dropout_p": 0.2}, tuple(BACKWARD.optional), {}),
+}
+
+
+def case_of(name: str, **changes: Any) -> OperationCase:
+    """A case of DOMAIN."""
+    numbers, optional, sizes = DOMAIN[name]
+    return OperationCase(BACKWARD, {**SIZES, **sizes}, numbers=numbers, optional=optional, **changes)
+
+
+@pytest.mark.parametrize("own", [(), ("lse",)], ids=["lse given", "lse made"])
+@pytest.mark.parametrize("delta", BACKWARD.conventions["delta"])
+@pytest.mark.parametrize("name", DOMAIN)
+def test_gradients_are_those_of_autograd(name: str, delta: str, own: tuple[str, ...]) -> None:
+    case = case_of(name, conventions={"delta": delta})
+    inputs = case.inputs()
+    of = problem(OperationRun("mine", case, inputs, {}, own), {})
+    exact = {**of.inputs, **forward(case.setting, inputs)}
+    wanted = gradients(case.setting, inputs)
+    made = values(replace(of, inputs=exact))
+    names = [GRADIENTS[one] for one in GRADIENTS if one in inputs]
+    assert results(case) == names
+    for one in names:
+        assert made[one].shape == wanted[one].shape
+        np.testing.assert_allclose(made[one], wanted[one], rtol=1e-12, atol=1e-12, err_msg=one)
+    for one in ("out", "lse"):
+        np.testing.assert_allclose(exact[one], wanted[one], rtol=1e-12, atol=1e-12, err_msg=one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"numbers": {"dropout_p": 0.1}}, "dropout_p and dropout_mask, which says what was kept, come together"),
+        ({"optional": ("dropout_mask",)}, "dropout_p and dropout_mask, which says what was kept, come together"),
+        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, "dropout_p is at least 0 and below 1; got 1"),
+        ({"numbers": {"softcap": 0.0}}, "softcap is above 0; got 0"),
+        ({"numbers": {"window_left": -2}}, "window_left is 0 or more, or -1 for no window; got -2"),
+        ({"numbers": {"window_left": 2.5}}, "window_left is a whole number; got 2.5"),
+        ({"numbers": {"alibi_column": 1}}, "alibi_column says how alibi_slopes are used: give these"),
+        ({"sizes": {"bias_heads": 3}, "optional": ("bias",)}, "bias_heads is 1 or heads; got 3"),
+        ({"optional": ("dropout",)}, "optional inputs of attention_backward are dlse, sinks, bias, alibi_slopes, "
+                                     "dropout_mask, mask, seqlens_k; got 'dropout'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        OperationCase(BACKWARD, **changes)
+    assert str(refused.value).removeprefix("attention_backward: ") == said
