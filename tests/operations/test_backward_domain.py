@@ -1,19 +1,21 @@
 """The rest of attention's domain in its backward pass: each gradient is torch's in float64."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.operations.backwards import FAULTS_OF, backward
 from tests.operations.dense_backward import GRADIENTS, gradients
 from workbench import Refusal
 from workbench.operations.backward_inputs import forward
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
-from workbench.operations.judge import problem
-from workbench.operations.run import OperationRun, results
-from workbench.reference.walk import values
+from workbench.operations.judge import OperationDiff, judged, problem
+from workbench.operations.run import OWN, OperationRun, results, run_operation
+from workbench.reference.walk import budgets, values
 
 BACKWARD = OPERATIONS["attention_backward"]
 SIZES = {"batch": 3, "heads": 4, "kv_heads": 2, "queries": 9, "keys": 12, "dim": 5, "dim_v": 7}
@@ -46,6 +48,10 @@ DOMAIN: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int]]] = {
     "dropout, sinks, bias, dlse": ({"dropout_p": 0.3}, ("dropout_mask", "sinks", "bias", "dlse"), {}),
     "all": ({"softcap": 0.9, "causal": 1, **WINDOW, "dropout_p": 0.2}, tuple(BACKWARD.optional), {}),
 }
+
+
+def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
+    return judged(run_operation(function, case, name="mine"))
 
 
 def case_of(name: str, **changes: Any) -> OperationCase:
@@ -92,3 +98,59 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> Non
     with pytest.raises(Refusal) as refused:
         OperationCase(BACKWARD, **changes)
     assert str(refused.value).removeprefix("attention_backward: ") == said
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", DOMAIN)
+def test_right_functions_are_right(name: str, dtype: str) -> None:
+    first = [*DOMAIN].index(name) + len(dtype)  # two of the distributions for each
+    for seed in (first, first + 1):
+        distribution = [*BACKWARD.distributions][seed % len(BACKWARD.distributions)]
+        got = diff(backward(dumps=seed % 2 == 0), case_of(name, dtype=dtype, distribution=distribution, seed=seed))
+        assert got.verdict in ("exact", "rounding") and got.stages, (distribution, str(got))
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_faults_of_what_a_case_may_have(fault: str, dtype: str) -> None:
+    numbers, optional, stage = FAULTS_OF[fault]
+    case = OperationCase(BACKWARD, {**SIZES, "queries": 24, "keys": 32}, dtype, numbers=numbers, optional=optional)
+    got = diff(backward(fault), case)
+    assert got.origin == stage and got.verdict == "bug", str(got)
+    assert diff(backward(fault, dumps=False), case).origin in ("dq", "dk", "dv", "dsink", "dbias")
+
+
+def test_an_error_of_a_row_is_one_over_its_keys() -> None:
+    """A delta that is as far off as it may be takes all dS of its row along: dQ by delta's error times the sum of
+    P K, which K with a mean of 4 makes sqrt(keys) times what independent errors of dS add up to; V with one, too, makes delta large.
+    """
+    case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "queries": 8, "keys": 512, "dim_v": 256})
+    inputs = case.inputs()
+    inputs = {**inputs, "q": inputs["q"] / 64, "k": 4 + inputs["k"], "v": 4 + inputs["v"]}
+    inputs |= {name: x.astype(np.float32) for name, x in forward(case.setting, inputs).items()}
+    found = judged(run_operation(backward(), case, name="mine", inputs=inputs))["delta"].isolated
+    assert found is not None and found.summary.judged
+    of = problem(OperationRun("mine", case, inputs, {}), {})
+    off = found.expected + 0.99 * found.statistical * found.budget
+    made = values(replace(of, given={"delta": off}), ["dq", "dk", "dv"])
+
+    def function(*given: Any, **numbers: Any) -> tuple[np.ndarray, ...]:
+        return tuple(made[name].astype(np.float32) for name in ("dq", "dk", "dv"))
+
+    got = judged(run_operation(function, case, name="mine", inputs=inputs))
+    assert got.verdict == "rounding", str(got)
+
+
+@pytest.mark.parametrize("distribution", BACKWARD.distributions)
+def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: str) -> None:
+    """lse of scores that are all as far off as their sums of products may be."""
+    case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "dim": 256}, distribution=distribution, seed=3)
+    inputs = case.inputs()
+    of = problem(OperationRun("mine", case, inputs, {}, ("lse",)), {})
+    made = values(of)
+    found = budgets(of, {**made, "own_lse": inputs["lse"].astype(np.float64)}, ["scores", "own_lse"])
+    for sign in (1, -1):
+        moved = made["scores"] + sign * found["scores"].bound
+        lse = np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1)
+        off = abs(lse - inputs["lse"])
+        assert np.all(off <= found["own_lse"].bound) and np.all(found["own_lse"].bound < 3 * off)

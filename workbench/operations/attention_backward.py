@@ -37,7 +37,8 @@ def _casts(of: Setting) -> dict[str, Table]:
     found = {name: cast(name, name) for name in ("qk", "probs", "dprobs")}
     found |= {name: cast(name, "dscores") for name in ("dscores", "dscaled")}
     if "dropout_mask" in of.optional:
-        found |= {name: cast(name, "dropped") for name in ("dropped", "dkept")}
+        # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
+        found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
     return found | {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke")}
 
 
@@ -88,8 +89,7 @@ def _probs(of: Setting, scores: str) -> Table:
     lse = "lse"
     if "lse" in of.own:
         sinks = "sinks" if "sinks" in of.optional else ""
-        table["own_lse"] = Stage("bhq", OwnLse(scores, sinks, also, lambda at: at("visible") != 0 if hides else still),
-                                 dumped=False)  # fmt: skip
+        table["own_lse"] = Stage("bhq", OwnLse(scores, sinks, also, lambda at: at("visible") != 0 if hides else still))
         lse = "own_lse"
 
     def weight(shifted: np.ndarray, *visible: np.ndarray) -> np.ndarray:
@@ -97,8 +97,7 @@ def _probs(of: Setting, scores: str) -> Table:
         return np.where(some, np.exp(np.where(some, shifted, 0.0)), 0.0)
 
     def shifted(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
-        some = visible[0] != 0 if visible else still
-        return np.where(some, s - np.where(np.isfinite(lse), lse, 0.0), 0.0)
+        return np.where(visible[0] != 0 if visible else still, s - lse, 0.0)
 
     def moved(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
         return visible[0] if visible else still
@@ -106,8 +105,10 @@ def _probs(of: Setting, scores: str) -> Table:
     rest = (_zero,) * len(also)
     return {
         **table,
-        # in base 2 a product with log2(e) more, of a constant that is rounded
-        "shifted": Stage("bhqk", Map((scores, lse, *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
+        # in base 2 a product with log2(e), of a constant that is rounded: one error of a row, whatever is left of it
+        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), (one,), "{0}, 0 where -inf",
+                                    ulps=1.0), dumped=False),
+        "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
                          dumped=False),
         "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where hidden", ulps=2.0)),
     }  # fmt: skip
@@ -118,7 +119,7 @@ def _seen(of: Setting, read: Mapping[str, np.ndarray]) -> np.ndarray:
     return seen(of, {name: x.reshape(-1) if name == "seqlens_k" else x for name, x in read.items()})
 
 
-def _kept(of: Setting, name: str, what: str) -> Stage:
+def _kept(of: Setting, what: str) -> Stage:
     """What dropout leaves of something, over what it keeps on average."""
     factor = 1 / (1 - of.numbers["dropout_p"])
     slopes = (lambda x, kept: kept * factor, _zero)
@@ -131,7 +132,7 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
     table: Table = {}
     dprobs = last["dprobs"]
     if "dropout_mask" in of.optional:
-        table |= {"dkept": _kept(of, "dkept", dprobs), **casts["dkept"]}
+        table |= {"dkept": _kept(of, dprobs), **casts["dkept"]}
         dprobs = last["dkept"]
     weights = last["probs"] if of.conventions["dscores_of"] == "cast probs" else "probs"
     of_out = Sum("bhqe,bhqe->bhq", ("dout", "out"))
@@ -147,8 +148,7 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         table["cap_slope"] = Stage("bhqk", Map(("tanh_squared",), lambda x: 1 - x, (one,), "1 - {0}"), dumped=False)
         table |= {"dscaled": Stage("bhqk", product("dscores", "cap_slope")), **casts["dscaled"]}
     if "sinks" in of.optional:
-        lse = "own_lse" if "lse" in of.own else "lse"
-        table["sink_shifted"] = Stage("bhq", Map(("sinks", lse), _of_sink, (one, one), "{0} - {1}", ulps=2.0),
+        table["sink_shifted"] = Stage("bhq", Map(("sinks", "row_lse"), np.subtract, (one, one), "{0} - {1}", ulps=2.0),
                                       dumped=False)  # fmt: skip
         table["sink_probs"] = Stage("bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0))
         offset = "delta"
@@ -160,18 +160,14 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
     return table
 
 
-def _of_sink(sinks: np.ndarray, lse: np.ndarray) -> np.ndarray:
-    """The exponent of a sink's weight; lse, which has the sink, is finite."""
-    return sinks - lse
-
-
 def _table(of: Setting) -> Table:
     scale, group, casts = of.numbers["scale"], of.sizes["h"] // of.sizes["g"], _casts(of)
     last = {name: next(iter(made), name) for name, made in casts.items()}
     scores = _scores(of, last["qk"])
     dropout, softcap = "dropout_mask" in of.optional, "softcap" in of.numbers
     dscaled, values = last["dscaled" if softcap else "dscores"], last["dropped" if dropout else "probs"]
-    kept = {"dropped": _kept(of, "dropped", last["probs"]), **casts["dropped"]} if dropout else {}
+    read = last["probs"] if of.conventions["dropped_dtype"] == "inputs" else "probs"
+    kept = {"dropped": _kept(of, read), **casts["dropped"]} if dropout else {}
     dbias: Table = {}
     if "bias" in of.optional:
         step = where_one(last["dscores"], _shape(of, "bhqk"), _shape(of, OPTIONAL["bias"]), "bhqk")

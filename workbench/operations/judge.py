@@ -125,7 +125,8 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
     """What the reference computes the stages of a run from."""
     case = run.case
     table = case.operation.table(run.setting)
-    sizes = {axis: size_of(case, axis) for axis in "".join(stage.axes for stage in table.values())}
+    axes_of = {**case.takes, **{name: stage.axes for name, stage in table.items()}}
+    sizes = {axis: size_of(case, axis) for axis in "".join(axes_of.values())}
     steps = sizes.get("t", 1)
     one = tuple(slice(n, n + 1) for n in range(steps))
     return Problem(
@@ -138,7 +139,7 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
         exact_products=False,
         tiling=Tiling(one, (tuple(range(steps)),)),
         given=given,
-        elements={name: prod(sizes[axis] for axis in stage.axes) for name, stage in table.items()},
+        elements={name: prod(sizes[axis] for axis in axes) for name, axes in axes_of.items()},
         axes=case.takes,
         sizes=sizes,
     )
