@@ -50,10 +50,27 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
 
     @np.errstate(over="ignore", invalid="ignore")  # of keys that a fault shows
     def function(
-        q: Any, k: Any, v: Any, out: Any, lse: Any, dout: Any, *, scale: float, causal: bool,
-        softcap: float | None = None, window_left: int = -1, window_right: int = -1, dropout_p: float = 0.0,
-        alibi_column: bool = False, dlse: Any = None, sinks: Any = None, bias: Any = None, alibi_slopes: Any = None,
-        dropout_mask: Any = None, mask: Any = None, seqlens_k: Any = None,
+        q: Any,
+        k: Any,
+        v: Any,
+        out: Any,
+        lse: Any,
+        dout: Any,
+        *,
+        scale: float,
+        causal: bool,
+        softcap: float | None = None,
+        window_left: int = -1,
+        window_right: int = -1,
+        dropout_p: float = 0.0,
+        alibi_column: bool = False,
+        dlse: Any = None,
+        sinks: Any = None,
+        bias: Any = None,
+        alibi_slopes: Any = None,
+        dropout_mask: Any = None,
+        mask: Any = None,
+        seqlens_k: Any = None,
     ) -> dict[str, np.ndarray] | tuple[np.ndarray, ...]:
         dtype, group = q.dtype, q.shape[1] // k.shape[1]
         q, k, v, out, dout = (x.astype(f32) for x in (q, k, v, out, dout))

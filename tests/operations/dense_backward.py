@@ -52,9 +52,7 @@ def gradients(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     """Every gradient, by its stage, and out and lse; in float64."""
     import torch
 
-    wide = {
-        name: torch.from_numpy(x if x.dtype == bool else x.astype(np.float64)) for name, x in inputs.items()
-    }
+    wide = {name: torch.from_numpy(x if x.dtype == bool else x.astype(np.float64)) for name, x in inputs.items()}
     leaves = {name: wide[name].requires_grad_() for name in GRADIENTS if name in wide}
     out, lse = dense(wide, of.numbers)
     total = (out * wide["dout"]).sum()

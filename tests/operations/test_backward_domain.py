@@ -14,7 +14,7 @@ from workbench.operations.backward_inputs import forward
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged, problem
-from workbench.operations.run import OWN, OperationRun, results, run_operation
+from workbench.operations.run import OperationRun, results, run_operation
 from workbench.reference.walk import budgets, values
 
 BACKWARD = OPERATIONS["attention_backward"]

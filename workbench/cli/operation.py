@@ -17,6 +17,8 @@ from workbench.refusal import Refusal
 if TYPE_CHECKING:
     from workbench.operations.judge import OperationDiff
 
+#: options of an operation alone
+OWN = ("axes", "numbers", "optional", "gradients")
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
 TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend")
 
@@ -26,6 +28,7 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
         click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
+        click.option("--optional", metavar="NAME[,...]", help="Inputs that it may have: sinks,dlse"),
         click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
         click.option("--operation", metavar="NAME", help="rmsnorm, gated_delta_rule, attention_backward, rope"),
     ):
@@ -45,7 +48,7 @@ def diff_operation(
     if operation not in OPERATIONS:
         raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
-    if others := sorted(flag_of(name) for name in said - {*TAKEN, "axes", "numbers", "gradients"}):
+    if others := sorted(flag_of(name) for name in said - {*TAKEN, *OWN}):
         raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
     if target is None:
         raise Refusal("TARGET is missing: FILE.py:FUNCTION")
@@ -77,6 +80,8 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         "contract": {key: next((x for x in known.get(key, ()) if str(x) == said), said) for key, said in told.items()},
     }
     shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
+    if options["optional"]:
+        shared["optional"] = tuple(filter(None, options["optional"].split(",")))
     if options["gradients"]:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
     lists = [options["dtype"] or ("float32",), options["distribution"] or ("",), options["seed"] or (0,)]

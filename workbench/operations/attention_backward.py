@@ -135,10 +135,17 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         table |= {"dkept": _kept(of, dprobs), **casts["dkept"]}
         dprobs = last["dkept"]
     weights = last["probs"] if of.conventions["dscores_of"] == "cast probs" else "probs"
-    of_out = Sum("bhqe,bhqe->bhq", ("dout", "out"))
-    table["delta"] = Stage(
-        "bhq", of_out if of.conventions["delta"] == "out" else Sum("bhqk,bhqk->bhq", (weights, dprobs))
-    )
+    if of.conventions["delta"] == "probs":
+        delta = Sum("bhqk,bhqk->bhq", (weights, dprobs))
+    elif "out" in of.own:
+        # of the weights of the forward pass, which met V in the dtype of probs, stored or not
+        values = last["dropped"] if "dropout_mask" in of.optional else last["probs"]
+        table["own_sum"] = Stage("bhqe", Sum("bhqk,bhke->bhqe", (values, "v_rows")), dumped=False)
+        table["own_out"] = Stage("bhqe", CastTo("own_sum", of.dtype))
+        delta = Sum("bhqe,bhqe->bhq", ("dout", "own_out"))
+    else:
+        delta = Sum("bhqe,bhqe->bhq", ("dout", "out"))
+    table["delta"] = Stage("bhq", delta)
     of_lse = "dlse" in of.optional
     centred = Total((dprobs, "delta", "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, "delta")
     table["centred"] = Stage("bhqk", centred, dumped=False)
@@ -155,8 +162,9 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         if of_lse:
             table["delta_of_sink"] = Stage("bhq", difference("delta", "dlse"), dumped=False)
             offset = "delta_of_sink"
-        table["dsink_rows"] = Stage("bhq", Map(("sink_probs", offset), lambda p, d: -p * d,
-                                               (lambda p, d: d, lambda p, d: p), "-{0} * {1}"), dumped=False)  # fmt: skip
+        slopes = (lambda p, d: d, lambda p, d: p)
+        of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, slopes, "-{0} * {1}")
+        table["dsink_rows"] = Stage("bhq", of_rows, dumped=False)
     return table
 
 
@@ -166,8 +174,10 @@ def _table(of: Setting) -> Table:
     scores = _scores(of, last["qk"])
     dropout, softcap = "dropout_mask" in of.optional, "softcap" in of.numbers
     dscaled, values = last["dscaled" if softcap else "dscores"], last["dropped" if dropout else "probs"]
-    read = last["probs"] if of.conventions["dropped_dtype"] == "inputs" else "probs"
-    kept = {"dropped": _kept(of, read), **casts["dropped"]} if dropout else {}
+    kept: Table = {}
+    if dropout:
+        read = last["probs"] if of.conventions["dropped_dtype"] == "inputs" else "probs"
+        kept = {"dropped": _kept(of, read), **casts["dropped"]}
     dbias: Table = {}
     if "bias" in of.optional:
         step = where_one(last["dscores"], _shape(of, "bhqk"), _shape(of, OPTIONAL["bias"]), "bhqk")
@@ -252,7 +262,7 @@ ATTENTION_BACKWARD = Operation(
         "scale": _scale, "causal": False, "softcap": float, "window_left": int, "window_right": int,
         "dropout_p": float, "alibi_column": bool,
     },
-    # the usual: those of FlashAttention; torch's own operations store QK^T, P, dP, dS and gradients of each query head
+    # the usual: those of FlashAttention
     conventions={
         "delta": ("out", "probs"),
         "qk_dtype": ("float32", "inputs"),
@@ -264,6 +274,12 @@ ATTENTION_BACKWARD = Operation(
         "dv_sum_dtype": ("float32", "inputs"),
         "dropped_dtype": ("float32", "inputs"),
         "tanh": ("float32", "approximate"),
+    },
+    known={
+        "torch's own operations": {
+            "delta": "probs", "qk_dtype": "inputs", "dprobs_dtype": "inputs", "dscores_of": "cast probs",
+            "dk_sum_dtype": "inputs", "dv_sum_dtype": "inputs", "dropped_dtype": "inputs",
+        },
     },
     dtypes={
         "lse": "float32", "dlse": "float32", "sinks": "float32", "alibi_slopes": "float32", "dropout_mask": "bool",

@@ -76,7 +76,7 @@ def of_groups(name: str, shape: tuple[int, ...], group: int) -> AddedUp:
 
 
 def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> AddedUp:
-    """What an input of the shape `wanted`, which broadcasts to `shape`, has of gradients: the sum over its axes of 1."""
+    """The gradient of an input of the shape `wanted`, which broadcasts to `shape`: the sum over its axes of 1."""
     some = tuple(axis for axis, (n, m) in enumerate(zip(shape, wanted, strict=True)) if m == 1 < n)
     return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
 
@@ -123,8 +123,6 @@ class OwnLse:
         worst, random, common = (np.broadcast_to(part, weights.shape) for part in error)
         with np.errstate(over="ignore"):
             off = np.log(np.maximum(rest + (weights * np.exp(np.minimum(worst, 700.0))).sum(-1), 1.0))
-        return Bounded(
-            Bound(own + off, np.sqrt((weights**2 * random**2).sum(-1)), own + (weights * common).sum(-1))
-        )
+        return Bounded(Bound(own + off, np.sqrt((weights**2 * random**2).sum(-1)), own + (weights * common).sum(-1)))
 
     words = "log of the sum over keys of e^{scores}"

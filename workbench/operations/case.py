@@ -60,9 +60,10 @@ class OperationCase:
 
     def _numbers(self, sizes: Mapping[str, int]) -> dict[str, float]:
         known = self.operation.numbers
-        types = {name: x if isinstance(x, type) else bool if isinstance(x, bool) else float for name, x in known.items()}
-        usual = {name: x(sizes) if callable(x) else x for name, x in known.items() if not isinstance(x, type)}
-        found = {**usual, **self.numbers}
+        types = {
+            name: x if isinstance(x, type) else bool if isinstance(x, bool) else float for name, x in known.items()
+        }
+        found = {**_usual(self.operation, sizes), **self.numbers}
         for name, x in found.items():
             if types[name] is int and x != int(x):
                 raise Refusal(f"{self.operation.name}: {name} is a whole number; got {x:g}")
@@ -78,6 +79,17 @@ class OperationCase:
         """Its inputs, and the axes of each."""
         of = self.operation
         return {**of.inputs, **{name: of.optional[name] for name in self.optional}}
+
+    @property
+    def unusual(self) -> dict[str, dict[str, Any]]:
+        """What is not the operation's own, by its name: axes, numbers, contract."""
+        of, usual = self.operation, _usual(self.operation, self.sizes)
+        sizes = {of.axes[axis]: self.sizes[n] if isinstance(n, str) else n for axis, n in of.sizes.items()}
+        return {
+            "axes": {name: n for name, n in self.told.items() if n != sizes[name]},
+            "numbers": {name: x for name, x in self.numbers.items() if x != usual.get(name)},
+            "contract": {name: x for name, x in self.conventions.items() if x != of.conventions[name][0]},
+        }
 
     @property
     def told(self) -> dict[str, int]:
@@ -101,8 +113,13 @@ class OperationCase:
         told = [name for name, x in self.numbers.items() if x is True]
         told += [f"{name}={x:g}" for name, x in self.numbers.items() if not isinstance(x, bool)]
         told += self.optional
-        told += [f"{name}={x}" for name, x in self.conventions.items() if x != self.operation.conventions[name][0]]
+        told += [f"{name}={x}" for name, x in self.unusual["contract"].items()]
         return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
+
+
+def _usual(of: Operation, sizes: Mapping[str, int]) -> dict[str, float]:
+    """Its numbers where nothing is said."""
+    return {name: x(sizes) if callable(x) else x for name, x in of.numbers.items() if not isinstance(x, type)}
 
 
 def _known(what: str, given: Any, known: Any) -> None:

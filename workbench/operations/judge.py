@@ -15,7 +15,7 @@ from workbench.case.contract import of_foreign
 from workbench.case.tiling import Tiling
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
-from workbench.judge.stage import SEVERITY, StageDiff, verdict_of
+from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
 from workbench.operations.run import OperationRun, size_of
 from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import nearest_dumped
@@ -64,6 +64,39 @@ class OperationDiff:
         """Stages that are wrong because of others alone."""
         return tuple(one.name for one in self.stages if one.role == "victim")
 
+    @cached_property
+    def assumed(self) -> dict[str, Any]:
+        """Convention -> its usual value, of those that its stages depend on and nobody told."""
+        operation, setting, asked = self.run.case.operation, self.run.setting, _Asked(self.run.case.conventions)
+        operation.table(replace(setting, conventions=asked))
+        usual = {name: choices[0] for name, choices in operation.conventions.items()}
+        return {name: x for name, x in self.run.case.conventions.items() if name in asked.names and x == usual[name]}
+
+    @cached_property
+    def explained_by(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Of a wrong run: other values of conventions that were assumed with each of which all of it is right, in words
+        and by name: of one convention; where there is none, of what known kernels do.
+        """
+        if self.origin is None:
+            return ()
+        operation, assumed = self.run.case.operation, self.assumed
+        single = [{name: x} for name in assumed for x in operation.conventions[name][1:]]
+        found = [(_said(one), one) for one in single if self._right_with(one)]
+        if not found:
+            sets = (
+                (whose, {name: x for name, x in one.items() if name in assumed})
+                for whose, one in operation.known.items()
+            )
+            found = [(f"what {whose} do: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
+        return tuple(found)
+
+    def _right_with(self, conventions: Mapping[str, Any]) -> bool:
+        case = self.run.case
+        changed = replace(self.run, case=replace(case, conventions={**case.conventions, **conventions}))
+        if not {*changed.stages} <= {*case.operation.table(changed.setting)}:
+            return False
+        return judged(changed).verdict in RIGHT_VERDICTS
+
     @property
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
@@ -85,6 +118,22 @@ class OperationDiff:
 
     def _repr_html_(self) -> str:
         return shown_by("operation.html", self)
+
+
+class _Asked(dict[str, Any]):
+    """Conventions that know which of them were asked."""
+
+    def __init__(self, conventions: Mapping[str, Any]) -> None:
+        super().__init__(conventions)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def _said(conventions: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={x}" for name, x in conventions.items())
 
 
 def judged(run: OperationRun) -> OperationDiff:

@@ -43,14 +43,16 @@ class Operation:
     results: tuple[str, ...]  #: stages that a function returns, in this order; those that the table has
     distributions: Mapping[str, Draw]  #: by name, the usual first
     optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
-    #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it where
-    #: it is said
+    #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
+    #: where it is said
     numbers: Mapping[str, float | type | Callable[[Sizes], float]] = field(default_factory=dict)
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: whose it is -> what known kernels do, all of it at once, that is not the usual
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case
-    #: stage -> which of its elements a kernel need not write, bool that broadcasts to it, of the inputs; of those nothing
-    #: is judged
+    #: stage -> which of its elements a kernel need not write, bool that broadcasts to it, of the inputs; of those
+    #: nothing is judged
     free: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, inputs: {}
     #: why sizes, numbers and optional inputs do not fit each other; empty where they do
     rule: Callable[[Setting], str] = lambda of: ""

@@ -28,6 +28,8 @@ class OperationRun:
     inputs: Mapping[str, np.ndarray] = field(repr=False)  #: as it read them
     stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
     own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
+    #: arrays, device, backend and gradients, as of `diff_operation`; None of a run on inputs of Python's
+    called_with: Mapping[str, Any] | None = None
 
     @property
     def setting(self) -> Setting:

@@ -1,12 +1,16 @@
 """The judgement of a run of an operation: a table and sentences."""
 
+import shlex
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import State
+from workbench.foreign.target import Kind, known
 from workbench.judge.stage import StageDiff
-from workbench.operations.judge import OperationDiff
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import Condition, OperationDiff
+from workbench.records import number
 from workbench.reference.tables import definition
 from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
@@ -49,10 +53,48 @@ def sentences(diff: OperationDiff) -> list[str]:
         said += _of_origin(diff[diff.origin])
     if diff.others:
         said.append(f"  not given: {', '.join(diff.others)}")
-    usual = {name: choices[0] for name, choices in diff.run.case.operation.conventions.items()}
-    if assumed := [f"{name}={x}" for name, x in diff.run.case.conventions.items() if x == usual[name]]:
-        said.append(f"  conventions that are assumed: {', '.join(assumed)} (--contract)")
+    if diff.assumed:
+        assumed = ", ".join(f"{name}={x}" for name, x in diff.assumed.items())
+        said.append(f"  conventions that are assumed: {assumed} (--contract)")
+    said += [f"  all of it is right with another convention: {words} (--contract)" for words, _ in diff.explained_by]
+    if diff.conditions:
+        found = "; ".join(_condition(*one) for one in diff.conditions.items())
+        said.append(f"  condition numbers (median, largest): {found}")
+    if command := repeat_command(diff):
+        said.append(f"repeat: {command}")
     return said
+
+
+def _condition(name: str, found: Condition) -> str:
+    """How many times their sums the terms of a stage are: of these many units of the last place an error may be."""
+    return f"{name} {found.median:.3g}, {found.largest:.3g}"
+
+
+def repeat_command(diff: OperationDiff) -> str:
+    """The command that judges the same again; empty where no command has its function, its operation or its inputs."""
+    run, case = diff.run, diff.run.case
+    target, called = known(run.target), run.called_with
+    if called is None or target is None or case.operation is not OPERATIONS.get(case.operation.name):
+        return ""
+    if target.kind not in (Kind.FUNCTION, Kind.INSTALLED):
+        return ""
+    words = ["workbench", "diff", run.target, "--operation", case.operation.name]
+    words += [word for word, said in (("--gradients", called["gradients"]),) if said]
+    for option, values in case.unusual.items():
+        words += [f"--{option}", ",".join(f"{name}={_plain(x)}" for name, x in values.items())] if values else []
+    words += ["--optional", ",".join(case.optional)] if case.optional else []
+    words += ["--dtype", case.dtype] if case.dtype != "float32" else []
+    usual = next(iter(case.operation.distributions))
+    words += ["--distribution", case.distribution] if case.distribution != usual else []
+    words += ["--seed", str(case.seed)] if case.seed else []
+    words += ["--arrays", called["arrays"]] if called["arrays"] != ("torch" if called["gradients"] else "numpy") else []
+    words += ["--device", called["device"]] if called["device"] else []
+    words += ["--backend", called["backend"]] if called["backend"] != "auto" else []
+    return shlex.join(words)
+
+
+def _plain(x: Any) -> Any:
+    return int(x) if isinstance(x, bool) else repr(x) if isinstance(x, float) else x
 
 
 def _of_origin(stage: StageDiff) -> list[str]:
@@ -82,16 +124,20 @@ def document(diff: OperationDiff) -> dict[str, Any]:
         "schema": SCHEMA,
         "target": diff.run.target,
         "operation": case.operation.name,
-        "axes": {name: case.sizes[letter] for letter, name in case.operation.axes.items()},
+        "axes": dict(case.told),
         "dtype": case.dtype,
         "distribution": case.distribution,
         "seed": case.seed,
         "numbers": dict(case.numbers),
         "conventions": dict(case.conventions),
+        "optional": list(case.optional),
         "verdict": diff.verdict,
         "origin": diff.origin,
         "stages": [_stage(stage) for stage in diff.stages],
         "not_given": list(diff.others),
+        "conditions": {name: number(one._asdict()) for name, one in diff.conditions.items()},
+        "explained_by": [dict(one) for _, one in diff.explained_by],
+        "repeat": repeat_command(diff),
     }
 
 
