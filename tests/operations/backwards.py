@@ -21,6 +21,7 @@ FAULTS = {
     "heads of a group overwritten": "dk",
     "strides of out for dout": "delta",
     "P of the row before in dv": "dv",
+    "delta of the first head": "delta",
 }
 #: of what a case may have: fault -> what it needs (numbers, optional inputs), and the first stage that is wrong
 FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
@@ -114,6 +115,10 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         delta = (read * out).sum(-1)
         if fault == "delta of the next head":
             delta = np.roll(delta, -1, 1)
+        if fault == "delta of the first head":
+            delta = np.broadcast_to(delta[:, :1], delta.shape)
+        if fault == "delta of the first batch":
+            delta = np.broadcast_to(delta[:1], delta.shape)
         if fault == "delta of dout alone":
             delta = dout.sum(-1)
         values = wide_v.swapaxes(-1, -2)

@@ -3,7 +3,7 @@
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,12 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def refuse_of_operation(options: dict[str, Any]) -> None:
+    """Take the options of operations out of `options`; Refusal where one was given without --operation."""
+    if found := [flag_of(name) for name in OWN if options.pop(name)]:
+        raise Refusal(f"{found[0]} is of an operation beside attention: say --operation")
+
+
 def diff_operation(
     target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
 ) -> None:
@@ -45,13 +51,7 @@ def diff_operation(
     from workbench.progress import shown
     from workbench.report.operation import document
 
-    if operation not in OPERATIONS:
-        raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
-    said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
-    if others := sorted(flag_of(name) for name in said - {*TAKEN, *OWN}):
-        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
-    if target is None:
-        raise Refusal("TARGET is missing: FILE.py:FUNCTION")
+    target = _checked(target, operation, options, OPERATIONS)
     with shown():
         diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
         for n, one in enumerate(diffs):
@@ -64,6 +64,37 @@ def diff_operation(
     else:
         _print(diffs, verbose)
     sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+
+
+def laws_of_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Hold a function of an operation to its laws on each case that is asked for; exits with 1 where one is broken."""
+    from workbench.explore.laws.of_gradients import gradient_laws
+    from workbench.progress import shown
+    from workbench.report.gradient_laws import report
+
+    target = _checked(target, operation, options, ("attention_backward",))
+    with shown():
+        found = [gradient_laws(target, **case) for case in _cases(operation, options)]
+    if as_json:
+        documents = [one.as_dict() for one in found]
+        many = {"schema": "workbench.gradient-laws-table/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        for one in found:
+            report(one)
+    sys.exit(BUG if any(one.broken for one in found) else 0)
+
+
+def _checked(target: str | None, operation: str, options: Mapping[str, Any], known: Collection[str]) -> str:
+    """TARGET; Refusal where there is none, for an operation that is not among the `known`, and for other options."""
+    if operation not in known:
+        raise Refusal(f"--operation is one of {', '.join(known)}; got {operation!r}")
+    said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
+    if others := sorted(flag_of(name) for name in said - {*TAKEN, *OWN}):
+        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+    if target is None:
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION")
+    return target
 
 
 def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -48,6 +48,8 @@ class Adapter:
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
     rules: tuple[Rule, ...] = ()
     call: Callable[[Call], Any] | None = None  #: where keywords alone do not say all
+    #: device -> conventions of its backward pass
+    gradients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     poisoned: bool = True  #: whether nothing reads behind the end of a sequence; else what lies there is finite
 
     @property
@@ -136,6 +138,9 @@ _FLEX_ON_CPU = {
 #: 330 random cases in 16 bits
 _SDPA_ON_GPU = {"empty_out": "any"}
 
+#: its flash backend adds blocks up in 16 bits (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, gemm with beta of 1)
+_SDPA_BACKWARD_ON_CPU = {"accumulation_dtype": INPUTS}
+
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
     "causal": "causal",
@@ -175,7 +180,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "attn_mask",
         },
         q="bhsd", kv="bhsd", contract="torch-sdpa", on={"cuda": _SDPA_ON_GPU}, device="cpu", call=packages.sdpa,
-        poisoned=False,
+        gradients={"cpu": _SDPA_BACKWARD_ON_CPU}, poisoned=False,
     ),
     "torch:flex_attention": Adapter(
         "torch.nn.attention.flex_attention:flex_attention",

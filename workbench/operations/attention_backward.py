@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, by_place, distances, rule, seen
-from workbench.operations.backward_steps import OfGroups, OwnLse, Widened, of_groups, where_one
+from workbench.operations.backward_steps import OfGroups, OwnLse, StoredBetween, Widened, of_groups, where_one
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, one, product, scaled
 
+#: terms of a block at least, after which a sum may be rounded: torch's flash on a CPU takes 32, 64 or 256 queries
+LEAST_BLOCK = 32
 #: inputs that say which keys are seen
 _HIDING = ("mask", "seqlens_k")
 
@@ -39,7 +41,12 @@ def _casts(of: Setting) -> dict[str, Table]:
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
-    return found | {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke")}
+    found |= {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke"), "dq_sum": {}}
+    if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
+        for name, axes, terms in (("dq_sum", "bhqd", "k"), ("dk_sum", "bhkd", "q"), ("dv_sum", "bhke", "q")):
+            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK))
+            found[name] = {f"{name}_stored": Stage(axes, step, dumped=False)}
+    return found
 
 
 def _scores(of: Setting, qk: str) -> Table:
@@ -197,12 +204,13 @@ def _table(of: Setting) -> Table:
         **casts["dprobs"],
         **_dscores(of, last, casts),
         "dq_sum": Stage("bhqd", Sum("bhqk,bhkd->bhqd", (dscaled, "k_rows")), dumped=False),
+        **casts["dq_sum"],
         "dk_sum": Stage("bhkd", Sum("bhqk,bhqd->bhkd", (dscaled, "q")), dumped=False),
         **casts["dk_sum"],
         "dk_group": Stage("bgkd", of_groups(last["dk_sum"], of_heads["bhkd"], group), dumped=False),
         "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (values, "dout")), dumped=False),
         **casts["dv_sum"],
-        "dq": Stage("bhqd", scaled("dq_sum", scale, ulps=1.0)),
+        "dq": Stage("bhqd", scaled(last["dq_sum"], scale, ulps=1.0)),
         "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0)),
         "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group)),
         **dsink,
@@ -272,6 +280,7 @@ ATTENTION_BACKWARD = Operation(
         "dscores_dtype": ("inputs", "float32"),
         "dk_sum_dtype": ("float32", "inputs"),
         "dv_sum_dtype": ("float32", "inputs"),
+        "accumulation_dtype": ("float32", "inputs"),
         "dropped_dtype": ("float32", "inputs"),
         "tanh": ("float32", "approximate"),
     },

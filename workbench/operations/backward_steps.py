@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import ulp, unit_roundoff
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref
 
@@ -79,6 +80,30 @@ def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: 
     """The gradient of an input of the shape `wanted`, which broadcasts to `shape`: the sum over its axes of 1."""
     some = tuple(axis for axis, (n, m) in enumerate(zip(shape, wanted, strict=True)) if m == 1 < n)
     return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
+
+
+@dataclass(frozen=True)
+class StoredBetween:
+    """A sum that is kept in 16 bits while it grows: rounded after each of its blocks."""
+
+    of: Ref
+    dtype: str
+    blocks: int
+
+    def value(self, at: Any) -> np.ndarray:
+        return np.asarray(at(self.of))
+
+    def bound(self, at: Any) -> Bounded:
+        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to."""
+        of, size = at.error(self.of), at.magnitude(self.of)
+        size = size + of.worst
+        each, least = unit_roundoff(self.dtype) * size, ulp(np.zeros(()), self.dtype) / 2
+        worst = of.worst + self.blocks * (each + least)
+        return Bounded(Bound(worst, np.sqrt(of.random**2 + self.blocks * (each + least) ** 2), of.common + 0.0 * size))
+
+    @property
+    def words(self) -> str:
+        return f"{{of}}, in {self.dtype} after each of {self.blocks} blocks"
 
 
 @dataclass(frozen=True)

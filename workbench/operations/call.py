@@ -4,13 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from workbench.foreign.target import target_of
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.of_attention import forward_case
 from workbench.operations.operation import Operation
-from workbench.operations.run import run_operation
+from workbench.operations.run import OperationRun, run_operation
 from workbench.operations.through_autograd import through_autograd
 from workbench.refusal import Refusal
 
@@ -44,15 +46,37 @@ def diff_operation(
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
         raise Refusal(f"operations are {', '.join(OPERATIONS)}; got {operation!r}")
+    case = OperationCase(of, axes or {}, dtype, distribution, seed, numbers or {}, contract or {}, tuple(optional))
+    again = runner(target, of, arrays=arrays, device=device, backend=backend, gradients=gradients)
+    called = {"arrays": arrays, "device": device, "backend": backend, "gradients": gradients}
+    return judged(replace(again(case, case.inputs()), called_with=called))
+
+
+#: runs a function on a case and inputs for it
+Runner = Callable[[OperationCase, Mapping[str, np.ndarray]], OperationRun]
+
+
+def runner(
+    target: str | Callable[..., Any],
+    of: Operation,
+    *,
+    arrays: str = "numpy",
+    device: str | None = None,
+    backend: str = "auto",
+    gradients: bool = False,
+) -> Runner:
+    """What runs a function of an operation; arguments and errors as of `diff_operation`."""
     found = target_of(target)
     if not found.is_foreign:
         raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
-    case = OperationCase(of, axes or {}, dtype, distribution, seed, numbers or {}, contract or {}, tuple(optional))
-    function = found.function()
-    if gradients:
-        if of.name != "attention_backward" or arrays != "torch":
-            raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
-        function = through_autograd(function, found.name, forward_case(case, case.inputs()), device=device)
-    called = {"arrays": arrays, "device": device, "backend": backend, "gradients": gradients}
-    run = run_operation(function, case, name=found.name, arrays=arrays, device=device, backend=backend)
-    return judged(replace(run, called_with=called))
+    if gradients and (of.name != "attention_backward" or arrays != "torch"):
+        raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
+    function, name = found.function(), found.name
+
+    def run(case: OperationCase, inputs: Mapping[str, np.ndarray]) -> OperationRun:
+        called = function
+        if gradients:
+            called = through_autograd(function, name, forward_case(case, inputs), device=device)
+        return run_operation(called, case, name=name, arrays=arrays, device=device, backend=backend, inputs=inputs)
+
+    return run

@@ -77,7 +77,8 @@ def through_autograd(
             wide["bias"] = wide["bias"].reshape((1,) * (4 - wide["bias"].ndim) + wide["bias"].shape)
         stages |= {BESIDE[what]: wide[what] for what in BESIDE if what in wide}
         # what the backward pass kept of the forward pass, as it was stored or before, nobody saw
-        return {**stages, OWN: ["out", "lse"]}
+        told = {} if adapter is None else adapter.gradients.get(lives_on, {})
+        return {**stages, OWN: ["out", "lse"], "contract": told}
 
     return backward
 

@@ -1,13 +1,15 @@
 """The judgement of a run of an operation: a table and sentences."""
 
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import State
-from workbench.foreign.target import Kind, known
+from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
+from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import Condition, OperationDiff
 from workbench.records import number
@@ -72,16 +74,21 @@ def _condition(name: str, found: Condition) -> str:
 
 def repeat_command(diff: OperationDiff) -> str:
     """The command that judges the same again; empty where no command has its function, its operation or its inputs."""
-    run, case = diff.run, diff.run.case
-    target, called = known(run.target), run.called_with
-    if called is None or target is None or case.operation is not OPERATIONS.get(case.operation.name):
+    called = diff.run.called_with
+    return "" if called is None else operation_command("diff", diff.run.target, diff.run.case, called)
+
+
+def operation_command(verb: str, name: str, case: OperationCase, called: Mapping[str, Any]) -> str:
+    """The command `verb` of a target on a case; `called`: arrays, device, backend, gradients, as of `diff_operation`.
+    Empty where no command has the target or the operation.
+    """
+    target = known(name)
+    if target is None or case.operation is not OPERATIONS.get(case.operation.name) or not target.is_foreign:
         return ""
-    if target.kind not in (Kind.FUNCTION, Kind.INSTALLED):
-        return ""
-    words = ["workbench", "diff", run.target, "--operation", case.operation.name]
-    words += [word for word, said in (("--gradients", called["gradients"]),) if said]
+    words = ["workbench", verb, name, "--operation", case.operation.name]
+    words += ["--gradients"] if called["gradients"] else []
     for option, values in case.unusual.items():
-        words += [f"--{option}", ",".join(f"{name}={_plain(x)}" for name, x in values.items())] if values else []
+        words += [f"--{option}", ",".join(f"{key}={_plain(x)}" for key, x in values.items())] if values else []
     words += ["--optional", ",".join(case.optional)] if case.optional else []
     words += ["--dtype", case.dtype] if case.dtype != "float32" else []
     usual = next(iter(case.operation.distributions))
