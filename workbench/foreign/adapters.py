@@ -140,6 +140,8 @@ _SDPA_ON_GPU = {"empty_out": "any"}
 
 #: its flash backend adds blocks up in 16 bits (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, gemm with beta of 1)
 _SDPA_BACKWARD_ON_CPU = {"accumulation_dtype": INPUTS}
+#: in torch's operations (sdpa_dense_backward) a gradient of each query head is stored before those of a group are added
+_FLEX_BACKWARD_ON_CPU = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS}
 
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
@@ -203,7 +205,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "score_mod",
         },
         q="bhsd", kv="bhsd", lse="bhs", on={"cpu": _FLEX_ON_CPU}, device="cpu", call=packages.flex,
-        poisoned=False,
+        gradients={"cpu": _FLEX_BACKWARD_ON_CPU}, poisoned=False,
     ),
     "flash_attn:flash_attn_func": Adapter(
         "flash_attn:flash_attn_func",

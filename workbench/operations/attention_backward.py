@@ -31,13 +31,15 @@ def _shape(of: Setting, axes: str) -> tuple[int, ...]:
 def _casts(of: Setting) -> dict[str, Table]:
     """Of what is stored, or meets the next product, in 16 bits: its cast; empty where it is in float32."""
 
-    def cast(name: str, convention: str, axes: str = "bhqk") -> Table:
+    def cast(name: str, convention: str, axes: str = "bhqk", least: float = 1.0) -> Table:
         if of.dtype == "float32" or of.conventions[f"{convention}_dtype"] == "float32":
             return {}
-        return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype))}
+        return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype, least))}
 
     found = {name: cast(name, name) for name in ("qk", "probs", "dprobs")}
-    found |= {name: cast(name, "dscores") for name in ("dscores", "dscaled")}
+    # dS may be stored times the scale, as torch's operations do
+    least = min(1.0, abs(of.numbers["scale"]) or 1.0)
+    found |= {name: cast(name, "dscores", least=least) for name in ("dscores", "dscaled")}
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}

@@ -201,7 +201,8 @@ def _compared(
     made = values(of, names)
     bounds = budgets(of, made, names)
     for name in {*names} & {*terms}:
-        size = np.maximum(terms[name], NEGLIGIBLE)
+        # of no terms at all an element is 0, which can be told
+        size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))
         bounds[name] = replace(bounds[name], size=size)
     return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
 

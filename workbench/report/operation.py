@@ -59,12 +59,20 @@ def sentences(diff: OperationDiff) -> list[str]:
         assumed = ", ".join(f"{name}={x}" for name, x in diff.assumed.items())
         said.append(f"  conventions that are assumed: {assumed} (--contract)")
     said += [f"  all of it is right with another convention: {words} (--contract)" for words, _ in diff.explained_by]
+    if unjudged := [(one, n) for one in diff.stages if (n := _vacuous(one))]:
+        found = ", ".join(f"{n} of {one.isolated.summary.size} of {one.name}" for one, n in unjudged if one.isolated)
+        said.append(f"  not judged, as their budget is as large as their terms: {found}")
     if diff.conditions:
         found = "; ".join(_condition(*one) for one in diff.conditions.items())
         said.append(f"  condition numbers (median, largest): {found}")
     if command := repeat_command(diff):
         said.append(f"repeat: {command}")
     return said
+
+
+def _vacuous(stage: StageDiff) -> int:
+    """Elements whose budget says nothing."""
+    return 0 if stage.isolated is None else stage.isolated.summary.count(State.VACUOUS)
 
 
 def _condition(name: str, found: Condition) -> str:

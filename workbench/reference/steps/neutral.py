@@ -192,6 +192,7 @@ class CastTo:
 
     of: Ref
     dtype: str
+    least_factor: float = 1.0  #: what is stored may be times a factor as small, and so subnormal sooner
 
     def value(self, at: Any) -> np.ndarray:
         return np.asarray(at(self.of))
@@ -199,7 +200,7 @@ class CastTo:
     def bound(self, at: Any) -> Bounded:
         """Half an ulp of the dtype, and the error of what is read."""
         x, of = at(self.of), at.error(self.of)
-        own = unit_roundoff(self.dtype) * (abs(x) + of.worst) + ulp(np.zeros(()), self.dtype) / 2
+        own = unit_roundoff(self.dtype) * (abs(x) + of.worst) + ulp(np.zeros(()), self.dtype) / 2 / self.least_factor
         return Bounded(Bound(of.worst + own, np.sqrt(of.random**2 + own**2), of.common + 0.0 * own))
 
     @property
