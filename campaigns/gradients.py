@@ -115,7 +115,6 @@ def _target(backend: str) -> str:
 
 def _running(backend: str) -> AbstractContextManager[Any]:
     """With this backend of torch; flex has a backward pass on a CPU, which it refuses to run."""
-    import torch.nn.attention.flex_attention
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     if backend == "flex":

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.operations.backwards import FAULTS_OF, backward
+from tests.operations.backwards import FAULTS, FAULTS_OF, backward
 from tests.operations.dense_backward import GRADIENTS, gradients
 from workbench import Refusal
 from workbench.operations.backward_inputs import forward
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged, problem
-from workbench.operations.run import OperationRun, results, run_operation
+from workbench.operations.run import OWN, OperationRun, results, run_operation
 from workbench.reference.walk import budgets, values
 
 BACKWARD = OPERATIONS["attention_backward"]
@@ -154,3 +154,26 @@ def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: st
         lse = np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1)
         off = abs(lse - inputs["lse"])
         assert np.all(off <= found["own_lse"].bound) and np.all(found["own_lse"].bound < 3 * off)
+
+
+@pytest.mark.campaign
+def test_faults_from_gradients_alone() -> None:
+    """Where nobody saw out and lse either; what is missed has next to no effect: a dQ that is 0 whatever its scale, a
+    sink whose weight outliers take away.
+    """
+    faults = {fault: ({"causal": 1}, (), stage) for fault, stage in FAULTS.items()} | FAULTS_OF
+    sizes, missed, runs = {**SIZES, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}, [], 0
+    for fault, (numbers, optional, _) in faults.items():
+        function = backward(fault, dumps=False)
+        for dtype in ("float32", "float16", "bfloat16"):
+            for distribution in BACKWARD.distributions:
+                case = OperationCase(BACKWARD, sizes, dtype, distribution, numbers=numbers, optional=optional)
+
+                def alone(*given: Any, case: OperationCase = case, **beside: Any) -> dict[str, Any]:
+                    made = function(*given, **beside)  # noqa: B023 - called at once
+                    return {**dict(zip(results(case), made, strict=True)), OWN: ["out", "lse"]}
+
+                runs += 1
+                if diff(alone, case).origin is None:
+                    missed.append((fault, distribution))
+    assert runs == 558 and len(missed) <= 5, missed

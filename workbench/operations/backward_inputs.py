@@ -2,7 +2,7 @@
 it, and distributions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -103,7 +103,7 @@ def _beside(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Optional inputs, float32 where they are stored so."""
     n = of.sizes
     p = of.numbers.get("dropout_p", 0.0)
-    made = {
+    made: Mapping[str, Callable[[], np.ndarray]] = {
         "dlse": lambda: rng.standard_normal((n["b"], n["h"], n["q"])),
         "sinks": lambda: rng.standard_normal(n["h"]).astype(np.float32),
         "bias": lambda: rng.standard_normal([n[axis] for axis in OPTIONAL["bias"]]),

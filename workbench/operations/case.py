@@ -40,7 +40,7 @@ class OperationCase:
         chosen = self.distribution or next(iter(of.distributions))
         _known(f"distributions of {of.name}", [chosen], of.distributions)
         said = {**of.sizes, **{letters[name]: n for name, n in self.sizes.items()}}
-        sizes = {axis: said[n] if isinstance(n, str) else n for axis, n in said.items()}
+        sizes = {axis: int(said[n] if isinstance(n, str) else n) for axis, n in said.items()}
         if low := [of.axes[axis] for axis, n in sizes.items() if n < 1]:
             raise Refusal(f"{of.name}: {low[0]} is 1 or more; got {sizes[letters[low[0]]]}")
         for name, value in self.conventions.items():

@@ -93,5 +93,5 @@ def backward_case(
     dout = np.random.default_rng([case.seed, 3]).standard_normal([of.sizes[axis] for axis in "bhqe"])
     if case.ragged:
         dout = dout * (np.arange(case.seqlen_q) < case.lengths_q[:, None])[:, None, :, None]
-    found = {**given, "dout": dout, **forward(of.setting, given)}
-    return of, {name: found[name].astype(of.dtype_of(name)) for name in of.takes}
+    whole = {**given, "dout": dout, **forward(of.setting, given)}
+    return of, {name: whole[name].astype(of.dtype_of(name)) for name in of.takes}

@@ -56,7 +56,7 @@ def through_autograd(
         if adapter is None or adapter.call is None:
             made = function(*(leaves[one] for one in call.positional), **keywords)
         else:
-            made = adapter.call(Call(function, asked, *(leaves[one] for one in "qkv"), over=over))
+            made = adapter.call(Call(function, asked, leaves["q"], leaves["k"], leaves["v"], over=over))
         of_out, of_lse = _results(made, name, "dlse" in beside)
         dout = as_numpy(given[5], "dout")
         pairs = [(of_out, over(laid(dout, call.axes["out"], case.lengths_q)))]

@@ -134,7 +134,7 @@ def _permuted(s: Gradients, some: dict[str, np.ndarray]) -> Verdict:
 
 def dq_of_a_row_without_keys_is_0(s: Gradients) -> Verdict:
     """dQ of a row that sees no key is 0."""
-    empty = ~s.visible.any(-1)
+    empty = np.asarray(~s.visible.any(-1))
     if not empty.any():
         return "each row sees a key"
     dq = s.first.value("dq")
@@ -143,7 +143,7 @@ def dq_of_a_row_without_keys_is_0(s: Gradients) -> Verdict:
 
 def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
     """dK and dV of a key that no row of its group sees are 0."""
-    hidden = ~s.per_group(s.visible.any(2) + 0).astype(bool)
+    hidden = s.per_group(np.asarray(s.visible.any(2), np.int64)) == 0
     if not hidden.any():
         return "each key is seen"
     verdicts = []
@@ -155,8 +155,8 @@ def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
 
 
 def directional_derivative(s: Gradients) -> Verdict:
-    """<dQ, D>, <dK, D> and <dV, D> are what <out, dout> + <lse, dlse> grows by along D, from forward passes in float64 on
-    either side.
+    """<dQ, D>, <dK, D> and <dV, D> are what <out, dout> + <lse, dlse> grows by along D, from forward passes in float64
+    on either side.
     """
     if s.has("softcap"):
         return "the third derivative through a softcap is not bounded here"

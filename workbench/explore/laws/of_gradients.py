@@ -94,7 +94,7 @@ def gradient_laws(
     case = OperationCase(
         ATTENTION_BACKWARD, axes or {}, dtype, distribution, seed, numbers or {}, contract or {}, optional
     )
-    how = {"arrays": arrays, "device": device, "backend": backend, "gradients": gradients}
+    how: dict[str, Any] = {"arrays": arrays, "device": device, "backend": backend, "gradients": gradients}
     subject = Gradients(runner(target, ATTENTION_BACKWARD, **how), case, case.inputs())
     _ = subject.first  # what the case itself raises is raised
     return GradientLaws(subject, tuple(_finding(law, subject) for law in GRADIENT_LAWS.values()), how)
