@@ -156,6 +156,19 @@ def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: st
         assert np.all(off <= found["own_lse"].bound) and np.all(found["own_lse"].bound < 3 * off)
 
 
+def test_exponents_that_are_far_off_move_p_by_more_than_their_slope() -> None:
+    """Scores of 100 that are stored in bfloat16 are off by up to 0.25, and e^0.25 - 1 is 0.284."""
+    case = OperationCase(BACKWARD, {"keys": 8}, "bfloat16", "one-hot", conventions={"qk_dtype": "inputs"},
+                         numbers={"scale": 1.0})  # fmt: skip
+    of = problem(OperationRun("mine", case, case.inputs(), {}), {})
+    made = values(of)
+    found = budgets(of, made, ["scores", "probs"])
+    off, p = found["scores"].bound, made["probs"]
+    assert off.max() > 0.2
+    for sign in (1, -1):
+        assert np.all(p * abs(np.expm1(sign * off)) <= found["probs"].bound)
+
+
 @pytest.mark.campaign
 def test_faults_from_gradients_alone() -> None:
     """Where nobody saw out and lse either; what is missed has next to no effect: a dQ that is 0 whatever its scale, a

@@ -142,6 +142,8 @@ _SDPA_ON_GPU = {"empty_out": "any"}
 _SDPA_BACKWARD_ON_CPU = {"accumulation_dtype": INPUTS}
 #: in torch's operations (sdpa_dense_backward) a gradient of each query head is stored before those of a group are added
 _FLEX_BACKWARD_ON_CPU = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS}
+#: softcaps by tanh.approx (csrc/flash_attn/src/utils.h, cutlass::fast_tanh)
+_FLASH_BACKWARD = {"tanh": "approximate"}
 
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
@@ -211,7 +213,7 @@ ADAPTERS: Mapping[str, Adapter] = {
         "flash_attn:flash_attn_func",
         _OF_FLASH_ATTN,
         q="bshd", kv="bshd", lse="bhs", contract="flash-attention-2", fixed={"return_attn_probs": True},
-        rules=_FLASH_ATTN,
+        rules=_FLASH_ATTN, gradients={"cuda": _FLASH_BACKWARD},
     ),
     "flash_attn:flash_attn_varlen_func": Adapter(
         "flash_attn:flash_attn_varlen_func",
@@ -222,7 +224,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "page_size": "block_table",
         },
         q="nhd", kv="nhd", lse="hn", contract="flash-attention-2", fixed={"return_attn_probs": True},
-        rules=_FLASH_ATTN,
+        rules=_FLASH_ATTN, gradients={"cuda": _FLASH_BACKWARD},
     ),
     "flash_attn:flash_attn_with_kvcache": Adapter(
         "flash_attn:flash_attn_with_kvcache",

@@ -119,7 +119,8 @@ def _probs(of: Setting, scores: str) -> Table:
                                     ulps=1.0), dumped=False),
         "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
                          dumped=False),
-        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where hidden", ulps=2.0)),
+        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where hidden", ulps=2.0,
+                                   grown=np.expm1)),
     }  # fmt: skip
 
 
@@ -166,7 +167,9 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
     if "sinks" in of.optional:
         table["sink_shifted"] = Stage("bhq", Map(("sinks", "row_lse"), np.subtract, (one, one), "{0} - {1}", ulps=2.0),
                                       dumped=False)  # fmt: skip
-        table["sink_probs"] = Stage("bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0))
+        table["sink_probs"] = Stage(
+            "bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0, grown=np.expm1)
+        )
         offset = "delta"
         if of_lse:
             table["delta_of_sink"] = Stage("bhq", difference("delta", "dlse"), dumped=False)

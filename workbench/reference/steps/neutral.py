@@ -113,6 +113,8 @@ class Map:
     said: str  #: in words, with what is read in braces by its number: "{0} * {1}"
     ulps: float = 0.5  #: of its result, all its roundings together; what is cancelled on the way is a stage of its own
     site: str = ""
+    #: what an error of what is read becomes, in units of the slope, where it need not be small; None: 1.01 of itself
+    grown: Callable[[Any], Any] | None = None
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -125,7 +127,7 @@ class Map:
     control = value
 
     def bound(self, at: Any) -> Bounded:
-        """Its ulps, and errors of what is read times the slopes there, to first order."""
+        """Its ulps, and errors of what is read times the slopes there, to first order or as far as they grow."""
         arithmetic = at.arithmetic(self.site)
         read = [spread(at, ref, at(ref)) for ref in self.of]
         value = abs(np.asarray(self.function(*read)))
@@ -135,9 +137,16 @@ class Map:
         for ref, slope in zip(self.of, self.slopes, strict=True):
             error = error_of(at, ref)
             if error is not EXACT:
-                moved = [SECOND_ORDER * abs(slope(*read)) * x for x in error]
+                moved = [self._growth(error.worst) * abs(slope(*read)) * x for x in error]
                 worst, squares, common = worst + moved[0], squares + moved[1] ** 2, common + moved[2]
         return Bounded(Bound(worst, np.sqrt(squares), common))
+
+    def _growth(self, worst: Any) -> Any:
+        """How many times its first order an error up to `worst` becomes."""
+        if self.grown is None:
+            return SECOND_ORDER
+        some = np.clip(worst, np.finfo(np.float64).tiny, 700.0)  # e^700 is a float64
+        return np.maximum(self.grown(some) / some, 1.0)
 
     @property
     def words(self) -> str:
