@@ -169,6 +169,21 @@ def test_exponents_that_are_far_off_move_p_by_more_than_their_slope() -> None:
         assert np.all(p * abs(np.expm1(sign * off)) <= found["probs"].bound)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_no_keys_are_judged(dtype: str) -> None:
+    """They are 0, which can be told, though casts in float16 have a budget and there are no terms."""
+    case = OperationCase(BACKWARD, SIZES, dtype, optional=("seqlens_k",))
+    inputs = {**case.inputs(), "seqlens_k": np.zeros(3, np.int32)}
+    inputs |= {name: x.astype(inputs[name].dtype) for name, x in forward(case.setting, inputs).items()}
+
+    def wrong(*given: Any, **beside: Any) -> Any:
+        return tuple(x + np.asarray(1e-3, x.dtype) for x in backward(dumps=False)(*given, **beside))
+
+    right, other = (judged(run_operation(one, case, name="mine", inputs=inputs))
+                    for one in (backward(dumps=False), wrong))  # fmt: skip
+    assert right.verdict == "exact" and other.origins == ("dq", "dk", "dv")
+
+
 @pytest.mark.campaign
 def test_faults_from_gradients_alone() -> None:
     """Where nobody saw out and lse either; what is missed has next to no effect: a dQ that is 0 whatever its scale, a

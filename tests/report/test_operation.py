@@ -73,6 +73,15 @@ def test_no_convention_explains_a_bug() -> None:
     assert got.origin == "dk" and not got.explained_by and "another convention" not in str(got)
 
 
+def test_a_stage_that_another_convention_does_not_have_explains_nothing() -> None:
+    def function(*given: Any, **numbers: Any) -> Any:
+        made = backward("delta left out")(*given, **numbers)
+        return {"dscores_cast": made["dscores"].astype(given[0].dtype), "dq": made["dq"]}
+
+    got = diff_operation(function, "attention_backward", dtype="bfloat16")
+    assert got.origin == "dscores_cast" and not got.explained_by
+
+
 def test_conventions_that_nothing_depends_on_are_not_listed() -> None:
     """In float32 nothing is cast, and without a softcap there is no tanh."""
     got = diff_operation(backward(), "attention_backward", numbers={"softcap": 2.0})

@@ -63,7 +63,7 @@ def by_place(of: Setting, lengths: np.ndarray | None = None) -> np.ndarray:
 
 def seen(of: Setting, inputs: Arrays) -> np.ndarray:
     """Which keys each query sees, by all that hides some, bool that broadcasts to [b, h, q, k]."""
-    lengths = to_float64(inputs["seqlens_k"])[:, None, None, None] if "seqlens_k" in of.optional else None
+    lengths = to_float64(inputs["seqlens_k"]).reshape(-1, 1, 1, 1) if "seqlens_k" in of.optional else None
     found = by_place(of, lengths)
     return found & (inputs["mask"] != 0) if "mask" in of.optional else found
 
