@@ -67,6 +67,18 @@ def verdicts(
 
 
 @commands.command()
+@click.option("--runs", type=click.IntRange(min=1), default=540, help="Random cases [540]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@json_option
+def gradients(runs: int, seed: int, as_json: bool) -> None:
+    """Judge gradients of PyTorch's own attention on a CPU, in which nothing is wrong, beside assert_close."""
+    from campaigns import gradients as gradients_campaign
+
+    results = measured(gradients_campaign, as_json, runs, seed)
+    sys.exit(BUG if any(row["verdicts"]["bug"] for row in results["backends"].values()) else 0)
+
+
+@commands.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
