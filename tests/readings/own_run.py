@@ -127,7 +127,7 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k count 5.6569 times"),
     "half a reduction": (_half_lanes, "lanes", "row_sum", "but for the step lane ^ 1"),
     "a mean too little": (_mean_added, "added", "out", "out has -0.25 times the mean of V over the keys"),
-    "means of tiles": (_tile_means, "smoothed", "scores", "the mean of each tile of 16 keys is taken from K"),
+    "means of tiles": (_tile_means, "smoothed", "scores", "the mean of each tile of 16 keys is taken from K, and scores lack it"),
     "one buffer": (_one_buffer, "pool", "scores", "[batch, token, head, K or V, dim], and are read [batch, token, K"),
     "lse of a half": (_prefix_lse, "shares", "merge_weight", "keys 0-31 are merged with the lse of keys 0-15"),
     "lse by query": (

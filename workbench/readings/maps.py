@@ -189,6 +189,9 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
         rule = of_rows.made[:, None] * dims + np.arange(dims)
         if np.mean(rule[known] == source[known]) >= SHARE:
             return np.where(known, source, rule)
+    again = _periodic(source, dims)
+    if again is not None:
+        return np.where(known, source, again)
     for c in range(dims):
         seen = source[source[:, c] > -1, c] - index[source[:, c] > -1, 0]
         zero = source[:, c] == -1
@@ -198,6 +201,24 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
             source[:, c] = -1
     from_row = _rows_of(source, dims)[:, None]
     return np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+
+
+def _periodic(source: np.ndarray, dims: int) -> np.ndarray | None:
+    """The map of which rows do the same after so many others, as a swizzle has it; None where none do."""
+    first = np.arange(len(source))[:, None] * dims
+    known = source > -1
+    if np.any(source == -1) or known.all():
+        return None
+    off = np.where(known, source - first, -1)
+    for period in (2, 4, 8, 16, 32):
+        turns = len(source) // period
+        if turns < 2:
+            return None
+        told, _ = most_of(off[: turns * period].reshape(turns, -1).T, known[: turns * period].reshape(turns, -1).T)
+        whole = first + np.resize(told.reshape(period, dims), source.shape)
+        if np.mean(whole[known] == source[known]) >= SHARE:
+            return whole
+    return None
 
 
 def _rows_of(source: np.ndarray, dims: int) -> np.ndarray:

@@ -106,8 +106,11 @@ class Reader(Believed):
                 self.in_blocks()
         if self.explained:
             return
-        for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims):
+        before = self.model
+        for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims, of_rescaled.of_scores):
             self.of_weights(of_scores_, self.read, self.allowed(self.model))
+        if self.model is not before and not self.explained:
+            self.of_kernels()
         self.merged()
         if self.explained:
             return
@@ -301,7 +304,7 @@ class Reader(Believed):
         for base, before, stale in ways:
             model, found = of_kernels.kernels(self.target, base, stale=stale, casts=casts)
             if found:
-                gone = ("steps", "denominator", "flushed")
+                gone = ("steps", "denominator", "flushed", "moved")
                 self.model, self.found = model, [one for one in before if one.reading not in gone] + found
                 return
 
@@ -335,6 +338,15 @@ class Reader(Believed):
         if not found:
             return
         begun = self.model
+        if "v" not in begun.sources:
+            moved, of_map = of_moves.of_all_rows(begun, found[0])
+            if of_map and np.mean(self.multiplied[1]) > 0.9:  # keys can be chosen
+                exact = of_values.elements(self.target, begun)
+                moved, of_map = exact if exact[1] else (moved, of_map)
+            if of_map:
+                self.model, self.read = moved, of_values.solved(moved, self.weights)
+                self.found += of_map
+                return
         ways = [(model, found)]
         formula, of_bias_ = of_bias.linear(self.target, begun, model, found[0])
         if of_bias_:
