@@ -122,7 +122,7 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
         "V is divided by the largest element of a head of V and multiplied by the largest element of a head of V, of "
         "head 0",
     ),
-    "numbers of heads": (_head_numbers, "rescaled", "out", "V of heads is multiplied by 1, 0.25"),
+    "numbers of heads": (_head_numbers, "rescaled", "scores", "K of heads is multiplied by 3, 1"),
     "tiles without a cap": (_uncapped_tiles, "tiles", "scores", "scores of keys 32-47 in rows 0-31 are not capped"),
     "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k count 5.6569 times"),
     "half a reduction": (_half_lanes, "lanes", "row_sum", "but for the step lane ^ 1"),

@@ -189,9 +189,6 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
         rule = of_rows.made[:, None] * dims + np.arange(dims)
         if np.mean(rule[known] == source[known]) >= SHARE:
             return np.where(known, source, rule)
-    again = _periodic(source, dims)
-    if again is not None:
-        return np.where(known, source, again)
     for c in range(dims):
         seen = source[source[:, c] > -1, c] - index[source[:, c] > -1, 0]
         zero = source[:, c] == -1
@@ -200,7 +197,9 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
         elif zero.any() and not seen.size:
             source[:, c] = -1
     from_row = _rows_of(source, dims)[:, None]
-    return np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+    filled: np.ndarray = np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+    again = _periodic(filled, dims) if np.any(filled == -2) else None
+    return filled if again is None else np.where(filled > -2, filled, again)
 
 
 def _periodic(source: np.ndarray, dims: int) -> np.ndarray | None:
@@ -216,7 +215,8 @@ def _periodic(source: np.ndarray, dims: int) -> np.ndarray | None:
             return None
         told, _ = most_of(off[: turns * period].reshape(turns, -1).T, known[: turns * period].reshape(turns, -1).T)
         whole = first + np.resize(told.reshape(period, dims), source.shape)
-        if np.mean(whole[known] == source[known]) >= SHARE:
+        inside = np.all((whole >= 0) & (whole < source.size))
+        if inside and np.mean(whole[known] == source[known]) >= SHARE:
             return whole
     return None
 
