@@ -121,12 +121,25 @@ class Reader(Believed):
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+        if not self.explained:
+            self.of_moved_rows()
         if not self.explained and any(one.reading == "added" for one in self.found):
             self.pooled()
         if not self.explained:
             self.rescaled(self.read, self.allowed(self.model))
         if not self.explained:
             self.in_regions()
+
+    def of_moved_rows(self) -> None:
+        """Rows of V that stand elsewhere, in place of keys that are lost and doubled: K is wrong, too."""
+        begun = next((one for one in self.found if one.reading == "start"), None)
+        if begun is None or "v" in self.model.sources or self.model.kernel is not None:
+            return
+        plain = self.model.but(start=right(self.target).start, fixed=None)
+        model, found = of_moves.of_all_rows(plain, begun)
+        if found and self.left(model) < min(LEFT * self.left(right(self.target)), self.left(self.model)):
+            self.model = model
+            self.found = [one for one in self.found if one.reading not in ("start", "fixed")] + found
 
     def pooled(self) -> None:
         """The buffer of K and V that makes the natural run."""
@@ -338,15 +351,6 @@ class Reader(Believed):
         if not found:
             return
         begun = self.model
-        if "v" not in begun.sources:
-            moved, of_map = of_moves.of_all_rows(begun, found[0])
-            if of_map and np.mean(self.multiplied[1]) > 0.9:  # keys can be chosen
-                exact = of_values.elements(self.target, begun)
-                moved, of_map = exact if exact[1] else (moved, of_map)
-            if of_map:
-                self.model, self.read = moved, of_values.solved(moved, self.weights)
-                self.found += of_map
-                return
         ways = [(model, found)]
         formula, of_bias_ = of_bias.linear(self.target, begun, model, found[0])
         if of_bias_:
