@@ -154,6 +154,20 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
     sys.exit(BUG if backward_campaign.wrong(results) else 0)
 
 
+@commands.command("backward-reports")
+@click.option("--seeds", type=click.IntRange(min=1), default=2, help="Runs of each distribution [2]")
+@click.option("--cases", type=click.IntRange(min=1), default=1000, help="Random cases of a search [1000]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def backward_reports(seeds: int, cases: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Judge ten backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
+    from campaigns.backward_reports import measure as reports_campaign
+
+    results = measured(reports_campaign, as_json, seeds, jobs, names, cases)
+    sys.exit(BUG if reports_campaign.wrong(results) else 0)
+
+
 @commands.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
 @json_option

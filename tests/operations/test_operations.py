@@ -232,3 +232,8 @@ def test_gradients_that_autograd_does_not_see_are_refused() -> None:
             diff_operation(function, "attention_backward", arrays="torch", gradients=True)
     with pytest.raises(Refusal, match="gradients are of attention_backward, in torch; got rmsnorm of numpy arrays"):
         diff_operation(norms.rmsnorm(), "rmsnorm", gradients=True)
+
+
+def test_in_a_shell_a_judgement_is_a_line() -> None:
+    got = diff_operation(norms.rmsnorm("eps outside the root"), "rmsnorm", distribution="near-eps")
+    assert repr(got) == "<OperationDiff of function, rmsnorm: bug, origins ['rstd'], victims ['normed', 'out']>"

@@ -114,6 +114,11 @@ class OperationDiff:
         """The overview of all stages, a matplotlib Figure."""
         return shown_by("pictures.overview.overview", self.stages, self.headline)
 
+    def __repr__(self) -> str:
+        name = self.run.case.operation.name
+        said = f"{self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}"
+        return f"<OperationDiff of {self.run.target}, {name}: {said}>"
+
     def __str__(self) -> str:
         return shown_by("operation.in_short", self)
 
