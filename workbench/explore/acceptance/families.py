@@ -239,7 +239,9 @@ def families_of(spec: Spec) -> list[str]:
     due = {"bend": softcap is not None, "lengths": bool(ragged), "listed": bool(spec.shapes)}
     due |= {"beside": spec.batch_invariant}
     kept = [name for name in FAMILIES if due.get(name, True) and name not in spec.without and name != "random"]
-    return [name for other in kept for name in ("random", other)] if "random" not in spec.without else kept
+    if "random" in spec.without:
+        return kept
+    return [name for other in kept for name in ("random", other)] or ["random"]
 
 
 def problem(spec: Spec, seed: int, index: int) -> Problem:

@@ -1,22 +1,16 @@
 """What a function must do: ranges of cases, how their arrays lie, and what it promises of its arithmetic."""
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.case.fields import FIELDS
 from workbench.explore.draw import Among, Between
-from workbench.explore.ranges import RANGES
 from workbench.explore.sample import sample
-from workbench.floats import DTYPES
-from workbench.refusal import Refusal, meant
+from workbench.refusal import Refusal
 
-OPERATION = "attention"
 #: lengths of a spec that says none
 LONGEST = 256
 #: what is drawn where a spec says nothing
@@ -34,13 +28,10 @@ USUAL: Mapping[str, Any] = {
     "softcap": None,
     "window": None,
 }
-#: names of RANGES that a spec does not give: of kernels of ours, and what a family chooses
-_OTHERS = {"splits", "codes", "distribution", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
 #: products of q and k of a case: a verdict on one takes about a tenth of a second (0.12 s at 4 * 256 * 256 * 64)
 WORK = 1 << 24
 #: cases that are drawn for one with less work than that, at most; the one with the least is taken then
 _DRAWS = 50
-_NONE = "none"  #: which TOML has no word for
 
 
 @dataclass(frozen=True)
@@ -128,75 +119,3 @@ def _has_empty_rows(case: Case) -> bool:
     if case.ragged:
         rows |= ~(np.arange(case.seqlen_q) < case.lengths_q[:, None])[:, None]
     return not bool(rows.all())
-
-
-def read(path: str | Path) -> Spec:
-    """The spec of a TOML file; Refusal for one that cannot be read, and for a word that is none."""
-    try:
-        found = tomllib.loads(Path(path).read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refusal(f"--spec {path}: {getattr(error, 'strerror', None) or error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise Refusal(f"--spec {path}: {error}") from None
-    return of_plain(found, str(path))
-
-
-def of_plain(found: Mapping[str, Any], where: str) -> Spec:
-    """The spec of plain values, as a TOML file has them; `where` names it in messages."""
-    found = dict(found)
-    if (operation := found.pop("operation", OPERATION)) != OPERATION:
-        raise Refusal(f"{where}: operation is {OPERATION}, the forward pass; got {operation!r}")
-    own = {one.name: one for one in fields(Spec)}
-    if unknown := [name for name in found if name not in own]:
-        raise Refusal(f"{where}: a spec has operation, {', '.join(own)}; got {unknown[0]!r}{meant(unknown[0], own)}")
-    usual = Spec()
-    for name, value in found.items():
-        kind = type(getattr(usual, name))
-        if kind in (bool, int, str) and type(value) is not kind:
-            raise Refusal(f"{where}: {name} must be of type {kind.__name__}; got {value!r}")
-    case = {name: _range(name, x, where) for name, x in found.pop("case", {}).items()}
-    listed = tuple({name: _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
-    spec = Spec(case, listed, **{**found, "without": tuple(found.get("without", ()))})
-    check(spec, where)
-    return spec
-
-
-def check(spec: Spec, where: str) -> None:
-    """Refusal for families that there are not, and for ranges of which no case can be drawn."""
-    from workbench.explore.acceptance.families import FAMILIES
-
-    if unknown := [name for name in spec.without if name not in FAMILIES]:
-        raise Refusal(f"{where}: families are {', '.join(FAMILIES)}; got without {unknown[0]!r}")
-    for name in {*spec.case, *(name for one in spec.shapes for name in one)}:
-        known = ({*FIELDS, *RANGES, "seqlen"}) - _OTHERS
-        if name not in known:
-            raise Refusal(f"{where}: fields of a case are {', '.join(sorted(known))}; got {name!r}{meant(name, known)}")
-    for one in spec.ranges.get("dtype", ()) if isinstance(spec.ranges["dtype"], tuple) else ():
-        if one not in DTYPES:
-            raise Refusal(f"{where}: dtype is one of {', '.join(DTYPES)}; got {one!r}")
-    random = np.random.default_rng(0)
-    spec.draw(random)
-    for one in spec.shapes:
-        spec.draw(random, **one)
-
-
-def _range(name: str, x: Any, where: str) -> Any:
-    """A range of TOML: {from = 1, to = 256}, a list of values, or a value."""
-    if isinstance(x, Mapping):
-        ends = (x.get("from"), x.get("to"))
-        if {*x} != {"from", "to"} or not all(type(end) is int for end in ends) or ends[0] > ends[1]:
-            raise Refusal(f"{where}: a range of {name} is {{from = 1, to = 256}}, whole numbers; got {dict(x)!r}")
-        return Between(*ends)
-    if isinstance(x, list):
-        if not x:
-            raise Refusal(f"{where}: {name} must have a value; got an empty list")
-        return Among(tuple(_value(name, one, where) for one in x))
-    return _value(name, x, where)
-
-
-def _value(name: str, x: Any, where: str) -> Any:
-    if isinstance(x, Mapping):
-        raise Refusal(f"{where}: {name} must be a value; got {dict(x)!r}")
-    if isinstance(x, list):
-        return tuple(x)
-    return None if x == _NONE else x
