@@ -17,6 +17,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.distributions import shapes
+from workbench.case.stages import RESULTS
 from workbench.explore.acceptance import worker
 from workbench.explore.acceptance.arena import Arena, Lying, Place, contiguous, placed
 from workbench.explore.acceptance.namespaces import unreadable
@@ -24,6 +25,7 @@ from workbench.floats import DTYPES
 from workbench.foreign.isolation import LOOK_S, how_it_ended, resident_bytes
 from workbench.refusal import Refusal, Unavailable
 
+OUT, LSE = RESULTS
 #: seconds in which a function is imported, and called for the first time, which may compile it
 LOAD_S = 120.0
 #: of a reply the most that is read, bytes
@@ -75,7 +77,7 @@ class Caller:
         arena, shape = self.arena, (*shapes(case)[0][:3], case.head_dim_v)
         places = placed(inputs, lying)
         arena.write(inputs, places)
-        wanted = {"out": shape, "lse": shape[:3]}
+        wanted = {OUT: shape, LSE: shape[:3]}
         at = arena.results(
             {**{name: math.prod(of) for name, of in wanted.items()}, **dict.fromkeys(_BLOCKS, math.prod(shape))}
         )
@@ -104,11 +106,10 @@ class Caller:
 
     def _block(self, at: int, dtype: str, wanted: Mapping[str, tuple[int, ...]], stale: np.ndarray | None) -> Place:
         """Where a block of the size of out has what is to be left in freed memory."""
-        shape = wanted["out"]
+        shape = wanted[OUT]
         place = Place(dtype, shape, contiguous(shape, DTYPES[dtype].itemsize), at)
-        nothing = stale is None or not stale.size
-        view = place.view(self.arena.memory)
-        view[...] = np.nan if nothing else np.resize(stale.astype(np.float32), shape)
+        left = np.full(1, np.nan) if stale is None or not stale.size else stale
+        place.view(self.arena.memory)[...] = np.resize(left.astype(np.float32), shape)
         return place
 
     def _results(
@@ -119,10 +120,10 @@ class Caller:
             dtypes = dict(json.loads(said))
         except (ValueError, TypeError):
             raise Fault("raised", "its process gave no answer that can be read") from None
-        if "out" not in dtypes:
+        if OUT not in dtypes:
             raise Fault("raised", "it returned no out")
         # a result in fewer bits would be allowed the rounding of these
-        allowed = {"out": (case.dtype, "float32", "float64"), "lse": ("float32", "float64")}
+        allowed = {OUT: (case.dtype, "float32", "float64"), LSE: ("float32", "float64")}
         found = {}
         for name, dtype in dtypes.items():
             if name not in wanted:

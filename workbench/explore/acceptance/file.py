@@ -17,7 +17,7 @@ from workbench.refusal import Refusal, meant
 
 OPERATION = "attention"
 #: names of RANGES that a spec does not give: of kernels of ours, and what a family chooses
-_OTHERS = {"splits", "codes", "distribution", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
+_OTHERS = {"splits", "codes", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
 _NONE = "none"  #: which TOML has no word for
 
 
@@ -71,7 +71,7 @@ def check(spec: Spec, where: str) -> None:
 def _range(name: str, x: Any, where: str) -> Any:
     """A range of TOML: {from = 1, to = 256}, a list of values, or a value."""
     if isinstance(x, Mapping):
-        ends = (x.get("from"), x.get("to"))
+        ends: tuple[Any, Any] = (x.get("from"), x.get("to"))
         if {*x} != {"from", "to"} or not all(type(end) is int for end in ends) or ends[0] > ends[1]:
             raise Refusal(f"{where}: a range of {name} is {{from = 1, to = 256}}, whole numbers; got {dict(x)!r}")
         return Between(*ends)

@@ -18,7 +18,7 @@ from workbench.case.inputs import anew, by_name
 from workbench.case.options import Options
 from workbench.case.stages import INPUTS
 from workbench.explore.acceptance.arena import Lying
-from workbench.explore.acceptance.caller import LOAD_S, Answer, Caller, Fault, started
+from workbench.explore.acceptance.caller import LOAD_S, LSE, OUT, Answer, Caller, Fault, started
 from workbench.explore.acceptance.families import Problem, families_of, problem
 from workbench.explore.acceptance.file import check, of_plain, read
 from workbench.explore.acceptance.spec import Spec
@@ -234,7 +234,7 @@ def _named(function: str | Callable[..., Any]) -> str:
 
 @contextmanager
 def _process(target: str, spec: Spec, unsafe: bool, memory_gb: float) -> Iterator[Caller]:
-    where = {"arrays": spec.arrays, "device": spec.device, "layout": spec.layout}
+    where: dict[str, Any] = {"arrays": spec.arrays, "device": spec.device, "layout": spec.layout}
     with started(target, **where, unsafe=unsafe, memory_gb=memory_gb) as caller:
         caller.limit_s = LOAD_S
         yield caller
@@ -259,7 +259,7 @@ class _Judge:
         failure = partial(Failure, one, index)
         try:
             answer = self.called(one)
-            if self.spec.lse and "lse" not in answer.stages:
+            if self.spec.lse and LSE not in answer.stages:
                 return failure("raised", "it returned no lse, which the spec asks for")
             judged = self.judged(one, answer)
             if classed(judged) in _FAILS:
@@ -281,7 +281,7 @@ class _Judge:
         self.suspicious += judged.verdict in ("suspicious", "biased")
         over = run_row(judged).over_budget
         self.worst = over if self.worst is None or (over is not None and over > self.worst) else self.worst
-        self.stale = answer.stages["out"]
+        self.stale = answer.stages[OUT]
         return None
 
     def called(self, one: Problem) -> Answer:

@@ -70,10 +70,10 @@ class Spec:
 
     def largest(self, name: str) -> int:
         """The largest value of a length that may come."""
-        range_ = self.ranges.get(name, self.ranges.get("seqlen"))
+        range_: Any = self.ranges.get(name, self.ranges.get("seqlen"))
         if isinstance(range_, Between):
             return range_.high
-        return max(range_.values) if isinstance(range_, Among) else int(range_)
+        return int(max(range_.values) if isinstance(range_, Among) else range_)
 
     def takes(self, name: str, value: Any) -> bool:
         """Whether a field may have a value."""

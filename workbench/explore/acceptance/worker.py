@@ -70,16 +70,10 @@ class _Calls:
         device = home(arrays, device)
         of_case = Asked(case, by_name(case, views))
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
-        boxes = adapter is None and call.axes.get("out") in ("bhsd", "bshd")
-        boxes = boxes and not case.ragged and case.page_size is None
+        boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
+        boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
-        lying: dict[str, Any] = {}
-        for x, array in call.positional.items():
-            if boxes:
-                own = views[x] if self.layout != "bshd" else views[x].swapaxes(1, 2)
-                lying[x] = self._there(own, arrays, device)
-            else:
-                lying[x] = self._kept(x, array, arrays, device)
+        lying = self._lying(call.positional, views if boxes else {}, arrays, device)
         if case.shared_kv and "v" in lying:
             lying["v"] = lying["k"][..., : case.head_dim_v]
         keywords = {
@@ -103,15 +97,28 @@ class _Calls:
         base2 = adapter is not None and adapter.base2
         stages = results(found, call.axes, case, self.name, base2=base2)
         dtypes = {}
-        for name, (offset, shape) in asked["results"].items():
-            if name not in stages:
+        for stage, (offset, shape) in asked["results"].items():
+            if stage not in stages:
                 continue
-            x = stages[name]
+            x = stages[stage]
             if x.shape != tuple(shape):
-                raise Refusal(f"{name} must have shape {list(shape)} for this case; got {list(x.shape)}")
+                raise Refusal(f"{stage} must have shape {list(shape)} for this case; got {list(x.shape)}")
             np.ndarray(x.shape, x.dtype, self.memory, offset)[...] = x
-            dtypes[name] = x.dtype.name
+            dtypes[stage] = x.dtype.name
         return json.dumps(dtypes)
+
+    def _lying(
+        self, positional: Mapping[str, Any], views: Mapping[str, Any], arrays: str, device: str
+    ) -> dict[str, Any]:
+        """The arrays of a call: `views` of the arena, in the layout that the function takes, or copies beside it."""
+        found = {}
+        for name, x in positional.items():
+            if name in views:
+                own = views[name].swapaxes(1, 2) if self.layout == "bshd" else views[name]
+                found[name] = self._there(own, arrays, device)
+            else:
+                found[name] = self._kept(name, x, arrays, device)
+        return found
 
     def _there(self, view: Any, arrays: str, device: str) -> Any:
         """An array of the arena, in its memory, or in a copy of all of it on a GPU."""
