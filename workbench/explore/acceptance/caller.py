@@ -20,7 +20,6 @@ from workbench.case.distributions import shapes
 from workbench.case.stages import RESULTS
 from workbench.explore.acceptance import worker
 from workbench.explore.acceptance.arena import Arena, Lying, Place, contiguous, placed
-from workbench.explore.acceptance.namespaces import unreadable
 from workbench.floats import DTYPES
 from workbench.foreign.isolation import LOOK_S, how_it_ended, resident_bytes
 from workbench.refusal import Refusal, Unavailable
@@ -191,9 +190,8 @@ def started(
     os.close(written)
     caller = Caller(target, memory_gb, arena, process, to, back, layout=layout)
     try:
-        with unreadable():
-            _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout})
-            yield caller
+        _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout})
+        yield caller
     finally:
         try:
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,5 +1,8 @@
 """A process that has no network, no other process, and no memory but its own: Linux's namespaces, without privileges.
 
+In a namespace of users of its own a process may read the memory of none outside, whoever's that is (Linux,
+security/commoncap.c, cap_ptrace_access_check).
+
 It imports nothing that starts threads, of which a process that makes a namespace of users may have none.
 """
 
@@ -7,14 +10,12 @@ import ctypes
 import os
 import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 #: of linux/sched.h: System V's shared memory, users, processes and the network of the process's own
 _OWN = 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 #: of linux/prctl.h
-_PDEATHSIG, _GET_DUMPABLE, _SET_DUMPABLE, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 3, 4, 24, 38
+_PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 24, 38
 _CAPABILITIES = 64  #: as many as capset's two words have
 _CAPABILITY_VERSION = 0x20080522  #: of linux/capability.h
 
@@ -58,15 +59,3 @@ def _wait_for(child: int) -> None:
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
-
-
-@contextmanager
-def unreadable() -> Iterator[None]:
-    """Within it no process of the same user may read or trace this one, but one with the capability for it."""
-    libc = ctypes.CDLL(None)
-    before = libc.prctl(_GET_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
-    try:
-        yield
-    finally:
-        libc.prctl(_SET_DUMPABLE, before, 0, 0, 0)
