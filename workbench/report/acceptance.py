@@ -5,7 +5,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 from workbench.case.fields import GIVEN
-from workbench.explore.acceptance.run import FAIL, PASS, UNFINISHED, Acceptance, Failure
+from workbench.explore.acceptance.judging import Failure
+from workbench.explore.acceptance.run import FAIL, PASS, UNFINISHED, Acceptance
 from workbench.explore.shrink.shrink import Shrunk
 from workbench.judge.explain.explain import Explained
 from workbench.records import number
@@ -92,7 +93,7 @@ def _place(found: Acceptance) -> str:
 def explained(found: Explained | Shrunk | None) -> list[str]:
     """What was found of why a case fails, a line each."""
     if found is None:
-        return ["no numbers failed again, of which a cause could be searched"]
+        return ["nothing failed again of which a cause could be searched, in this call by itself"]
     if isinstance(found, Shrunk):
         return shrunk.lines(found)
     return causes.lines(found.judged, found) if found.judged is not None else []

@@ -68,6 +68,15 @@ def reads_the_judge(q, k, v, *, scale, causal):
     return online(q, k, v, scale=scale, causal=causal)
 
 
+def of_lengths(q, k, v, *, scale, causal, seqlens_k):
+    parts = [(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n]) for b, n in enumerate(seqlens_k)]
+    return np.concatenate([online(*part, scale=scale, causal=causal)[0] for part in parts])
+
+
+def forgets_lengths(q, k, v, *, scale, causal, seqlens_k):
+    return online(q, k, v, scale=scale, causal=causal)[0]
+
+
 def aborts(q, k, v, *, scale, causal):
     os.abort()
 
@@ -193,6 +202,13 @@ def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file):
     assert found.failure.kind == "bits" and "in a batch of 2 than alone" in found.failure.words
 
 
+def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
+    rest = tuple(name for name in FAMILIES if name != "lengths")
+    spec = {"case": {"feature": ["padded"], "seqlen_q": 4}, "without": rest}
+    assert accept(f"{file}:of_lengths", spec, seconds=1).passed
+    assert accept(f"{file}:forgets_lengths", spec, seconds=1).failure.kind == "wrong"
+
+
 def test_too_little_time_is_no_pass(file):
     found = accept(f"{file}:online", seconds=0.001)
     assert found.verdict == "unfinished" and not found.passed and found.lacking
@@ -202,6 +218,7 @@ def test_a_failure_is_repeated_by_its_seed_and_place():
     one = next(cheat for cheat in CHEATS if cheat.name == "cached_answer")
     found = accept(one.target, one.spec)
     again = accept(one.target, one.spec, seed=found.seed, only=found.failure.index)
+    assert "it gave the answer to the call before" in again.failure.words and again.explain() is None
     assert again.failure.problem.case == found.failure.problem.case
     assert again.failure.judged["out"].decisive.summary.worst == found.failure.judged["out"].decisive.summary.worst
 
@@ -244,4 +261,4 @@ def test_problems_are_the_same_for_a_seed_and_lie_in_the_spec(name):
 def test_a_case_that_is_large_has_few_queries():
     one = problem(Spec(case={"seqlen_k": 65536}, without=tuple(x for x in FAMILIES if x != "comb")), 1, 0)
     assert one.case.seqlen_k == 65536 and isinstance(one.case, Case)
-    assert one.case.score_count * one.case.head_dim <= 1 << 25
+    assert one.case.score_count * one.case.head_dim <= 1 << 24

@@ -17,7 +17,7 @@ from workbench.case.distributions import FIXED, combs, needles, shapes
 from workbench.case.inputs import by_name
 from workbench.case.stages import INPUTS
 from workbench.explore.acceptance.arena import Lying
-from workbench.explore.acceptance.spec import WORK, Spec
+from workbench.explore.acceptance.spec import RAGGED, WORK, Spec
 from workbench.explore.draw import Among
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
@@ -82,7 +82,7 @@ def _long(spec: Spec, random: np.random.Generator, **given: Any) -> Case:
         return spec.draw(random, seqlen=most, **given)
     case = spec.draw(random, seqlen_k=most, **given)
     rows = max(1, WORK // (case.heads * case.batch * case.head_dim * most))
-    if case.seqlen_q > rows and spec.takes("seqlen_q", rows):
+    if case.seqlen_q > rows and not case.ragged and spec.takes("seqlen_q", rows):
         case = case.but(seqlen_q=rows)
     return case
 
@@ -236,7 +236,7 @@ FAMILIES: Mapping[str, Family] = {
 def families_of(spec: Spec) -> list[str]:
     """The families of one round, in their order; those of which the spec has no cases are left out."""
     softcap, feature = spec.ranges["softcap"], spec.ranges.get("feature")
-    ragged = {"packed", "padded", "paged", "mixed"} & {*(feature.values if isinstance(feature, Among) else (feature,))}
+    ragged = {*RAGGED} & {*(feature.values if isinstance(feature, Among) else (feature,))}
     ragged |= {"seqlens_q", "seqlens_k"} & {*spec.case}
     due = {"bend": softcap is not None, "lengths": bool(ragged), "listed": bool(spec.shapes)}
     due |= {"beside": spec.batch_invariant}
