@@ -92,14 +92,15 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
         of_lse, more = lse(target, reader.model, right(target))
         reader.found += more
         proofs = tuple(proved(target, reader.model, of_lse, seed) for seed in UNSEEN) if reader.found else ()
-        casts = all(one.reading == "cast" for one in reader.found)
+        of_out = [one for one in reader.found if one not in more]
+        casts = all(one.reading == "cast" for one in of_out)
         # what changes nothing on unseen inputs is held, too
         told = proofs and all(one.held and one.left < one.error for one in proofs)
         arithmetic: tuple[Finding, ...] = ()
         if (casts or not told) and target.may_be_right:
             # of a kernel in another arithmetic what was read is what that rounds, which a contract may allow
-            arithmetic = tuple(reader.found) if told else ()
-            reader.found, proofs = [], ()
+            arithmetic = tuple(of_out) if told else ()
+            reader.found, proofs = more, proofs if more else ()
         partials.cache_clear()
     return Measured(
         tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
