@@ -22,8 +22,8 @@ from workbench.cuda.faults.fault import Fault
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.stage import RIGHT_VERDICTS
+from workbench.reference.attention import table_of
 from workbench.reference.graph import upstream
-from workbench.reference.tables import table_of
 from workbench.trace.slots import of_case
 from workbench.trace.trace import Trace
 

@@ -1,6 +1,6 @@
 """The kernel on codes: every stage within a bound of float64 on its own dumped inputs.
 
-Bounds are those of the steps of `reference/tables.py`.
+Bounds are those of the steps of `reference/attention.py`.
 """
 
 from dataclasses import replace

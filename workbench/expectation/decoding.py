@@ -11,11 +11,11 @@ from workbench.case.fields import QUANTISED
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
 from workbench.case.tiling import Tiling
 from workbench.floats import DTYPES, round_to, to_float64
+from workbench.reference.attention import attention_of
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Table
 from workbench.reference.steps.codes import Interval
-from workbench.reference.tables import attention_of
 from workbench.reference.walk import intervals
 from workbench.trace.trace import Trace
 

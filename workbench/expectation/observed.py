@@ -15,9 +15,10 @@ from workbench.case.stages import ALGORITHMS, MEASURED, Stage, before_attention
 from workbench.case.tiling import Tiling
 from workbench.expectation import decoding
 from workbench.floats import array_namespace
-from workbench.reference import tables
+from workbench.reference import attention
 from workbench.reference.problem import Arrays, Problem
 from workbench.reference.stage import Table
+from workbench.reference.tables import definition
 from workbench.trace.trace import Trace
 
 
@@ -65,7 +66,7 @@ class Observed:
     def table(self) -> Table:
         """The steps of its stages."""
         case, contract = self.case, self.contract
-        return tables.table_of(
+        return attention.table_of(
             self.trace.algorithm,
             numbers=frozenset(case.numbers),
             row_sum_of_cast=contract.row_sum_of_cast,
@@ -88,7 +89,7 @@ class Observed:
             return (
                 "out with columns of the identity in place of v: exp(scores - maximum), corrections, merge and 1 / sum"
             )
-        return spoken(tables.definition(self.table, name), self.trace.ranks)
+        return spoken(definition(self.table, name), self.trace.ranks)
 
     @cached_property
     def splits(self) -> int:

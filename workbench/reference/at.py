@@ -11,9 +11,9 @@ import numpy as np
 from workbench.floats import array_namespace, largest, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import FLOAT32, Arithmetic
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
-from workbench.reference.losses import sites_of
 from workbench.reference.manner import VALUE, Manner
 from workbench.reference.problem import Problem
+from workbench.reference.sites import Sites, sites_of
 from workbench.reference.stage import Bounded, Same, Step, reads
 
 Made = TypeVar("Made")
@@ -127,8 +127,13 @@ class At:
         return self.table[name].axes if name in self.table else self.p.axes[name]
 
     def arithmetic(self, site: str) -> Arithmetic:
-        """What the kernel promises of a rounding site; float32 where it says nothing."""
-        return (self.p.arithmetic or sites_of(self.contract)).get(site, FLOAT32)
+        """What the kernel of an operation promises of a rounding site; float32 where it says nothing."""
+        return self.p.arithmetic.get(site, FLOAT32)
+
+    @property
+    def sites(self) -> Sites:
+        """What the contract of attention promises of each."""
+        return sites_of(self.contract)
 
     # of the stage that is visited
 
@@ -192,13 +197,10 @@ class At:
 
     def cast(self, x: Any, cast: str) -> Any:
         """`x` after the cast of `probs` or `partials`, where that is predicted."""
-        return self.arithmetic(cast).rounded(x) if cast in self.predicted else x
+        return getattr(self.sites, cast).rounded(x) if cast in self.predicted else x
 
-    def cast_control(self, x: np.ndarray, cast: str) -> np.ndarray:
-        """float32 `x` after the cast of `scores`, `probs`, `partials` or `out`, which cuts off where the manner leans
-        and the contract allows it.
-        """
-        site = self.arithmetic(cast)
+    def cast_control(self, x: np.ndarray, site: Arithmetic) -> np.ndarray:
+        """float32 `x` after the cast at a site, which cuts off where the manner leans and the contract allows it."""
         cut = site.rounding == "toward-zero" or (site.rounding == "any" and self.manner.leans)
         return x if site.wide else site.rounded(x, toward_zero=cut).astype(np.float32)
 

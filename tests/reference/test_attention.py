@@ -13,6 +13,7 @@ from workbench.case.case import Case
 from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUTS, absent
 from workbench.reference import dense
+from workbench.reference.attention import attention_of, table_of
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.forward import PLAIN, forward
 from workbench.reference.graph import upstream
@@ -27,7 +28,7 @@ from workbench.reference.steps.output import LogSum, Quotient
 from workbench.reference.steps.scores import SoftCap
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
-from workbench.reference.tables import attention_of, definition, edited, inserted, parameter, table_of
+from workbench.reference.tables import definition, edited, inserted, parameter
 from workbench.reference.walk import budgets, values
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -371,7 +372,7 @@ def test_an_edited_table_has_a_control(edit: str) -> None:
 def test_a_control_takes_that_of_its_parameters() -> None:
     """A cast whose rounding nobody told is made by the control alone."""
     contract = replace(CONTRACT, probs_dtype="bfloat16", assumed=("probs_rounding",))
-    p = problem(put(FLASH, "summed", Cast("probs")), contract=contract)
+    p = problem(put(FLASH, "summed", Cast("probs", "probs")), contract=contract)
     made, expected = values(in_float32(p), manner=Manner()), values(p)
     assert np.array_equal(expected["probs_cast"], expected["probs"])
     assert np.any(made["probs_cast"] != made["probs"])
