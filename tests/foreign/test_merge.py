@@ -105,7 +105,7 @@ def said(judged: Diff) -> dict[str, str]:
         "elements": str(judged["merge_weight"].select(q=slice(0, 24), h=slice(0, 2), s=1)),
         "truth": str(judged.truth("merge_weight", q=slice(0, 24), h=slice(0, 2), s=1)),
         "picture": axis.get_ylabel(),
-        "definition": definition(judged.trace, "merge_weight"),
+        "definition": definition(judged.run, "merge_weight"),
     }
 
 

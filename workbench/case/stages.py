@@ -150,6 +150,8 @@ RESULTS: Mapping[str, Stage] = _named(
     ),
     Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
 )
+#: their names: the mean of the values, and the logarithm of what it was divided by
+OUT, LSE = RESULTS
 _FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order

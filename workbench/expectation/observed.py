@@ -10,6 +10,7 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.promises import BY_LSE
 from workbench.case.ranks import spoken
 from workbench.case.stages import ALGORITHMS, MEASURED, Stage, before_attention
 from workbench.case.tiling import Tiling
@@ -66,6 +67,7 @@ class Observed:
     def table(self) -> Table:
         """The steps of its stages."""
         case, contract = self.case, self.contract
+        of_dumped = [self.known[name] for name in self.dumped]
         return attention.table_of(
             self.trace.algorithm,
             numbers=frozenset(case.numbers),
@@ -73,7 +75,7 @@ class Observed:
             row_max=contract.row_max,
             partials=contract.partials,
             stores_lse=contract.stores_lse,
-            shares=contract.normalisation == "lse" and "merge_weight" in self.dumped,
+            shares=contract.normalisation == BY_LSE and any(x.group == "merge" and "s" in x.axes for x in of_dumped),
             sinks="" if case.sinks is None else contract.sinks,
             lse_includes_sink=contract.lse_includes_sink,
             score_mod=case.score_mod is not None,

@@ -18,7 +18,7 @@ from workbench.case.formats import float8_of
 from workbench.case.inputs import anew, by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of, merged
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OUT, STAGES, algorithm_of, before_attention
 from workbench.case.tensor_cores import generation_of
 from workbench.case.user_code import Function, running
 from workbench.foreign import returned
@@ -128,7 +128,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
     if adapter is None and options.layout != "bshd":
-        check_swapped(stages.get("out"), case, name)
+        check_swapped(stages.get(OUT), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
@@ -174,7 +174,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
 
     rerun = once_more if of_any else None
     if options.where is None:
-        axes = call.axes if adapter is None else {"out": adapter.q, "kv": adapter.kv, "lse": adapter.lse}
+        axes = call.axes if adapter is None else {**call.axes, "kv": adapter.kv}
         emulated_ = launches.on_emulator and launches.kernels
         plain = not (emulated_ or call.put_in or case.score_mod or case.mask_mod or (adapter and adapter.base2))
         # JAX's arrays cannot be written to

@@ -11,6 +11,7 @@ from operator import add
 import numpy as np
 
 from workbench.case.box import Box
+from workbench.case.stages import OUT
 from workbench.expectation.compare import expected_out
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
@@ -41,9 +42,9 @@ class Beside:
         if self.bits_lost:
             cancellation.fill(self.bits_lost, isolated, propagated)
         run = propagated.run
-        if "out" in run.whole:
+        if OUT in run.whole:
             # without a dumped stage before it both expectations of out are the same, and one is computed
-            same = run is isolated.run and not nearest_dumped(run.table, "out", isolated.dumped)
+            same = run is isolated.run and not nearest_dumped(run.table, OUT, isolated.dumped)
             self.deviations.append(deviation(run, isolated.part, expected_out(isolated if same else propagated)))
 
 

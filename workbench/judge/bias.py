@@ -21,7 +21,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import INPUTS, Stage
+from workbench.case.stages import INPUTS, OUT, Stage
 from workbench.expectation.compare import compared
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
@@ -147,7 +147,7 @@ def _testable(run: Observed, stage: Stage) -> bool:
     contract, steps, name = run.contract, run.table, stage.name
     if not nearest_dumped(steps, name, run.readable) and not set(direct(steps, name)) <= set(INPUTS):
         return False
-    if name == "out" and run.dumped[name].dtype == np.float32:
+    if name == OUT and run.dumped[name].dtype == np.float32:
         return False  # a correct one that multiplies by a reciprocal trips in 21 of 240 first runs
     if _rounding(run, stage) == "toward-zero":
         return False

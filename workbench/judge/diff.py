@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
-from workbench.case.stages import INPUTS, MEASURED, RESULTS, Stage, stage_of
+from workbench.case.stages import INPUTS, MEASURED, OUT, RESULTS, Stage, stage_of
 from workbench.expectation.elements import Comparison, Element, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
@@ -223,7 +223,7 @@ class Diff:
     @cached_property
     def loss(self) -> Loss | None:
         """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
-        known = "out" in self.run.dumped and set(INPUTS) <= set(self.trace.inputs)
+        known = OUT in self.run.dumped and set(INPUTS) <= set(self.trace.inputs)
         return loss(self.run) if self.run.before_attention and known else None
 
     def truth(self, name: str, **index: Any) -> Selection:

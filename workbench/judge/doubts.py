@@ -18,7 +18,7 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
-from workbench.case.stages import RESULTS
+from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
@@ -99,7 +99,7 @@ def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) ->
             return replace(stage, verdict="bug", reason=reason)
         if stage.name in doubts:
             reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
-            off = beyond_casts() if stage.name == "out" else None
+            off = beyond_casts() if stage.name == OUT else None
             known = bool(explained[stage.name]) or _of_a_preset(run, stage)
             doubt = EVIDENCE if off is not None or not known else ASSUMPTION
             reason = f"{off.words}; {reason}" if off is not None else reason

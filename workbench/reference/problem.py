@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.promises import BY_LSE
 from workbench.case.stages import INPUT_AXES
 from workbench.case.tiling import Tiling
 from workbench.reference.arithmetic import Arithmetic
@@ -124,7 +125,7 @@ class Problem:
     @property
     def casts_normalised(self) -> bool:
         """Whether probs may be divided by row_sum before they are cast, so that nobody knows what is rounded."""
-        return self.contract.probs_normalised is not False or self.contract.normalisation == "lse"
+        return self.contract.probs_normalised is not False or self.contract.normalisation == BY_LSE
 
     @property
     def cast_aware(self) -> bool:

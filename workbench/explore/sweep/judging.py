@@ -13,7 +13,7 @@ import numpy as np
 
 from workbench import cuda
 from workbench.case.case import Case
-from workbench.case.stages import before_attention
+from workbench.case.stages import OUT, before_attention
 from workbench.explore.sweep.ask import Answer, Ask, MachineLacks
 from workbench.explore.sweep.row import DEFECT, RAISED, REFUSED, Named
 from workbench.foreign.run import run_again
@@ -85,9 +85,9 @@ def _worst(judged: Diff, name: str) -> float | None:
 
 def _bits(trace: Trace) -> str | None:
     """The hash of the bytes of out, with its dtype and shape."""
-    if "out" not in trace.stages:
+    if OUT not in trace.stages:
         return None
-    out = np.ascontiguousarray(trace.stages["out"])
+    out = np.ascontiguousarray(trace.stages[OUT])
     return hashlib.sha256(f"{out.dtype} {out.shape}".encode() + out.tobytes()).hexdigest()
 
 

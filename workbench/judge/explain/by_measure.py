@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.stages import LSE, OUT
 from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -33,15 +34,15 @@ def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measur
     out = found.target.natural.out
     if not np.isfinite(out).any() or np.ptp(out[np.isfinite(out)]) == 0:
         return []  # of a function that stores one number alone there is no more to say
-    of_out = [one for one in found.findings if one.stage != "lse"]
-    of_lse = [one for one in found.findings if one.stage == "lse"]
+    of_out = [one for one in found.findings if one.stage != LSE]
+    of_lse = [one for one in found.findings if one.stage == LSE]
     causes: list[Cause] = []
-    if "out" in wrong and of_out and all(one.held for one in found.proofs):
-        also = found.lse is None and "lse" in wrong and _as_out(found)
-        stages = ("out", "lse") if also else ("out",)
+    if OUT in wrong and of_out and all(one.held for one in found.proofs):
+        also = found.lse is None and LSE in wrong and _as_out(found)
+        stages = (OUT, LSE) if also else (OUT,)
         causes += [_cause(trace, found, one, stages) for one in of_out]
-    if "lse" in wrong and of_lse and all(one.lse_held for one in found.proofs):
-        causes += [_cause(trace, found, one, ("lse",)) for one in of_lse]
+    if LSE in wrong and of_lse and all(one.lse_held for one in found.proofs):
+        causes += [_cause(trace, found, one, (LSE,)) for one in of_lse]
     return causes
 
 

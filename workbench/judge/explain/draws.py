@@ -10,7 +10,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.presets import fields_of
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import DTYPES, round_to, ulp
@@ -123,7 +123,7 @@ class _Run:
 
     @property
     def _dtype(self) -> np.dtype:
-        return DTYPES[self.cases[0].dtype if self.stage == "out" else "float32"]
+        return DTYPES[self.cases[0].dtype if self.stage == OUT else "float32"]
 
     def stored(self, found: Arrays) -> np.ndarray:
         """The stage as it is stored, so that what is too large is infinite."""

@@ -11,7 +11,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from workbench.case.ranks import all_spoken
-from workbench.case.stages import before_attention
+from workbench.case.stages import RESULTS, before_attention
 from workbench.judge.explain.by_formula import by_formula
 from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
@@ -51,8 +51,6 @@ MEASURING_AT_LEAST_S = 10.0
 IN_TURN = 4
 #: of these, those of a report, which has little time: without splits
 QUICKLY = 4
-#: stages of a function that gives no others, which is measured
-ENDS = ("out", "lse")
 OF_TILES = ("mask", "softmax", "merge", "factor")
 
 
@@ -119,7 +117,7 @@ def explain(
     begun = time.monotonic()
     names = [stage.name for stage in origins]
     of_measure: list[Cause] = []
-    if run is not nowhere and {*names} <= {*ENDS}:
+    if run is not nowhere and {*names} <= {*RESULTS}:
         of_measure = by_measure(trace, names, max(seconds, MEASURING_AT_LEAST_S), measurement)
     # what was measured is proved: the library may have a name for it, of one fault, as the run was cut by its contract
     told = {*names} <= {name for cause in of_measure for name in cause.fit.stages}

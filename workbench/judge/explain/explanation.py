@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.case.masks import visible
 from workbench.case.ranks import spoken
+from workbench.case.stages import OUT, RESULTS, STAGES
 from workbench.expectation.elements import WRONG, State
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
@@ -20,9 +21,6 @@ from workbench.line import MASK, Line
 from workbench.reference.graph import unseen_upstream
 from workbench.reference.stage import reads
 from workbench.trace.trace import Trace
-
-#: the results of a kernel, whose lines are the last of it
-ENDS = ("out", "lse")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +59,7 @@ class Explanation:
             line = next((line for name in edited if (line := self._computed(name)) is not None), None)
             if line is not None or not causes[0].perhaps:
                 return line
-        ends = self.stage.role == "origin" and self.stage.isolated is None and self.stage.name in ENDS
+        ends = self.stage.role == "origin" and self.stage.isolated is None and self.stage.name in RESULTS
         return None if ends else self.line
 
     def _computed(self, name: str) -> Line | None:
@@ -79,7 +77,10 @@ class Explanation:
     @property
     def _of_mask(self) -> bool:
         found = self.stage.decisive
-        if found is None or self.stage.name != "scores" or not found.summary.outside:
+        stage = STAGES.get(self.stage.name)  # none of weights that were measured
+        if found is None or stage is None or not found.summary.outside:
+            return False
+        if "k" not in stage.axes or stage.masked != -np.inf:
             return False
         masked = (found.expected == -np.inf) | (to_float64(found.actual) == -np.inf)
         return bool(masked[found.outside].all())
@@ -99,7 +100,7 @@ class Explanation:
     def _without_keys(self, *states: State) -> np.ndarray:
         """Elements of out in one of some states whose rows have no keys, and no sink, which is one."""
         found, case = self.stage.decisive, self.trace.case
-        if found is None or self.stage.name != "out" or case.sinks is not None:
+        if found is None or self.stage.name != OUT or case.sinks is not None:
             return np.zeros(0, bool)
         empty = ~np.any(visible(case, self.trace.inputs), axis=-1, keepdims=True)
         return np.isin(found.state, states) & empty

@@ -7,6 +7,7 @@ far as that one shows it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.case.stages import LSE, OUT
 from workbench.expectation.elements import State
 from workbench.expectation.observed import Observed
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
@@ -15,8 +16,8 @@ from workbench.trace.trace import Trace
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
-    "lse": "the order of the keys: whether probs meet the v that belongs to them",
-    "out": "what moves all scores of a row alike: row_max, a constant or a bias of the row",
+    LSE: "the order of the keys: whether probs meet the v that belongs to them",
+    OUT: "what moves all scores of a row alike: row_max, a constant or a bias of the row",
 }
 
 
@@ -34,7 +35,7 @@ def suspects(trace: Trace, stages: Sequence[StageDiff], stage: StageDiff) -> Sus
     """What a right lse says of a wrong out, or a right out of a wrong lse, in the data flow before which nobody saw
     everything. None where nothing is ruled out: the other was not judged whole, or is not right by itself.
     """
-    other = {"out": "lse", "lse": "out"}.get(stage.name)
+    other = {OUT: LSE, LSE: OUT}.get(stage.name)
     right = next((one for one in stages if one.name == other), None)
     if right is None or not stage.upstream or right.name not in trace.stages:
         return None
