@@ -119,7 +119,7 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
     except Exception:
         found = Seen(DEFECT, case, reason=traceback.format_exc())  # of the workbench: all of it is told
     else:
-        causes = explain(judged.trace, judged.stages, seconds=SEARCH_S, alone=True).causes
+        causes = explain(judged.run, judged.stages, seconds=SEARCH_S, alone=True).causes
         named = [one.text for one in causes if judged.origin in one.fit.stages and not one.rivals]
         came = judged.trace.provenance
         found = Seen(

@@ -146,7 +146,7 @@ class Diff:
     def explanation(self, name: str) -> Explanation:
         """What is known of why a stage is as it is, worked out once."""
         if name not in self._explained:
-            self._explained[name] = Explanation(self.trace, self.stages, self[name])
+            self._explained[name] = Explanation(self.run, self.stages, self[name])
         return self._explained[name]
 
     @cached_property
@@ -162,9 +162,7 @@ class Diff:
         within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
         as_usual = within and own.verdict in ("suspicious", "bug")
         of_usual = _of_usual(self.run) if as_usual else own
-        found = explain(
-            of_usual.trace, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured
-        )
+        found = explain(of_usual.run, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured)
         return replace(found, judged=own, usual=of_usual.origins if as_usual else ())
 
     @cached_property
@@ -174,7 +172,7 @@ class Diff:
         """
         if self.of_search is not None:
             return self.of_search
-        return explain(self.trace, self.unmeasured.stages, seconds=QUICK_S, alone=True)
+        return explain(self.run, self.unmeasured.stages, seconds=QUICK_S, alone=True)
 
     def causes_of(self, name: str) -> list[Cause]:
         """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those

@@ -160,7 +160,7 @@ def _judged_from(known: Explanation) -> list[str]:
     """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
     lines, stage = [], known.stage
     if stage.isolated is None:
-        lines.append(f"judged from {beginning(known.trace)} alone: the cause is at or before {stage.name}")
+        lines.append(f"judged from {beginning(known.run.trace)} alone: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
     if known.right_before:

@@ -6,6 +6,7 @@ import pytest
 from tests.judge.explain.fields import traced
 from tests.judge.explain.kernels import attention
 from workbench import Case, run
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.imagine import Imagined, classes
 from workbench.judge.explain.library import FAMILIES, OF_FIELDS, family, library
@@ -17,7 +18,7 @@ TINY = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, causal=Tru
 
 @pytest.fixture(scope="module")
 def scene() -> Scene:
-    return Scene.of(run(attention(), TINY))
+    return Scene.of(Observed(run(attention(), TINY)))
 
 
 def test_ids_are_unique_and_name_their_family() -> None:
@@ -68,7 +69,7 @@ def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish
             "bias": rng.standard_normal((3, 2, 5, 20)).astype(np.float32),
             "mask": rng.random((3, 2, 5, 20)) < 0.8,
         }
-    own = Scene.of(traced(case, {}, False, inputs, {}))
+    own = Scene.of(Observed(traced(case, {}, False, inputs, {})))
     assert name in own.families and name not in scene.families
     changing = 0
     with np.errstate(all="ignore"):
@@ -98,7 +99,7 @@ def test_hypotheses_of_codes_and_merges_predict_too() -> None:
         decoded = {f"dequant_{x}": rows.astype(np.float32) for x, rows in (("q", q), ("k", k), ("v", v))}
         return {**decoded, "out": np.zeros(q.shape, np.float32)}
 
-    coded = Coded.of(run(quantised, codes))
+    coded = Coded.of(Observed(run(quantised, codes)))
     with np.errstate(all="ignore"):
         every = family("codes")
         of_another = [one for one in every if "-for-" in one.id]  # whose rows may be more or fewer

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.stages import LSE, OUT
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -15,16 +16,16 @@ from workbench.readings.finding import Finding
 from workbench.readings.proof import explained
 from workbench.readings.reader import Measured, measured
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.trace import Trace
 
 
-def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
+def by_measure(run: Observed, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
     """A cause for each part of a function that is not as its case says, in the order in which they were read; none
     where what was read predicts no runs on unseen inputs, or the function cannot be called with inputs of our choice.
 
     `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take;
     `known`: what was measured already.
     """
+    trace = run.trace
     if not wrong or trace.rerun is None or trace.ranks:
         return []
     try:
@@ -40,9 +41,9 @@ def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measur
     if OUT in wrong and of_out and all(one.held for one in found.proofs):
         also = found.lse is None and LSE in wrong and _as_out(found)
         stages = (OUT, LSE) if also else (OUT,)
-        causes += [_cause(trace, found, one, stages) for one in of_out]
+        causes += [_cause(run, found, one, stages) for one in of_out]
     if LSE in wrong and of_lse and all(one.lse_held for one in found.proofs):
-        causes += [_cause(trace, found, one, (LSE,)) for one in of_lse]
+        causes += [_cause(run, found, one, (LSE,)) for one in of_lse]
     return causes
 
 
@@ -53,7 +54,7 @@ def _as_out(found: Measured) -> bool:
     return explained(answer.lse, found.model.lse(answer), answer.expected_lse)
 
 
-def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
+def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
     answer = found.target.natural
     if stages[0] == "lse":
         assert found.lse is not None and answer.lse is not None
@@ -77,7 +78,7 @@ def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, .
     )  # fmt: skip
     proof = found.proofs[0]
     trial = Trial(
-        replace(trace.case, seed=trace.case.seed + proof.seed),
+        replace(run.case, seed=run.case.seed + proof.seed),
         f"{', '.join(stages)} but for {proof.left:.2g}, root mean square",
         f"off by {proof.error:.2g} from what should be, and as predicted",
         True,

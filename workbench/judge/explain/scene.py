@@ -37,16 +37,18 @@ class Supposed:
     block_k: int
     splits: int = 1
 
-    def of(self, trace: Trace) -> Trace:
-        """The trace of a kernel that tells so."""
+    def of(self, run: Observed) -> Observed:
+        """The run of a kernel that tells so."""
+        trace = run.trace
         told: dict[str, Any] = {"block_k": self.block_k} | ({"splits": self.splits} if self.splits > 1 else {})
         assumed = tuple(name for name in trace.contract.assumed if name not in told)
-        return replace(
+        made = replace(
             trace,
             algorithm="split_k" if self.splits > 1 else trace.algorithm,
             contract=replace(trace.contract, assumed=assumed, **told),
             case=trace.case.but(**told),
         )
+        return Observed(made)
 
     def __str__(self) -> str:
         return (f"{self.splits} splits, " if self.splits > 1 else "") + f"tiles of {self.block_k} keys"
@@ -54,35 +56,34 @@ class Supposed:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A trace of attention with its expectation, whole."""
+    """A run of attention with its expectation, whole."""
 
-    trace: Trace
+    run: Observed
     decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
     codes: Codes | None = None
     supposed: Supposed | None = None
-    quantised: Trace | None = None  #: the trace of a kernel on codes, of which `trace` is the attention
+    quantised: Observed | None = None  #: the run of a kernel on codes, of which `run` is the attention
 
-    def like(self, trace: Trace) -> "Scene":
+    @property
+    def trace(self) -> Trace:
+        """What the run left."""
+        return self.run.trace
+
+    def like(self, run: Observed) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""
-        found = Scene.of(trace)
-        return found if self.supposed is None else Scene(self.supposed.of(found.trace), supposed=self.supposed)
+        found = Scene.of(run)
+        return found if self.supposed is None else Scene(self.supposed.of(found.run), supposed=self.supposed)
 
     @staticmethod
-    def of(trace: Trace) -> "Scene":
-        """Of any trace; of a kernel on codes from what it decoded on."""
-        run = Observed(trace)
-        attention = run.attention.trace
-        if attention is trace or trace.case.codes is None:
+    def of(run: Observed) -> "Scene":
+        """Of any run; of a kernel on codes from what it decoded on."""
+        attention = run.attention
+        if attention is run or run.case.codes is None:
             return Scene(attention)
         # what a fault in the decoding that nobody saw would make of them
         p = run.decoding()
         made = values(p, [name for name in OF_QUANTISER if name in p.table])
-        return Scene(attention, {**made, **p.given}, p.codes, quantised=trace)
-
-    @cached_property
-    def run(self) -> Observed:
-        """The trace, with what follows from it."""
-        return Observed(self.trace)
+        return Scene(attention, {**made, **p.given}, p.codes, quantised=run)
 
     @cached_property
     def expectation(self) -> Expectation:
@@ -137,7 +138,7 @@ class Scene:
             count += 0 if of_heads is None else of_heads.mean(-1)
         b, h = np.unravel_index(int(count.argmax()), count.shape)
         heads = slice(int(h) * size, (int(h) + 1) * size)
-        found = Scene(narrowed(trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q))))
+        found = Scene(Observed(narrowed(trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q)))))
         return found if {*found.wrong} >= {*wrong} else None
 
     @property
@@ -197,7 +198,7 @@ class Scene:
 
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
-        whole = self.trace if self.quantised is None else self.quantised
+        whole = self.trace if self.quantised is None else self.quantised.trace
         told, keys = whole.contract, whole.case.seqlen_k
         if told.split_bounds is not None:
             told = replace(told, split_bounds=tuple(one * case.seqlen_k // keys for one in told.split_bounds))
@@ -213,7 +214,7 @@ class Scene:
             stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
             whole=None,
         )  # fmt: skip
-        return Scene.of(trace).problem
+        return Scene.of(Observed(trace)).problem
 
 
 def carried(one: Case, other: Case, to: Case) -> Case:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.cause import Trial
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import Fit, fit
@@ -28,7 +29,7 @@ def nowhere(scene: Scene | Coded, case: Case) -> None:
 
 def runner(trace: Trace) -> Run:
     """Runs the kernel of a trace on other cases, each once."""
-    made: dict[Case, Trace | None] = {}
+    made: dict[Case, Observed | None] = {}
     looked_at: dict[tuple[Scene | Coded, Case], Scene | Coded] = {}
 
     def run(scene: Scene | Coded, case: Case) -> Scene | Coded | None:
@@ -37,7 +38,7 @@ def runner(trace: Trace) -> Run:
         whole = carried(scene.trace.case, case, trace.case)
         if whole not in made:
             try:
-                made[whole] = trace.rerun(whole)
+                made[whole] = Observed(trace.rerun(whole))
             except (Refusal, Unavailable):  # a case that this kernel does not take
                 made[whole] = None
         again = made[whole]
