@@ -9,12 +9,12 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import fp8 as bench_fp8
+from campaigns.cli import commands
 from campaigns.fp8 import SHAPES, VARIANTS, Called, measure, tables
 from tests.cuda.test_fp8 import VARIANTS as COMPILED
 from workbench import Case, Refusal, diff, run
 from workbench.case.fields import QUANTISED
 from workbench.case.stages import stages_of
-from workbench.cli.main import commands
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import settle
 from workbench.judge.stage import RIGHT_VERDICTS
@@ -152,9 +152,9 @@ def test_tables_have_equal_columns_and_list_what_is_not_right(results):
 def test_the_command_prints_tables_or_the_document(results, monkeypatch):
     asked = []
     monkeypatch.setattr(bench_fp8, "measure", lambda *given: asked.append(given) or results)
-    printed = CliRunner().invoke(commands, ["bench", "fp8", "--json", "--backend", "emulator", "--jobs", "2"])
+    printed = CliRunner().invoke(commands, ["fp8", "--json", "--backend", "emulator", "--jobs", "2"])
     assert json.loads(printed.stdout) == results
-    shown = CliRunner().invoke(commands, ["bench", "fp8"]).stdout.splitlines()
+    shown = CliRunner().invoke(commands, ["fp8"]).stdout.splitlines()
     assert asked == [("emulator", 2), ("auto", 1)]
     assert shown[0].startswith("codes      runs  exact  rounding") and len(shown) == sum(map(len, tables(results))) + 4
 

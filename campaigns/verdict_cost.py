@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from campaigns.timed import python, seconds
 from workbench.arrays import as_numpy, handed_over
-from workbench.bench.harness import python, seconds, torch_if_installed
+from workbench.bench.harness import torch_if_installed
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.expectation.expectation import Expectation
@@ -246,7 +247,7 @@ def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
 def _judged(path: Path, device: str, repeats: int, compared: bool) -> dict[str, Any]:
     """What `judge` says in a process of its own."""
     asked = json.dumps([str(path), device, repeats, compared]).encode()
-    found: dict[str, Any] = json.loads(python("from workbench.bench.diff import judge; judge()", asked))
+    found: dict[str, Any] = json.loads(python("from campaigns.verdict_cost import judge; judge()", asked))
     return found
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.harness import python, seconds
+from campaigns.timed import python, seconds
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
@@ -189,7 +189,7 @@ def _against_simulator(name: str, case: Case) -> dict[str, Any]:
 
     emulate()  # compiles, or reads the cache
     edited_s = median(seconds(emulate, REPEATS))
-    command = "from workbench.bench.emulator import simulate; simulate()"
+    command = "from campaigns.emulator_speed import simulate; simulate()"
     answer = python(command, pickle.dumps((launches, arrays)), NUMBA_ENABLE_CUDASIM="1")
     taken, simulated = pickle.loads(answer)
     plain = run_kernel(name, case, _OUTPUT).stages
@@ -246,7 +246,7 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
 def _first_runs(name: str, seqlen: int, options: Mapping[str, Any], watched: bool) -> dict[str, Any]:
     """A row of `starts`."""
     row: dict[str, Any] = {"kernel": name, "seqlen": seqlen, "watched": watched}
-    command = "from workbench.bench.emulator import first_run; first_run()"
+    command = "from campaigns.emulator_speed import first_run; first_run()"
     given = json.dumps([name, {"seqlen": seqlen, **options}, watched]).encode()
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("cold", "cached"):
