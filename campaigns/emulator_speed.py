@@ -127,7 +127,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import run_kernel
 
-    settled = plan.settle(KERNELS[name], case)
+    resolved = plan.resolve(KERNELS[name], case)
     inputs = by_name(case)
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
@@ -140,8 +140,8 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     return {
         "kernel": name,
         "seqlen": case.seqlen_k,
-        "tiles": f"{settled.block_q}x{settled.block_k}",
-        "threads": KERNELS[name].constants(settled).threads,
+        "tiles": f"{resolved.block_q}x{resolved.block_k}",
+        "threads": KERNELS[name].constants(resolved).threads,
         "repeats": REPEATS,
         **medians,
         "watched_ratio": round(medians["watched_s"] / medians["plain_s"], 1),
@@ -225,7 +225,7 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
     from workbench.cuda.kernels import KERNELS
 
     kernel = KERNELS[name]
-    case = plan.settle(kernel, case)
+    case = plan.resolve(kernel, case)
     constants, scalars = kernel.constants(case), plan.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
     arrays = by_name(case)

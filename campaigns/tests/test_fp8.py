@@ -16,7 +16,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.case.fields import QUANTISED
 from workbench.case.stages import stages_of
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.judge.stage import RIGHT_VERDICTS
 
 FACTORS = {
@@ -47,8 +47,8 @@ def covering():
     other tests compile at head_dim 64; another head_dim costs 8 pairs.
     """
     rows, builds = [], set()
-    settled = [settle(KERNELS["fp8"], Case(**options)) for options in COMPILED.values()]
-    variants = [tuple(getattr(case, name) for name in VARIANTS) for case in settled]
+    resolved = [resolve(KERNELS["fp8"], Case(**options)) for options in COMPILED.values()]
+    variants = [tuple(getattr(case, name) for name in VARIANTS) for case in resolved]
     others = itertools.product(*list(FACTORS.values())[len(VARIANTS) :])
     candidates = [(*variant, *other) for variant, other in itertools.product(variants, others)]
     left = set().union(*map(pairs, candidates))

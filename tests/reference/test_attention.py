@@ -18,7 +18,7 @@ from workbench.reference.bound import EXACT, Bound
 from workbench.reference.forward import PLAIN, forward
 from workbench.reference.graph import upstream
 from workbench.reference.losses import losses_of
-from workbench.reference.manner import Manner
+from workbench.reference.mode import Mode
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Bounded, Near, Ref, Same, Stage, Table, reads
 from workbench.reference.steps.cast import Cast, Last
@@ -360,7 +360,7 @@ def in_float32(p: Problem) -> Problem:
 def test_an_edited_table_has_a_control(edit: str) -> None:
     """In float32, as a kernel with the same fault would compute it."""
     p = problem(EDITS[edit])
-    made, expected = values(in_float32(p), manner=Manner()), values(p)
+    made, expected = values(in_float32(p), mode=Mode()), values(p)
     for name, x in made.items():
         if name in ("visible", "scale", "cap"):
             continue
@@ -373,7 +373,7 @@ def test_a_control_takes_that_of_its_parameters() -> None:
     """A cast whose rounding nobody told is made by the control alone."""
     contract = replace(CONTRACT, probs_dtype="bfloat16", assumed=("probs_rounding",))
     p = problem(put(FLASH, "summed", Cast("probs", "probs")), contract=contract)
-    made, expected = values(in_float32(p), manner=Manner()), values(p)
+    made, expected = values(in_float32(p), mode=Mode()), values(p)
     assert np.array_equal(expected["probs_cast"], expected["probs"])
     assert np.any(made["probs_cast"] != made["probs"])
     # in the order of keys

@@ -143,9 +143,9 @@ class Observed:
         if self.trace.box is not None and of_scale and (stage.axes == "h" or of_tile):
             return "it is made of more than this part of the run holds"
         if stage.group == "codes" and not name.startswith("dequant") and case.codes is None:
-            return "nobody told the format of the quantised codes (--codes)"
+            return "the format of the quantised codes is not declared (--codes)"
         if stage.by_tile and contract.block_k is None:
-            return "the contract does not tell block_k, so its key tiles are unknown"
+            return "the contract does not declare block_k, so its key tiles are unknown"
         if stage.in_lse and contract.stores_lse:
             return f"a split has one number beside partial_O, partial_stats={contract.partial_stats}, in partial_max"
         # a merge is held against the maxima that it was given
@@ -156,9 +156,10 @@ class Observed:
             if not seen & ({"tiles", "splits"} if stage.group == "splits" else {"tiles"}):
                 return "the contract does not bind row_max to the running maximum, and row_max was not given"
         if stage.group == "splits" and not self.split_keys_known:
-            return "the contract does not tell block_k and splits, so the keys of a split are unknown"
+            return "the contract does not declare block_k and splits, so the keys of a split are unknown"
         if stage.group == "merge" and "s" in stage.axes and not self._reads_partials:
-            return f"the contract does not tell block_k and splits, and not all of {', '.join(self._merged)} were given"
+            partials = ", ".join(self._merged)
+            return f"the contract does not declare block_k and splits, and not all of {partials} were given"
         return ""
 
     @cached_property

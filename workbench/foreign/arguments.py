@@ -201,7 +201,7 @@ def _stages(
 def _codes(
     parameters: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], name: str
 ) -> tuple[Case, dict[str, np.ndarray]]:
-    """The case with its quantiser settled, and the codes and scales that the function is to be given, by stage: those
+    """The case with its quantiser resolved, and the codes and scales that the function is to be given, by stage: those
     put in, and what our quantiser makes of the others; none for a function that takes q, k and v.
     """
     scaled = [x for x in INPUTS if f"scale_{x}" in parameters]

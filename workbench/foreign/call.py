@@ -111,7 +111,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
             with of_case, running(function), triton_interpreter.guarded(), launches.sent(), loading():
                 made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
-                found, declared = launches.joined(found, parts, fields_of(declared, case))
+                found, declared = launches.concatenated(found, parts, fields_of(declared, case))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -142,14 +142,14 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)
     promise = seen.promise_of(told, own, floats, case, _generation() if lives_on == "cuda" else None)
-    settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
+    resolved, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
-        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, what), given, what)
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, resolved, what), given, what)
     trace = Trace(
         target=name,
         algorithm=algorithm,
-        case=settled,
+        case=resolved,
         contract=promise,
         inputs=floats,
         stages={stage: x for stage in ALGORITHMS[algorithm] if (x := put_in.get(stage, stages.get(stage))) is not None},

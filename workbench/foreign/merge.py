@@ -27,7 +27,7 @@ from workbench.foreign.call import run_foreign
 from workbench.foreign.feed import reference
 from workbench.reference.forward import PLAIN
 from workbench.refusal import Refusal
-from workbench.trace.merged import Partials, told
+from workbench.trace.merged import Partials, contract_of
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
@@ -101,7 +101,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
     named = [Parameter(x, Parameter.KEYWORD_ONLY) for x in (*PARTIALS, "scale", "causal")]
     made.__signature__ = Signature([*named, Parameter("beside", Parameter.VAR_KEYWORD)])  # a mask is the partials' own
     tiles = {"block_k", "tile_order"}  # of which a merge has none: the order was of ranks
-    promised = {key: x for key, x in said.items() if key not in tiles} | told(given.ranks)
+    promised = {key: x for key, x in said.items() if key not in tiles} | contract_of(given.ranks)
     with running(function):
         trace = run_foreign(
             made,

@@ -2,8 +2,8 @@
 
 A budget is the worst case: all roundings at once, all to one side. Errors of a correct kernel are far smaller, and how
 much smaller depends on the data. So they are held against controls: the same stage in float32 from the same inputs,
-with the contract's casts, in every manner that the contract leaves open; each error is paired with the largest of
-theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
+with the contract's casts, in every evaluation mode that the contract leaves open; each error is paired with the largest
+of theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
 Zeger, Biometrika 73, 1986), and so are rows that err alike.
 
 A lane that goes wrong by a little, one in WARP, is lost in the mean over all: each is looked at by itself as well.
@@ -25,7 +25,7 @@ from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_se
 from workbench.judge.control import control, has_control, sampled
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U
-from workbench.reference.manner import Manner
+from workbench.reference.mode import Mode
 
 #: rows that are looked at: a quarter of those of a test of bias, since several controls are computed
 ROWS = 64
@@ -82,7 +82,7 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dic
     if not tested or run.trace.input_errors or not has_control(run.contract):
         return {}
     e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), typical=True)
-    controls = [control(e, contract, manner) for contract in _contracts(run.contract) for manner in _manners(contract)]
+    controls = [control(e, contract, mode) for contract in _contracts(run.contract) for mode in _modes(contract)]
     found = {
         name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond)
         for name, one in compared(e, tested)
@@ -101,12 +101,12 @@ def _contracts(contract: Contract) -> Iterator[Contract]:
             yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
 
 
-def _manners(contract: Contract) -> Iterator[Manner]:
-    """Every manner that the contract leaves open."""
+def _modes(contract: Contract) -> Iterator[Mode]:
+    """Every evaluation mode that the contract leaves open."""
     accumulations = {contract.accumulation, contract.accumulation_of_acc}
     for tensor_core in (False, True):
         if not tensor_core or accumulations != {"nearest"}:
-            yield from (Manner(tensor_core, leans) for leans in (False, True))
+            yield from (Mode(tensor_core, biased) for biased in (False, True))
 
 
 def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:

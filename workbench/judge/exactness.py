@@ -35,9 +35,9 @@ def is_exact(run: Observed) -> bool:
         return False
     if trace.case.distribution == "exact":
         return promise.row_max == "running" or "row_max" in promise.assumed
-    told = {"row_max", "exp_ulps", "normalisation"}.isdisjoint(promise.assumed)
+    declared = {"row_max", "exp_ulps", "normalisation"}.isdisjoint(promise.assumed)
     known = promise.exp_floor is None and promise.exp_polynomial is None
-    return told and known and promise.row_max == "running" and promise.normalisation == "division"
+    return declared and known and promise.row_max == "running" and promise.normalisation == "division"
 
 
 def inexact(run: Observed, found: Elements) -> np.ndarray:

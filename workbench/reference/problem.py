@@ -119,7 +119,7 @@ class Problem:
         return any("s" in stage.axes for stage in self.table.values())
 
     def declared(self, field: str) -> bool:
-        """Whether the kernel told a field of its contract."""
+        """Whether the kernel declares a field of its contract."""
         return field not in self.contract.assumed
 
     @property

@@ -25,7 +25,7 @@ _WEIGHT = next(name for name, stage in MERGED.items() if "s" in stage.axes)
 _OFF = 2.0**-7
 
 
-def told(ranks: Sequence[Rank]) -> dict[str, Any]:
+def contract_of(ranks: Sequence[Rank]) -> dict[str, Any]:
     """What a contract says of results of ranks. A merge knows nothing of tiles."""
     bounds = bounds_of(ranks)
     return {"splits": len(ranks), "split_bounds": bounds, "row_max": "upper_bound", "block_k": None}

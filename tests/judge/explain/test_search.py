@@ -11,9 +11,9 @@ from workbench import Case, Trace, diff, run
 from workbench.case.box import Box
 from workbench.expectation.observed import Observed
 from workbench.judge.explain import search
+from workbench.judge.explain.counter_cases import alike
 from workbench.judge.explain.fit import PROOF, UNEXPLAINED, fit
 from workbench.judge.explain.hypothesis import Hypothesis, altered, together
-from workbench.judge.explain.imagine import alike
 from workbench.judge.explain.library import family, library, shows_in_rows
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import pairs, singles

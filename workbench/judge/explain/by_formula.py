@@ -14,10 +14,10 @@ from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
 from workbench.judge.codes import decoding
 from workbench.judge.explain.cause import Cause, Trial
+from workbench.judge.explain.counter_cases import beyond, cases
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import beyond, cases
 from workbench.judge.explain.trial import TRIALS
 from workbench.judge.explain.unknown.formula import INDEPENDENT, SHARE, Formula
 from workbench.judge.stage import StageDiff

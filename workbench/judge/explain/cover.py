@@ -9,9 +9,9 @@ import numpy as np
 
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.counter_cases import CounterCase, classes
 from workbench.judge.explain.fit import UNEXPLAINED, Fit
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import Imagined, classes
 from workbench.judge.explain.measured import measured
 from workbench.judge.explain.nan_apart import apart, mixed
 from workbench.judge.explain.scene import Scene
@@ -33,7 +33,7 @@ def wrong_of(scene: Scene | Coded, origins: Sequence[StageDiff]) -> dict[str, np
 
 def searched(
     scene: Scene | Coded,
-    where: Sequence[Imagined],
+    where: Sequence[CounterCase],
     wrong: Mapping[str, np.ndarray],
     until: float,
     alone: bool,
@@ -80,12 +80,12 @@ def searched(
     return [*chosen, *_cover(more.fits, rest)[0]], whole
 
 
-def _sound(where: Sequence[Imagined], found: Search) -> Search:
+def _sound(where: Sequence[CounterCase], found: Search) -> Search:
     """The search without fits that hit nothing but NaN and are not of NaN."""
     return replace(found, fits=tuple(one for one in found.fits if one.values or _of_nan(where, one.hypothesis)))
 
 
-def _of_nan(where: Sequence[Imagined], hypothesis: Hypothesis) -> bool:
+def _of_nan(where: Sequence[CounterCase], hypothesis: Hypothesis) -> bool:
     """Whether NaN is all that a fault makes. Whatever reads NaN makes NaN; and of one that changes numbers that nobody
     saw, such as a maximum that a quotient leaves out again, NaN proves nothing.
     """
@@ -114,7 +114,7 @@ def _narrowed(found: Search, scene: Scene | Coded, wrong: Mapping[str, np.ndarra
 
 
 def tried_in_turn(
-    scene: Scene | Coded, where: Sequence[Imagined], fits: Sequence[Fit], found: Search, run: Run
+    scene: Scene | Coded, where: Sequence[CounterCase], fits: Sequence[Fit], found: Search, run: Run
 ) -> Iterator[Cause]:
     """The cause that the fits amount to; where it fails a fresh case, that of those that come next, and so on."""
     stages, left = fits[0].stages, list(found.fits)
@@ -127,7 +127,7 @@ def tried_in_turn(
         fits = _cover(left, stages)[0][0]
 
 
-def _cause(scene: Scene | Coded, where: Sequence[Imagined], fits: Sequence[Fit], found: Search, run: Run) -> Cause:
+def _cause(scene: Scene | Coded, where: Sequence[CounterCase], fits: Sequence[Fit], found: Search, run: Run) -> Cause:
     """The cause that fits of the same stages amount to: one class, where a run or the formulas tell."""
     names = fits[0].stages
     groups = classes([one.hypothesis for one in fits], where, names)

@@ -67,7 +67,7 @@ class Draws:
     @cached_property
     def correct(self) -> Errors:
         """What a kernel without a fault makes: nothing but rounding."""
-        return self._joined([run.errors(run.stored(run.expected), self.rows) for run in self._runs])
+        return self._concatenated([run.errors(run.stored(run.expected), self.rows) for run in self._runs])
 
     def errors(self, hypothesis: Hypothesis) -> Errors | None:
         """What a kernel with this fault makes; None where it cannot have it."""
@@ -75,14 +75,14 @@ class Draws:
         whole = [x for x in found if x is not None]
         if len(whole) < len(found):
             return None
-        return self._joined([run.errors(x, self.rows) for run, x in zip(self._runs, whole, strict=True)])
+        return self._concatenated([run.errors(x, self.rows) for run, x in zip(self._runs, whole, strict=True)])
 
     def predicted(self, hypothesis: Hypothesis) -> list[np.ndarray] | None:
         """The stage itself, of a kernel with this fault."""
         found = [run.predicted(hypothesis) for run in self._runs]
         return None if any(x is None for x in found) else found  # type: ignore[return-value]
 
-    def _joined(self, found: Sequence[Errors]) -> Errors:
+    def _concatenated(self, found: Sequence[Errors]) -> Errors:
         return Errors(*(np.concatenate(x) for x in zip(*found, strict=True)))
 
 

@@ -17,10 +17,10 @@ from workbench.judge.explain.by_formula import by_formula
 from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.counter_cases import counter_cases
 from workbench.judge.explain.cover import searched, tried_in_turn, wrong_of
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import imagined
 from workbench.judge.explain.library import common, library
 from workbench.judge.explain.of_rank import of_one_rank
 from workbench.judge.explain.patterns import patterns
@@ -35,7 +35,7 @@ from workbench.shown import shown_by
 
 #: scores of a run that is searched, at most: some dozen arrays of them in float64, 1.5 GB
 LARGEST = 2**24
-#: how keys may be cut where nobody told, and the families for which that matters
+#: how keys may be cut where that is not declared, and the families for which that matters
 SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
     Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
@@ -126,7 +126,7 @@ def explain(
                 if not alone and cut is not scene and time.thread_time() > until:
                     complete = False
                     break
-                where, single = imagined(cut), alone or told or cut is not scene
+                where, single = counter_cases(cut), alone or told or cut is not scene
                 chosen, found = searched(cut, where, wrong, until, single, named, in_haste=alone)
                 count, complete = count + found.tried, complete and found.complete
                 if chosen and named is not among and cut is scene:
@@ -189,7 +189,7 @@ def _scenes(run: Observed, origins: Sequence[StageDiff]) -> Iterator[Scene | Cod
 def _ways(
     scene: Scene | Coded, among: Sequence[Hypothesis], alone: bool, without: str
 ) -> Iterator[tuple[Scene | Coded, Sequence[Hypothesis]]]:
-    """The scene, and that of each way in which a kernel that does not tell it may cut the keys, with the hypotheses
+    """The scene, and that of each way in which a kernel that does not declare it may cut the keys, with the hypotheses
     that are tried there; `alone`: what is common first, and all at last.
     """
     yield scene, common(among) if alone else among

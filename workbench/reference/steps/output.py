@@ -28,7 +28,7 @@ class Quotient:
 
     def control(self, at: Any) -> np.ndarray:
         """What a division gives, or exp(score - lse) in place of it, which is off by what lse is."""
-        by_lse = at.manner.leans and at.contract.normalisation != "division"
+        by_lse = at.mode.biased and at.contract.normalisation != "division"
         lse = at(self.lse) if by_lse else np.zeros((), np.float32)
         lse = np.where(np.isfinite(lse), abs(lse), 0.0)[..., None]
         made = (self.value(at) * (1 + at.losses.division + U * by_lse * lse)).astype(np.float32)
@@ -83,7 +83,7 @@ class LogSum:
         return xp.where((total == 0) & ~xp.isnan(top), -np.inf, top + xp.log(total))
 
     def control(self, at: Any) -> np.ndarray:
-        """Larger by all that log may lose where the manner leans."""
+        """Larger by all that log may lose in a biased mode."""
         losses, total = at.losses, at(self.total)
         log = np.where(total > 0, abs(np.log(total)) + losses.offset_of_row_sum, 0.0)
         return (self.value(at) + 2 * U * losses.log_ulps * log + losses.log_absolute).astype(np.float32)

@@ -10,7 +10,7 @@ from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, part
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.weight import Weight, difference
 
-#: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
+#: smallest key tile assumed of a kernel that does not declare its own: each is one more rescaling, with one more exp
 SMALLEST_BLOCK_K = 16
 
 

@@ -59,7 +59,7 @@ class Doubt(NamedTuple):
     worst: Element | None  #: that tells; None: the size of its errors together does
 
 
-def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
+def with_sensitivity(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
     """The stages, with what the assumptions of the run's contract decide of them."""
     promise, base = run.contract, usual(run.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]

@@ -22,7 +22,7 @@ from workbench.reference.graph import nearest_dumped
 
 
 @dataclass(frozen=True)
-class Beside:
+class Diagnostics:
     """What a report says beside the verdicts, gathered from the parts of a trace: the condition of its sums, and the
     usual tolerances applied to out.
     """
@@ -48,12 +48,12 @@ class Beside:
             self.deviations.append(deviation(run, isolated.part, expected_out(isolated if same else propagated)))
 
 
-def beside(run: Observed) -> Beside:
+def diagnostics(run: Observed) -> Diagnostics:
     """What is said of a run, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
     read, right = run.attention, run.right_attention
-    found = Beside(cancellation.room(read))
+    found = Diagnostics(cancellation.room(read))
 
     def one(part: Box) -> None:
         found.gather(Expectation(read, read.readable, part), Expectation(right, {}, part))
