@@ -20,7 +20,8 @@ from workbench.floats import round_to, ulp
 _MADE: dict[tuple, np.ndarray] = {}
 _TURN = Lock()  # for threads of a user's that judge at once
 KEPT_BYTES = 2**26
-#: products that meet at once: of 1 to 16 MB the fastest at 4096 and 16384 keys, up to 5 times as fast as whole blocks
+#: bytes of products that are accumulated at once: of 1 to 16 MB the fastest at 4096 and 16384 keys, up to 5 times as
+#: fast as whole blocks
 TERMS_BYTES = 2**22
 
 
@@ -28,7 +29,8 @@ TERMS_BYTES = 2**22
 class Mode:
     """How what the contract leaves open is computed."""
 
-    tensor_core: bool = False  #: whether products meet in aligned, truncated blocks instead of one after the other
+    #: whether products are accumulated in aligned, truncated blocks instead of one after the other
+    tensor_core: bool = False
     #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp; and casts
     #: that may truncate do
     biased: bool = False

@@ -107,9 +107,9 @@ def _of_other_dims(case: Case) -> Case:
 
 
 def cases(case: Case) -> Iterator[Case]:
-    """Cases on which formulas part that are one on `case`, those first that any kernel takes that takes `case`: other
-    numbers of another size in the same shape, and in one of twice the length. Then ragged tiles, more than two of them,
-    several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
+    """Cases that distinguish formulas which give identical results on `case`. First those that every kernel takes that
+    takes `case`: numbers of another size in the same shape, and in one of twice the length. Then ragged tiles, more
+    than two of them, several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
     """
     block = min(max(case.block_k or 64, SHORTEST), LENGTH)
     plain = {"distribution": "normal"}
