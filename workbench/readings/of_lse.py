@@ -27,6 +27,8 @@ class Lse:
 
     def __call__(self, model: Model, right: Model, answer: Answer) -> np.ndarray:
         """[b, h, q] of a run."""
+        if self.kind == "of scores":  # of what scores add to, whatever out was divided by
+            return model.but(denominator=None, step=None).lse(answer)
         scores, top, plain = right.exponentials(answer)
         with np.errstate(all="ignore"):
             of_right = top + np.log(right.total(scores, plain, answer.sinks))
@@ -67,6 +69,11 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     of_out = model.lse(answer)
     if np.nansum((of_out - actual)[known] ** 2) <= LEFT * whole:
         return None, []  # it is the logarithm of what out was divided by
+    if (
+        model.kernel is None
+        and np.nansum((Lse("of scores")(model, right, answer) - actual)[known] ** 2) <= LEFT * whole
+    ):
+        return Lse("of scores"), []
     found: list[tuple[float, Lse, str]] = []
 
     def tried(one: Lse, text: str) -> None:
