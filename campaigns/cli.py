@@ -89,6 +89,21 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
     measured(reports_campaign, as_json, jobs, names)
 
 
+@commands.command()
+@click.option("--right", type=click.IntRange(min=0), default=40, help="Right functions, in random styles [40]")
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For each function [10]")
+@click.option("--seed", default=0, help="Seed of which styles these are [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--cheat", "names", multiple=True, metavar="NAME", help="Only this one, and no right ones; repeatable")
+@json_option
+def accept(right: int, seconds: float, seed: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Hold functions that cheat, and right ones, to `workbench accept`; 1 where a cheat passes or a right one fails."""
+    from campaigns import accepted as accept_campaign
+
+    results = measured(accept_campaign, as_json, right, seconds, seed, jobs, names)
+    sys.exit(BUG if accept_campaign.wrong(results) else 0)
+
+
 @commands.command("measured")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")

@@ -13,6 +13,7 @@ from workbench.lazy import attribute
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
+    from workbench.explore.acceptance.run import accept
     from workbench.explore.laws.every import laws
     from workbench.explore.read import measure, measure_contract
     from workbench.explore.shrink.shrink import shrink
@@ -60,6 +61,7 @@ _HOMES = {
     "diff_operation": "operations.call.diff_operation",
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
+    "accept": "explore.acceptance.run.accept",
     "measure": "explore.read.measure",
     "measure_contract": "explore.read.measure_contract",
     "Measured": "readings.reader.Measured",
@@ -85,6 +87,7 @@ __all__ = [
     "StageDiff",
     "Trace",
     "Unavailable",
+    "accept",
     "against",
     "case_of",
     "check",

@@ -16,6 +16,7 @@ import click
 
 from workbench import process
 from workbench.cli import against as cli_against
+from workbench.cli.accept import accept
 from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.commands import Commands
@@ -102,7 +103,8 @@ def commands(context: click.Context) -> None:
 
 
 for command in (
-    *(bench, check, compare, contract, explain, faults, inputs, kernels, laws, measure, show, shrink, sweep, watch),
+    *(accept, bench, check, compare, contract, explain, faults, inputs, kernels, laws, measure),
+    *(show, shrink, sweep, watch),
 ):
     commands.add_command(command)
 

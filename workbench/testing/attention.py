@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.explore.lost_keys import on_telling_cases
+from workbench.foreign.find import name_of
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
@@ -21,7 +22,7 @@ from workbench.judge.table import run_row
 from workbench.report.command import diff_command
 from workbench.testing.gradients import assert_gradients
 from workbench.testing.message import in_a_line, of_run
-from workbench.testing.repeat import name_of, python_line
+from workbench.testing.repeat import python_line
 from workbench.testing.settings import current
 from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
