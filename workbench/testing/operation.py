@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from workbench.foreign.find import name_of
 from workbench.operations.call import diff_operation
 from workbench.operations.judge import OperationDiff
 from workbench.operations.operation import Operation
-from workbench.testing.repeat import name_of
 from workbench.testing.settings import current
 
 
