@@ -69,7 +69,7 @@ notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it
 	@$(BIN)/python -m tests.screens
 
 bench: $(BASE) ## time the emulator against numba's simulator
-	@$(BIN)/workbench bench emulator
+	@$(BIN)/python -m campaigns emulator
 
 clean: ## remove the environment and whatever runs left behind
 	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -200,7 +200,8 @@ def _flash_attention(target: str, case: Case, spec: Spec) -> bool:
     """The tests of FlashAttention: the largest error at most twice that of attention in the dtype of the inputs."""
     inputs = case.inputs()
     out, expected = _called(target, case, spec, inputs)
-    plain = plain_attention(*inputs, **case.numbers, mask=case.mask())
+    numbers: dict[str, Any] = {**case.numbers}
+    plain = plain_attention(*inputs, **numbers, mask=case.mask())
     error, of_plain_, shifted = flash_attention(out, expected, plain)
     return bool(error <= 2 * of_plain_ + 2 * shifted)
 

@@ -22,9 +22,9 @@ from workbench.cuda.faults.fault import Fault
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.stage import RIGHT_VERDICTS
+from workbench.reference.attention import table_of
 from workbench.reference.graph import upstream
-from workbench.reference.tables import table_of
-from workbench.trace.slots import of_case
+from workbench.trace.dont_care import of_case
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-faults/1"
@@ -138,6 +138,6 @@ def roots(one: Trace, other: Trace) -> list[str]:
 
 def _differ(name: str, stage: np.ndarray, other: np.ndarray, trace: Trace) -> bool:
     """Whether two runs differ in a stage, of which slots of no query or key do not count."""
-    open_ = of_case(trace.case, trace.contract, trace.case.mask()).open(STAGES[name])
+    open_ = of_case(trace.case, trace.contract, trace.case.mask()).mask(STAGES[name])
     kept = np.broadcast_to(True if open_ is None else ~open_, stage.shape)
     return stage[kept].tobytes() != other[kept].tobytes()

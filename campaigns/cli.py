@@ -246,3 +246,21 @@ def fp8(backend: str, jobs: int, as_json: bool) -> None:
     from campaigns import fp8 as fp8_campaign
 
     measured(fp8_campaign, as_json, backend, jobs)
+
+
+@commands.command()
+@json_option
+def emulator(as_json: bool) -> None:
+    """Measure the emulator against numba's own CUDA simulator."""
+    from campaigns import emulator_speed
+
+    measured(emulator_speed, as_json)
+
+
+@commands.command()
+@json_option
+def diff(as_json: bool) -> None:
+    """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
+    from campaigns import verdict_cost
+
+    measured(verdict_cost, as_json)

@@ -14,7 +14,8 @@ import numpy as np
 
 from campaigns.spread import spread
 from campaigns.tally import counted
-from workbench.bench.harness import gathered, seconds, torch_for
+from campaigns.timed import seconds
+from workbench.bench.harness import gathered, torch_for
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
 from workbench.case.options import Options

@@ -40,11 +40,11 @@ def _left_out_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"fault": fault_id, "runs": 0, "unknown": 0, "right": 0, "wrong": 0, "names": []}
     for trace in traces[:runs]:
         judged = diff(trace)
-        named = explain(trace, judged.stages, seconds=SECONDS["full"]).causes
+        named = explain(judged.run, judged.stages, seconds=SECONDS["full"]).causes
         if len(named) != 1:
             continue
         row["runs"] += 1
-        rest = explain(trace, judged.stages, seconds=SECONDS["full"], without=named[0].members[0].family).causes
+        rest = explain(judged.run, judged.stages, seconds=SECONDS["full"], without=named[0].members[0].family).causes
         if not rest:
             row["unknown"] += 1
             continue

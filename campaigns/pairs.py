@@ -89,7 +89,7 @@ def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
         view = VIEWS[known]
         first, *fresh = (view(trace) for trace in traces)
         judged = diff(first)
-        found = explain(first, judged.stages, seconds=SECONDS[known])
+        found = explain(judged.run, judged.stages, seconds=SECONDS[known])
         row[known] = {
             "shows": all(diff(view(x)).verdict in ORIGIN_VERDICTS and _moved(view(x), first) for x in singly),
             "right": bool(found.causes)

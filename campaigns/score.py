@@ -26,6 +26,7 @@ from workbench.case.stages import before_attention
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
+from workbench.expectation.observed import Observed
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.cause import Cause
@@ -224,7 +225,7 @@ def counted(
         counts["detected"] += 1
         counts["detected_visible"] += visible
         counts["origin"] += known != "full" or judged.origin in stages
-        found = explain(one, judged.stages, seconds=SECONDS[known])
+        found = explain(judged.run, judged.stages, seconds=SECONDS[known])
         counts["seconds"] = max(counts["seconds"], found.seconds)
         if not found.causes:
             counts["unknown"] += 1
@@ -245,11 +246,11 @@ def is_right(cause: Cause, fresh: Sequence[Trace], cuts: Sequence[Supposed] = ()
     scenes: list[Scene | Coded] = []
     for trace, cut in zip_longest(fresh, cuts):
         if cause.stage in before_attention(trace.algorithm):
-            scenes.append(Coded.of(trace))
+            scenes.append(Coded.of(Observed(trace)))
         elif cause.supposed is not None:
-            scenes.append(Scene.of((cut or cause.supposed).of(trace)))
+            scenes.append(Scene.of((cut or cause.supposed).of(Observed(trace))))
         else:
-            scenes.append(Scene.of(trace))
+            scenes.append(Scene.of(Observed(trace)))
     return any(all(holds(scene, one, elsewhere=True) is not False for scene in scenes) for one in cause.members[:NAMES])
 
 
@@ -257,7 +258,7 @@ def _visible(one: Trace, sound: Trace) -> bool:
     """Whether a fault moves out or lse by more than twice what the clean kernel is off by itself, or at all where
     something is no number.
     """
-    expectation = Scene.of(replace(sound, stages={x: sound.stages[x] for x in ("out", "lse") if x in sound.stages}))
+    expectation = Scene.of(Observed(sound).only(["out", "lse"]))
     for name in ("out", "lse"):
         if name not in one.stages or name not in sound.stages:
             continue
@@ -289,5 +290,5 @@ def _quiet_row(name: str, *, runs: int, seed: int, known: Sequence[str]) -> dict
         trace = run(like.kernel, case, faults=[name] if change else [], backend="emulator")
         for view in views.values():
             judged = diff(view(trace))
-            explained += bool(explain(judged.trace, judged.stages, seconds=2.0).causes)
+            explained += bool(explain(judged.run, judged.stages, seconds=2.0).causes)
     return {"of": name, "runs": runs * len(views), "explained": explained}

@@ -12,7 +12,7 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.conditions import always
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.explore.draw import Among, Between
 from workbench.explore.sample import sample
 from workbench.refusal import Refusal
@@ -33,7 +33,7 @@ TRIES = 1000
 
 
 def showing(fault: Fault, random: np.random.Generator) -> Case:
-    """A settled case of several tiles in which the fault can show."""
+    """A resolved case of several tiles in which the fault can show."""
     for _ in range(TRIES):
         if can_show(fault, case := _drawn(fault, random, shortest=65)):
             return case
@@ -41,12 +41,12 @@ def showing(fault: Fault, random: np.random.Generator) -> Case:
 
 
 def can_show(fault: Fault, case: Case) -> bool:
-    """Whether a fault can show in a settled case: there it is in what is built, too."""
+    """Whether a fault can show in a resolved case: there it is in what is built, too."""
     return fault.shows(case) and effective(fault, case)
 
 
 def hiding(fault: Fault, random: np.random.Generator) -> Case | None:
-    """A settled case with what the fault needs, in which it changes what is built and cannot show; None where none was
+    """A resolved case with what the fault needs, in which it changes what is built and cannot show; None where none was
     found.
     """
     if fault.shows is always:
@@ -56,7 +56,7 @@ def hiding(fault: Fault, random: np.random.Generator) -> Case | None:
 
 
 def _drawn(fault: Fault, random: np.random.Generator, shortest: int) -> Case:
-    """A settled case of any shape and mask, square in half of all, with what the fault needs."""
+    """A resolved case of any shape and mask, square in half of all, with what the fault needs."""
     kernel, lengths = KERNELS[fault.kernel], Between(shortest, 128)
     square = random.integers(2) and not {"seqlen_q", "seqlen_k"} & {*fault.needs}
     given: dict[str, Any] = {
@@ -68,4 +68,4 @@ def _drawn(fault: Fault, random: np.random.Generator, shortest: int) -> Case:
         **dict.fromkeys(("softcap", "window", "codes")),
         **fault.needs,
     }
-    return settle(kernel, sample(random, fault.kernel, **given))
+    return resolve(kernel, sample(random, fault.kernel, **given))

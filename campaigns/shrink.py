@@ -14,7 +14,7 @@ from workbench.case.case import Case
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.explore.shrink.shrink import shrink
 from workbench.explore.shrink.space import elements
 from workbench.foreign.run import run
@@ -109,7 +109,7 @@ def _large(fault: Fault) -> list[Case]:
         if not kernel.splits:
             options["splits"] = None
         try:
-            case = settle(kernel, Case(**options | dict(fault.needs)))
+            case = resolve(kernel, Case(**options | dict(fault.needs)))
         except Refusal:
             continue
         if can_show(fault, case) and case not in found:

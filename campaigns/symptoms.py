@@ -6,7 +6,6 @@ that hypothesis reproduces out of the faulty kernel on a fresh case, within erro
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -140,5 +139,5 @@ def _digits(x: float) -> float | str:
 
 def _true(trace: Trace, cause: Plausible) -> bool:
     """Whether a cause reproduces out of a faulty kernel, of which nothing else is told."""
-    scene = Scene.of(replace(trace, stages={"out": trace.stages["out"]}, requested=()))
+    scene = Scene.of(Observed(trace).only(["out"]))
     return bool(scene.wrong) and any(fit(scene, one, scene.wrong) is not None for one in cause.members)

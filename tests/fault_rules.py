@@ -10,7 +10,7 @@ from workbench.cuda.effect import effective, stands
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.cuda.quantised import QUANTISER
 from workbench.operations.every import OPERATIONS
 from workbench.operations.ours import case_for
@@ -38,7 +38,7 @@ def _of_one(fault: Fault) -> Iterator[str]:
     try:
         if tree(applied(file.read_text(), [fault], file.name)) == tree(file.read_text()):
             yield "it changes comments alone"
-        case = settle(kernel, Case(**BASE | {"dtype": kernel.dtypes[0]} | dict(fault.needs)))
+        case = resolve(kernel, Case(**BASE | {"dtype": kernel.dtypes[0]} | dict(fault.needs)))
     except Refusal as refused:
         yield str(refused)
         return

@@ -28,7 +28,7 @@ def right(case: Case) -> Trace:
     return run(kernel(Style(block_k=case.block_k, splits=case.splits or 1), declared), case)
 
 
-def judged(name: str, change: Change, case: Case = CASE, only: bool = False) -> tuple[Trace, StageDiff]:
+def judged(name: str, change: Change, case: Case = CASE, only: bool = False) -> tuple[Observed, StageDiff]:
     """A run that dumps the stages up to `name`, or that one `only`, with `change` of the stage and of what it was made
     of (all stages, and q, k and v by query heads); and the stage held against what it should be.
     """
@@ -39,9 +39,9 @@ def judged(name: str, change: Change, case: Case = CASE, only: bool = False) -> 
     read = {x: np.asarray(trace.inputs[x], np.float32).repeat(1 if x == "q" else group, axis=1) for x in "qkv"}
     stages = {stage: trace.stages[stage] for stage in kept if stage in trace.stages}
     stages[name] = np.asarray(change(stages[name].copy(), {**trace.stages, **read}), stages[name].dtype)
-    trace = replace(trace, stages=stages)
+    run = Observed(replace(trace, stages=stages))
     axes = stages_of(trace.algorithm, case.numbers)[name].axes
-    return trace, StageDiff(name, axes, "bug", *comparisons(Observed(trace), [name], "cpu")[name], dumped=stages[name])
+    return run, StageDiff(name, axes, "bug", *comparisons(run, [name], "cpu")[name], dumped=stages[name])
 
 
 def scaled(mask: Callable[[dict[str, np.ndarray]], Any]) -> Change:

@@ -25,7 +25,7 @@ def test_its_rooms_are_those_of_the_linter_and_of_the_folder() -> None:
 
 def test_its_table_is_the_table_of_the_reference() -> None:
     lines = re.findall(r'^"(\w+)": +(Stage\(.*?\)),(?: +#.*)?$', PAGE, re.MULTILINE)
-    source = " ".join((ROOT / "workbench" / "reference" / "tables.py").read_text().split())
+    source = " ".join((ROOT / "workbench" / "reference" / "attention.py").read_text().split())
     assert len(lines) >= 5
     for name, stage in lines:
         plain = re.sub(r"\s+", " ", stage)

@@ -21,7 +21,7 @@ from workbench.case.stages import ALGORITHMS, OF_QUANTISER
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.explore.laws.alike import signatures
 
 
@@ -54,7 +54,7 @@ def test_every_stage_of_a_kernel_has_a_fault() -> None:
 
 def test_every_fault_has_cases_that_show_it() -> None:
     for fault in CATALOGUE.values():
-        case = settle(KERNELS[fault.kernel], showing(fault, np.random.default_rng(0)))
+        case = resolve(KERNELS[fault.kernel], showing(fault, np.random.default_rng(0)))
         assert all(getattr(case, name) == value for name, value in fault.needs.items()), fault.id
         assert fault.shows(case) is True, fault.id
 

@@ -9,14 +9,14 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import fp8 as bench_fp8
+from campaigns.cli import commands
 from campaigns.fp8 import SHAPES, VARIANTS, Called, measure, tables
 from tests.cuda.test_fp8 import VARIANTS as COMPILED
 from workbench import Case, Refusal, diff, run
 from workbench.case.fields import QUANTISED
 from workbench.case.stages import stages_of
-from workbench.cli.main import commands
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.judge.stage import RIGHT_VERDICTS
 
 FACTORS = {
@@ -47,8 +47,8 @@ def covering():
     other tests compile at head_dim 64; another head_dim costs 8 pairs.
     """
     rows, builds = [], set()
-    settled = [settle(KERNELS["fp8"], Case(**options)) for options in COMPILED.values()]
-    variants = [tuple(getattr(case, name) for name in VARIANTS) for case in settled]
+    resolved = [resolve(KERNELS["fp8"], Case(**options)) for options in COMPILED.values()]
+    variants = [tuple(getattr(case, name) for name in VARIANTS) for case in resolved]
     others = itertools.product(*list(FACTORS.values())[len(VARIANTS) :])
     candidates = [(*variant, *other) for variant, other in itertools.product(variants, others)]
     left = set().union(*map(pairs, candidates))
@@ -152,9 +152,9 @@ def test_tables_have_equal_columns_and_list_what_is_not_right(results):
 def test_the_command_prints_tables_or_the_document(results, monkeypatch):
     asked = []
     monkeypatch.setattr(bench_fp8, "measure", lambda *given: asked.append(given) or results)
-    printed = CliRunner().invoke(commands, ["bench", "fp8", "--json", "--backend", "emulator", "--jobs", "2"])
+    printed = CliRunner().invoke(commands, ["fp8", "--json", "--backend", "emulator", "--jobs", "2"])
     assert json.loads(printed.stdout) == results
-    shown = CliRunner().invoke(commands, ["bench", "fp8"]).stdout.splitlines()
+    shown = CliRunner().invoke(commands, ["fp8"]).stdout.splitlines()
     assert asked == [("emulator", 2), ("auto", 1)]
     assert shown[0].startswith("codes      runs  exact  rounding") and len(shown) == sum(map(len, tables(results))) + 4
 

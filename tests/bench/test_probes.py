@@ -11,7 +11,7 @@ from workbench.bench import probes
 from workbench.bench.probes import CASES, NAMES, measure, tables
 from workbench.cli.bench import bench
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -20,7 +20,7 @@ ROW = {"kernel": "flash_mma", "case": SMALL.as_dict(), "plain_us": 10.0, "probed
 
 
 def test_every_kernel_takes_the_cases():
-    assert all(settle(KERNELS[name], case).block_q for name in NAMES for case in CASES)
+    assert all(resolve(KERNELS[name], case).block_q for name in NAMES for case in CASES)
 
 
 def test_a_kernel_that_is_none_of_ours():

@@ -15,7 +15,7 @@ from workbench.bench.steps import CASES, PEERS, TIMES, measure, sentences, table
 from workbench.cli.bench import bench
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.refusal import Raised, Unavailable
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
@@ -27,7 +27,7 @@ FAULT = "flash-no-correction"
 def test_every_step_takes_the_cases():
     for case in CASES:
         for name in steps.STEPS if case.seqlen_q > 1 else steps.DECODING:
-            assert settle(KERNELS[name], case).block_q
+            assert resolve(KERNELS[name], case).block_q
     assert {*steps.STEPS, *steps.DECODING} <= {*KERNELS}
     # its keys and values are read from memory, not from a cache
     assert 4 * CASES[-1].batch * CASES[-1].kv_heads * CASES[-1].seqlen_k * CASES[-1].head_dim > 4 * 50e6

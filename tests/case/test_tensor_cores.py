@@ -1,4 +1,4 @@
-"""The table of tensor cores in a contract: what a generation settles, what is said beside it, and what a GPU tells."""
+"""The table of tensor cores in a contract: what a generation resolves, what is said beside it, and what a GPU tells."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,7 +21,7 @@ from workbench.report.text import in_full
 TF32: Mapping[str, Any] = {"input_precision": "tf32"}
 
 
-def settled(dtype: str, said: Mapping[str, Any], **options: Any) -> tuple[str, int, int]:
+def resolved(dtype: str, said: Mapping[str, Any], **options: Any) -> tuple[str, int, int]:
     """accumulation, mma_block and mma_extra_bits of a kernel."""
     promise = of_foreign(said, Case(dtype=dtype), **options)
     return promise.accumulation, promise.mma_block, promise.mma_extra_bits
@@ -72,7 +72,7 @@ def test_generations_of_compute_capabilities(capability: tuple[int, int], genera
 def test_a_generation_settles_what_nobody_says(
     dtype: str, said: dict[str, Any], expected: tuple[str, int, int]
 ) -> None:
-    assert settled(dtype, said) == expected
+    assert resolved(dtype, said) == expected
     promise = of_foreign(said, Case(dtype=dtype))
     assert promise.tensor_core == said["tensor_core"] and "tensor_core" not in promise.assumed
     known = known_of(said["tensor_core"], "tf32" if promise.input_precision != "ieee" else dtype, declared=True)
@@ -126,10 +126,10 @@ def test_words_that_are_no_generation_and_two_that_differ() -> None:
 
 def test_a_gpu_tells_what_its_tensor_cores_keep_and_not_that_they_multiply() -> None:
     for dtype, expected in (("float16", ("any", 16, 2)), ("float32", ("nearest", 4, 0))):
-        assert settled(dtype, {}, gpu="hopper") == expected
-    assert settled("float32", TF32, gpu="hopper") == ("any", 8, 2)
-    assert settled("float16", {"mma_block": 4}, gpu="hopper") == ("any", 4, 2)
-    assert settled("float16", {"tensor_core": "ampere"}, gpu="hopper") == ("tensor-core", 8, 1)
+        assert resolved(dtype, {}, gpu="hopper") == expected
+    assert resolved("float32", TF32, gpu="hopper") == ("any", 8, 2)
+    assert resolved("float16", {"mma_block": 4}, gpu="hopper") == ("any", 4, 2)
+    assert resolved("float16", {"tensor_core": "ampere"}, gpu="hopper") == ("tensor-core", 8, 1)
     promise = of_foreign({}, Case(dtype="float16"), gpu="hopper")
     assert promise.tensor_core == "hopper" and "tensor_core" in promise.assumed
     assert not {"mma_block", "mma_extra_bits"} & {*promise.assumed} and "accumulation" in promise.assumed

@@ -59,7 +59,7 @@ def test_a_fault_beside_a_good_kernel() -> None:
     )
     assert lines[1].startswith("B: flash on emulator: float32") and "splits" not in lines[1]
     assert (
-        "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0"
+        "first divergence at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0"
         in lines
     )
     assert lines[-1] == (
@@ -123,7 +123,7 @@ def test_lists_of_cases_get_a_row_each_and_one_document() -> None:
     ]
     result = diff(*words, *EMULATOR)
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[-1] == "2 pairs: 0 part by more than both budgets"
+    assert result.stdout.splitlines()[-1] == "2 pairs: 0 diverge by more than both budgets"
     found = document(*words, *EMULATOR)
     assert found["schema"] == "workbench.againsts/1"
     assert [pair["a"]["case"]["seqlen_q"] for pair in found["pairs"]] == [20, 40]

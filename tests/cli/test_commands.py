@@ -79,7 +79,7 @@ def test_commands_that_take_a_case_are_those():
     assert {"diff", "show", "explain", "sweep", "measure"} <= {*OF_CASES} and "doctor" not in OF_CASES
 
 
-@pytest.mark.parametrize("words", [("faults",), ("bench", "emulator"), ("doctor",)], ids=" ".join)
+@pytest.mark.parametrize("words", [("faults",), ("doctor",)], ids=" ".join)
 def test_a_command_with_few_options_has_one_list(words):
     assert [*sections(help_of(*words))] == ["Options"]
 

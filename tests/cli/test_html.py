@@ -61,7 +61,7 @@ def test_a_page_of_two_runs(folder: Path) -> None:
     target = f"{folder}/right.py:attention"
     result = invoked("diff", target, "--against", target, "--seqlen", 16, "--head-dim", 8, "--html", page)
     assert result.stdout.splitlines()[-1] == f"page: {page}"
-    assert "they do not part: every stage that is compared is the same bit for bit" in text_of(page.read_text())
+    assert "no divergence: every stage that is compared is the same bit for bit" in text_of(page.read_text())
 
 
 def test_a_page_of_a_watched_run(folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_the_reference_alone_of_stages_that_nobody_dumped(mine: str) -> None:
 
 def test_values_of_stages_that_were_not_judged(mine: str) -> None:
     lines = cells(show(mine, "row_max[q=2]", "--seqlen", "6", "--head-dim", "8"))
-    assert " ".join(lines[2]) == "not judged (the contract does not tell block_k, so its key tiles are unknown)"
+    assert " ".join(lines[2]) == "not judged (the contract does not declare block_k, so its key tiles are unknown)"
     assert lines[3] == ["b", "h", "q", "t", "actual", "verdict"] and lines[4][-2:] == ["not", "judged"]
 
 
@@ -201,7 +201,7 @@ def test_what_has_no_worst_and_what_cannot_be_known(mine: str) -> None:
         "stage row_max was not judged, so that none of its elements is the worst"
     )
     assert message(mine, "row_max", *options, "--reference") == (
-        f"stage row_max of {mine}: the contract does not tell block_k, so its key tiles are unknown"
+        f"stage row_max of {mine}: the contract does not declare block_k, so its key tiles are unknown"
     )
     assert message(mine, "lse", *options) == (
         f"{mine} gave no lse; it gave scores, row_max, out; --reference shows what lse should be"

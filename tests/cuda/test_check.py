@@ -20,7 +20,7 @@ from workbench.cuda.effect import effective
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 SMALL = {"head_dim": 32, "block_q": 32, "block_k": 32}
 #: the others are watched in tests of their own: a build of one takes 10 s
@@ -242,7 +242,7 @@ def test_no_barrier_can_be_left_out_unseen(kernel: str, file: str, line: int, mo
 
     def kinds(queries: int) -> set[str]:
         case = case_of(kernel, seqlen_q=queries, seqlen_k=128, **chunks)  # rows in chunks have barriers of their own
-        built = [name for name, fault in faults.items() if effective(fault, settle(KERNELS[kernel], case))]
+        built = [name for name, fault in faults.items() if effective(fault, resolve(KERNELS[kernel], case))]
         return {finding.kind for finding in check(kernel, case, faults=built, probes="output").findings}
 
     assert kinds(line) & {"race", "uninitialised-read"}

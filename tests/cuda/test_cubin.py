@@ -15,7 +15,7 @@ from workbench.cuda.build import build
 from workbench.cuda.cubin import COMPILERS, Cubin, cubin, signature
 from workbench.cuda.doctor import facts
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import scalars, settle
+from workbench.cuda.plan import resolve, scalars
 
 CC = (9, 0)
 #: bytes of what is passed of a scalar
@@ -39,7 +39,7 @@ def toolkit():
 
 def built(name, probes=(), **options):
     kernel = KERNELS[name]
-    case = settle(kernel, Case(**BUILDS[name] | options))
+    case = resolve(kernel, Case(**BUILDS[name] | options))
     (one,) = kernel.launches(case)
     constants = kernel.constants(case)
     return build(kernel.functions[one.function], one.function, constants, probes, ()), constants, case

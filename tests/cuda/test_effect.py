@@ -9,7 +9,7 @@ from workbench.case.options import Options
 from workbench.cuda.effect import CHOICES, OF_FORMAT, effective
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import plan, settle
+from workbench.cuda.plan import plan, resolve
 
 BASE = dict(seqlen_q=20, seqlen_k=40, head_dim=32)
 #: fault, a case without its lines -> what has them, what the case has there, and a case with them; the lines are in
@@ -42,7 +42,7 @@ def test_a_fault_is_refused_where_a_switch_leaves_it_out(fault, options, words, 
     )
     assert refusal(run, name, case, faults=[fault], backend="emulator") == said
     assert refusal(check, name, case, faults=[fault]) == said
-    assert not effective(CATALOGUE[fault], settle(KERNELS[name], case))
+    assert not effective(CATALOGUE[fault], resolve(KERNELS[name], case))
     made = plan(name, Case(**BASE | others), Options(faults=[fault]))
     assert made.trace.faults == (fault,) and effective(CATALOGUE[fault], made.trace.case)
 
@@ -99,7 +99,7 @@ def test_other_cases_of_a_run_need_not_have_its_fault():
 def test_every_switch_says_which_case_has_it(kernel):
     """Those of the format of codes say nothing: the formats themselves are named."""
     case = Case(dtype="float32" if "float32" in KERNELS[kernel].dtypes else "float16")
-    names = KERNELS[kernel].constants(settle(KERNELS[kernel], case)).names()
+    names = KERNELS[kernel].constants(resolve(KERNELS[kernel], case)).names()
     unsaid = {name for name, value in names.items() if isinstance(value, bool)} - CHOICES.keys()
     own = {"fp8": OF_FORMAT - {"INTEGERS"}, "fp8_mma": {"INTEGERS", "INT8", "E4M3"}}
     assert unsaid == own.get(kernel, set())

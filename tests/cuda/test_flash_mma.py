@@ -10,7 +10,7 @@ from tests.refusals import refusal
 from workbench import Case, check, diff, run
 from workbench.cuda.flash_mma_build import BLOCKS_K, BLOCKS_Q, NOT_TAKEN, Constants
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.floats import to_float64
 
 KERNEL = KERNELS["flash_mma"]
@@ -129,7 +129,7 @@ LONG, MIDDLE = dict(heads=16, batch=2, seqlen=4096), dict(heads=16, batch=4, seq
 def test_tiles(options, of_64, of_128):
     """Tall ones where there are many blocks, and few of their tiles are cut by a mask."""
     for head_dim, blocks in ((40, of_64), (128, of_128)):
-        case = settle(KERNEL, Case(dtype="float16", **options, head_dim=head_dim))
+        case = resolve(KERNEL, Case(dtype="float16", **options, head_dim=head_dim))
         assert (case.block_q, case.block_k) == blocks and case.probs_dtype == "float16"
 
 
@@ -161,7 +161,7 @@ def test_tiles(options, of_64, of_128):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**{"dtype": "float16"} | options)) == message
+    assert refusal(resolve, KERNEL, Case(**{"dtype": "float16"} | options)) == message
     assert {"sinks", "page_size", "head_dim_v"} <= {*NOT_TAKEN}
 
 

@@ -10,7 +10,7 @@ from workbench import Case, diff, run
 from workbench.cuda.flash_tensor_build import Constants, constants
 from workbench.cuda.kernel import STATIC_SHARED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 KERNEL = KERNELS["flash_tensor"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -93,7 +93,7 @@ def test_rows_of_a_block(block_q, block_k, head_dim):
     [(dict(head_dim=64), (64, 64)), (dict(head_dim=72), (64, 32)), (dict(block_q=128, block_k=16), (128, 16))],
 )
 def test_tiles(options, blocks):
-    case = settle(KERNEL, Case(dtype="float16", seqlen=512, **options))
+    case = resolve(KERNEL, Case(dtype="float16", seqlen=512, **options))
     assert (case.block_q, case.block_k) == blocks == (constants(case).block_q, constants(case).block_k)
     assert constants(case).shared_bytes <= STATIC_SHARED
 
@@ -114,4 +114,4 @@ def test_tiles(options, blocks):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**{"dtype": "float16"} | options)) == message
+    assert refusal(resolve, KERNEL, Case(**{"dtype": "float16"} | options)) == message

@@ -8,7 +8,7 @@ from workbench import Case, check, diff, run
 from workbench.cuda.flash_wgmma_build import Constants, constants
 from workbench.cuda.kernel import DYNAMIC_SHARED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 KERNEL = KERNELS["flash_wgmma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -120,7 +120,7 @@ def test_what_a_block_holds(block_q, head_dim):
     ],
 )
 def test_tiles(options, blocks):
-    case = settle(KERNEL, Case(dtype="float16", **options))
+    case = resolve(KERNEL, Case(dtype="float16", **options))
     assert (case.block_q, case.block_k) == blocks == (constants(case).block_q, constants(case).block_k)
 
 
@@ -135,4 +135,4 @@ def test_tiles(options, blocks):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**{"dtype": "float16"} | options)) == message
+    assert refusal(resolve, KERNEL, Case(**{"dtype": "float16"} | options)) == message

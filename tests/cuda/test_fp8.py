@@ -1,6 +1,6 @@
 """The kernel on codes: every stage within a bound of float64 on its own dumped inputs.
 
-Bounds are those of the steps of `reference/tables.py`.
+Bounds are those of the steps of `reference/attention.py`.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from workbench.case.stages import QUANTISED_INPUTS, stages_of
 from workbench.cuda import emulator
 from workbench.cuda.fp8 import constants, contract
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.expectation.observed import Observed
 from workbench.judge.codes.loss import loss
 from workbench.report.document import diff_document
@@ -125,11 +125,11 @@ def test_tiles():
 
 
 def test_variants_hold_every_pair():
-    settled = [settle(KERNELS["fp8"], Case(**options)) for options in VARIANTS.values()]
+    resolved = [resolve(KERNELS["fp8"], Case(**options)) for options in VARIANTS.values()]
     fields = ("codes", "scores", "decode", "probs_dtype")
     for i, one in enumerate(fields):
         for other in fields[i + 1 :]:
-            pairs = {(getattr(case, one), getattr(case, other)) for case in settled}
+            pairs = {(getattr(case, one), getattr(case, other)) for case in resolved}
             assert len(pairs) == len({one for one, _ in pairs}) * len({other for _, other in pairs})
 
 
@@ -231,7 +231,7 @@ def test_a_trace_survives_a_file(tmp_path):
 )
 def test_a_case_that_does_not_fit_is_refused(kernel, options, message):
     with pytest.raises(Refusal) as refused:
-        settle(KERNELS[kernel], Case(**options))
+        resolve(KERNELS[kernel], Case(**options))
     assert str(refused.value) == message
 
 
@@ -242,7 +242,7 @@ def test_inputs_beyond_float16_are_refused():
 
 
 def test_defaults():
-    case = settle(KERNELS["fp8"], Case())
+    case = resolve(KERNELS["fp8"], Case())
     assert (case.codes, case.scores, case.decode, case.quantiser_scale) == ("simulated", "mma", "table", "dynamic")
     assert (case.probs_dtype, case.block_q, case.block_k) == ("float16", 64, 32)
     assert (constants(case).threads, constants(case).shared_bytes) == (256, 40960)
@@ -252,7 +252,7 @@ def test_defaults():
 
 @pytest.mark.parametrize(("scores", "of_qk"), [("mma", "tensor-core"), ("scalar", "nearest")])
 def test_the_contract_says_how_both_sums_are_accumulated(scores, of_qk):
-    promise = contract(settle(KERNELS["fp8"], Case(scores=scores)))
+    promise = contract(resolve(KERNELS["fp8"], Case(scores=scores)))
     assert (promise.accumulation, promise.accumulation_of_acc) == (of_qk, "nearest")
 
 

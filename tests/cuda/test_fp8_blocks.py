@@ -15,7 +15,7 @@ from workbench.cuda.build import build
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.fp8_build import constants
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.cuda.quantised import in_memory
 from workbench.cuda.quantize import encode, quantized, scale_of
 from workbench.trace.file import load, save
@@ -72,7 +72,7 @@ def test_what_is_off_by_one_bit_is_outside():
 
 def test_scales_of_heads_build_the_same_as_before():
     """What belongs to blocks is no argument of a build with a scale a head."""
-    heads, blocks = (settle(KERNELS["fp8"], Case(codes=kind)) for kind in ("e4m3", "nvfp4"))
+    heads, blocks = (resolve(KERNELS["fp8"], Case(codes=kind)) for kind in ("e4m3", "nvfp4"))
     file = KERNELS["fp8"].file
     of_heads, of_blocks = (
         build(file, "fp8_forward", constants(case), ("out",), ()).parameters for case in (heads, blocks)
@@ -82,7 +82,7 @@ def test_scales_of_heads_build_the_same_as_before():
 
 
 def test_two_codes_lie_in_a_byte_and_scales_in_their_own_dtype():
-    case = settle(KERNELS["fp8"], CASE.but(codes="nvfp4"))
+    case = resolve(KERNELS["fp8"], CASE.but(codes="nvfp4"))
     made = quantized(case.inputs()[1], "k", case)
     made |= {f"scale_{x}": made["scale_k"] for x in "qv"}
     memory = in_memory(case, made)
@@ -164,7 +164,7 @@ def test_a_trace_survives_a_file_and_a_part_of_it_is_judged_alike(tmp_path):
 )
 def test_a_case_that_does_not_fit_is_refused(options, message):
     with pytest.raises(Refusal) as refused:
-        settle(KERNELS["fp8"], Case(**options))
+        resolve(KERNELS["fp8"], Case(**options))
     assert str(refused.value) == message
 
 

@@ -11,7 +11,7 @@ from workbench.case.stages import stages_of
 from workbench.cuda.build import build
 from workbench.cuda.fp8_build import constants
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import requested, settle
+from workbench.cuda.plan import requested, resolve
 from workbench.foreign.arguments import drawn
 
 CASE = SMALL.but(codes_of="kv")
@@ -59,14 +59,14 @@ def test_a_fault_is_named_at_its_stage_with_its_cause():
 
 def test_what_is_of_codes_of_q_is_no_argument():
     file = KERNELS["fp8"].file
-    of_all, of_cache = (settle(KERNELS["fp8"], CASE.but(codes="int4", codes_of=of)) for of in ("qkv", "kv"))
+    of_all, of_cache = (resolve(KERNELS["fp8"], CASE.but(codes="int4", codes_of=of)) for of in ("qkv", "kv"))
     of_all, of_cache = ({*build(file, "fp8_forward", constants(x), (), ()).parameters} for x in (of_all, of_cache))
     assert of_all - of_cache == {f"{what}_q" for what in ("codes", "scale", "zero", "global")}
     assert of_cache - of_all == {"q"}
 
 
 def test_a_tile_of_q_in_float32_takes_its_room():
-    case = settle(KERNELS["fp8"], Case(codes="int8", codes_of="kv"))
+    case = resolve(KERNELS["fp8"], Case(codes="int8", codes_of="kv"))
     assert (case.scores, case.decode, case.codes_of) == ("scalar", "direct", "kv")
     rows, keys, ld = case.block_q, case.block_k, 72
     floats = rows * ld + rows * keys + rows * 64 + 2 * rows
@@ -92,18 +92,18 @@ def test_a_tile_of_q_in_float32_takes_its_room():
 )
 def test_a_case_that_does_not_fit_is_refused(options, message):
     with pytest.raises(Refusal) as refused:
-        settle(KERNELS["fp8"], Case(**{"codes": "int8", "codes_of": "kv"} | options))
+        resolve(KERNELS["fp8"], Case(**{"codes": "int8", "codes_of": "kv"} | options))
     assert str(refused.value) == message
 
 
 def test_a_stage_of_q_cannot_be_asked_for():
     with pytest.raises(Refusal) as refused:
-        requested(KERNELS["fp8"], settle(KERNELS["fp8"], INT8), "dequant_q,out")
+        requested(KERNELS["fp8"], resolve(KERNELS["fp8"], INT8), "dequant_q,out")
     assert str(refused.value) == (
         "fp8 with decode=direct, codes_of=kv has no stage dequant_q; got probes=dequant_q,out"
     )
     with pytest.raises(Refusal) as refused:
-        settle(KERNELS["flash"], Case(codes_of="kv"))
+        resolve(KERNELS["flash"], Case(codes_of="kv"))
     assert str(refused.value) == "kernel flash reads no quantised codes and takes no codes_of; got kv"
 
 

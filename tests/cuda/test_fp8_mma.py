@@ -10,7 +10,7 @@ from workbench.cuda.flash_mma_build import BLOCKS_Q
 from workbench.cuda.fp8_mma import BLOCKS_K, UNITS, Constants, default_tiles
 from workbench.cuda.kernel import DYNAMIC_SHARED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 KERNEL = KERNELS["fp8_mma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -128,7 +128,7 @@ def test_default_tiles(fields, tiles):
     """They fit where a block has 99 KiB at most, as on GPUs of compute capability 8.6 and 8.9."""
     case = Case(codes="e4m3", **fields)
     assert default_tiles(case) == tiles
-    assert KERNEL.constants(settle(KERNEL, case)).shared_bytes <= 99 * 1024
+    assert KERNEL.constants(resolve(KERNEL, case)).shared_bytes <= 99 * 1024
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_default_tiles(fields, tiles):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**options)) == message
+    assert refusal(resolve, KERNEL, Case(**options)) == message

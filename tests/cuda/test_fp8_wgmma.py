@@ -9,7 +9,7 @@ from tests.refusals import refusal
 from workbench import Case, check, diff, run
 from workbench.cuda.fp8_wgmma import PROBS_DTYPE, Constants
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 KERNEL = KERNELS["fp8_wgmma"]
 on_both = pytest.mark.parametrize("backend", ["emulator", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -95,4 +95,4 @@ def test_what_a_block_holds(block_q, block_k, head_dim):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**options)) == message
+    assert refusal(resolve, KERNEL, Case(**options)) == message

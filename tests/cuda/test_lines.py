@@ -13,7 +13,7 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.faults.fault import Fault, applied
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.lines import lines_of
-from workbench.cuda.plan import requested, settle
+from workbench.cuda.plan import requested, resolve
 from workbench.cuda.quantised import QUANTISER
 from workbench.line import Line
 
@@ -46,7 +46,7 @@ STAGES = {
 
 def lines(kernel: str, needs: Mapping[str, Any], faults: tuple[Fault, ...] = ()) -> Mapping[str, Line]:
     made = KERNELS[kernel]
-    case = settle(made, CASE.but(**{"dtype": made.dtypes[0]} | dict(needs)))
+    case = resolve(made, CASE.but(**{"dtype": made.dtypes[0]} | dict(needs)))
     wanted = requested(made, case, "all")
     functions = made.functions.items()
     builds = [build(file, name, made.constants(case), wanted, made.faults_of(file, faults)) for name, file in functions]

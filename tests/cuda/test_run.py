@@ -11,7 +11,7 @@ from workbench.cuda import emulator
 from workbench.cuda.flash_build import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.cuda.run import COMPILE_S, choose_backend, estimate_s
 
 UNCAPPED = [stage for stage in ALGORITHMS["split_k"] if stage not in absent()]
@@ -23,13 +23,13 @@ CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
     [(1, (64, 64)), (32, (64, 64)), (33, (64, 64)), (64, (64, 64)), (65, (32, 32)), (128, (32, 32))],
 )
 def test_default_tiles_fit_into_shared_memory(head_dim: int, tiles: tuple[int, int]) -> None:
-    case = settle(KERNELS["split_k"], Case(head_dim=head_dim))
+    case = resolve(KERNELS["split_k"], Case(head_dim=head_dim))
     assert (case.block_q, case.block_k) == tiles and case.splits == 2
     assert constants(case).shared_bytes <= 48 * 1024
 
 
 def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() -> None:
-    made = constants(settle(KERNELS["flash"], Case(head_dim=64, block_q=64, block_k=64)))
+    made = constants(resolve(KERNELS["flash"], Case(head_dim=64, block_q=64, block_k=64)))
     assert (made.threads, made.shared_bytes) == (256, 48 * 1024)
 
 
@@ -53,7 +53,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
     ],
 )
 def test_a_case_that_does_not_fit_is_refused(kernel: str, options: dict, message: str) -> None:
-    assert refusal(settle, KERNELS[kernel], Case(**options)) == message
+    assert refusal(resolve, KERNELS[kernel], Case(**options)) == message
 
 
 def test_auto_takes_a_gpu_where_there_is_one() -> None:

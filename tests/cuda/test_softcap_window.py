@@ -11,7 +11,7 @@ from workbench.case.stages import ALGORITHMS
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.flash_build import contract
 from workbench.cuda.kernels import KERNELS as ALL_KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.floats import to_float64
 from workbench.trace.trace import unwritten
 
@@ -194,7 +194,7 @@ def test_a_watched_run_finds_nothing():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_tanh_is_promised_to_be_exact(kernel):
-    case = settle(ALL_KERNELS[kernel], case_of(softcap=2.0))
+    case = resolve(ALL_KERNELS[kernel], case_of(softcap=2.0))
     assert contract(case).tanh == ALL_KERNELS[kernel].contract(case).tanh == "exact"
 
 
@@ -203,7 +203,7 @@ def test_tanh_is_promised_to_be_exact(kernel):
 )
 def test_the_kernel_on_codes_takes_neither(option, value):
     message = f"kernel fp8 takes no {option}; got {value}"
-    assert refusal(settle, ALL_KERNELS["fp8"], Case(**{option: value})) == message
+    assert refusal(resolve, ALL_KERNELS["fp8"], Case(**{option: value})) == message
 
 
 @pytest.mark.campaign

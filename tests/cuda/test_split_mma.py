@@ -10,7 +10,7 @@ from tests.refusals import refusal
 from workbench import Case, check, diff, run
 from workbench.cuda import split_mma_build
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.cuda.split_mma_build import STAGES, Constants, constants, fills, launches
 from workbench.floats import to_float64
 
@@ -109,11 +109,11 @@ def test_what_a_block_holds():
     ],
 )
 def test_tiles(options, tiles, grid):
-    case = settle(KERNEL, Case(**dict(dtype="float16", seqlen_q=1, seqlen_k=8192) | options))
+    case = resolve(KERNEL, Case(**dict(dtype="float16", seqlen_q=1, seqlen_k=8192) | options))
     assert (case.block_q, case.block_k) == tiles and case.probs_dtype == "float16" and case.pack_gqa
     forward, reduce = launches(case)
     assert forward.grid == grid and reduce.grid == (case.seqlen_q, case.heads, case.batch)
-    assert settle(KERNEL, case) == case
+    assert resolve(KERNEL, case) == case
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_tiles(options, tiles, grid):
     ],
 )
 def test_what_it_does_not_take_is_refused(options, message):
-    assert refusal(settle, KERNEL, Case(**{"dtype": "float16"} | options)) == message
+    assert refusal(resolve, KERNEL, Case(**{"dtype": "float16"} | options)) == message
 
 
 # ---- splits
@@ -162,19 +162,19 @@ GPU = 132, 228 * 1024
 )
 def test_splits_fill_a_gpu(options, splits):
     decode = dict(heads=32, kv_heads=8, seqlen_q=1, seqlen_k=8192, head_dim=128, dtype="float16")
-    assert fills(settle(KERNEL, Case(**decode | options)), *GPU) == splits
+    assert fills(resolve(KERNEL, Case(**decode | options)), *GPU) == splits
 
 
 def test_no_split_more_than_there_are_tiles():
     for seqlen_k, multiprocessors in itertools.product((1, 64, 65, 1000), (1, 8, 132)):
-        case = settle(KERNEL, Case(seqlen_q=1, seqlen_k=seqlen_k, dtype="float16"))
+        case = resolve(KERNEL, Case(seqlen_q=1, seqlen_k=seqlen_k, dtype="float16"))
         found = fills(case, multiprocessors, GPU[1])
         assert 1 <= found <= -(-seqlen_k // 64)
 
 
 def test_the_contract_is_that_of_flash_mma_with_splits():
-    case = settle(KERNEL, Case(**DECODE))
+    case = resolve(KERNEL, Case(**DECODE))
     other = KERNELS["flash_mma"]
-    expected = other.contract(settle(other, Case(**DECODE).but(splits=None, block_k=64)))
+    expected = other.contract(resolve(other, Case(**DECODE).but(splits=None, block_k=64)))
     assert KERNEL.contract(case) == replace(expected, splits=2, row_sum_lanes=1, fast_math=False)
     assert constants(case).stages == STAGES

@@ -13,7 +13,7 @@ from workbench.case.memory import POISONS, poison_of
 from workbench.cuda.flash_build import SWITCHES, constants
 from workbench.cuda.fp8_build import NOT_TAKEN
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.floats import to_float64
 
 UNIT = 2.0**-24
@@ -177,7 +177,7 @@ def test_all_switches_at_once(kernel, options, backend):
         assert_right(case.but(sinks=tuple(case.of_heads["sinks"])), trace, given)
     assert diff(trace).verdict == "rounding"
     off = {"WHOLE", "COLUMN", "PACKED_K", "SPLIT", "SOFTCAP"}
-    assert {*SWITCHES} - off <= {*constants(settle(KERNELS[kernel], case), ("mask", "bias")).switches}
+    assert {*SWITCHES} - off <= {*constants(resolve(KERNELS[kernel], case), ("mask", "bias")).switches}
 
 
 @pytest.mark.campaign
@@ -225,7 +225,7 @@ def test_a_watched_run_of_sequences_finds_nothing():
 )
 def test_switches(options, beside, switches):
     kernel = KERNELS["split_k" if "splits" in options else "flash"]
-    assert {*constants(settle(kernel, Case(**options)), beside).switches} == switches <= {*SWITCHES}
+    assert {*constants(resolve(kernel, Case(**options)), beside).switches} == switches <= {*SWITCHES}
 
 
 # ---- refusals
@@ -236,10 +236,10 @@ def shift(score, b, h, q_idx, kv_idx):
 
 
 def test_what_kernels_do_not_take_is_refused():
-    assert refusal(settle, KERNELS["flash"], Case(score_mod=shift)) == (
+    assert refusal(resolve, KERNELS["flash"], Case(score_mod=shift)) == (
         f"kernel flash calls no Python and takes no score_mod; got {__name__}:shift: give what it adds to scores as bias"
     )
-    assert refusal(settle, KERNELS["split_k"], Case(head_dim_v=577)) == (
+    assert refusal(resolve, KERNELS["split_k"], Case(head_dim_v=577)) == (
         "kernel split_k takes head_dim_v 1 to 576; got 577"
     )
 
@@ -254,4 +254,4 @@ VALUES = dict(
 def test_the_kernel_on_codes_refuses_what_is_for_floats(name):
     needed = {"seqlen_q": 4} if name == "seqlens_k" else {"head_dim_v": 64, "scale": 0.1} if name == "shared_kv" else {}
     case = Case(**{name: VALUES[name]}, **needed)
-    assert refusal(settle, KERNELS["fp8"], case) == f"kernel fp8 takes no {name}; got {getattr(case, name)}"
+    assert refusal(resolve, KERNELS["fp8"], case) == f"kernel fp8 takes no {name}; got {getattr(case, name)}"

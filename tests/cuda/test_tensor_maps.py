@@ -9,7 +9,7 @@ from cuda.bindings import driver
 from workbench import Case
 from workbench.cuda.build import build
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.cuda.tensor_maps import TensorMap, encoded, tensor_maps
 
 CALL = "hopper.cp_async_bulk_tensor(tiles, 0, {}, {}, (b, h, row, 0), {}, bars, 0)\n"
@@ -35,7 +35,7 @@ def test_a_number_is_of_one_map():
 @pytest.mark.parametrize(("name", "given"), [("flash_wgmma", dict(dtype="float16")), ("fp8_wgmma", {})])
 def test_maps_of_kernels(name, given):
     kernel = KERNELS[name]
-    case = settle(kernel, Case(seqlen=200, block_q=128, block_k=64, **given))
+    case = resolve(kernel, Case(seqlen=200, block_q=128, block_k=64, **given))
     ((function, file),) = kernel.functions.items()
     made = build(file, function, kernel.constants(case), (), ())
     assert [rows for _, rows in made.maps] == [128, 64, 64]

@@ -11,7 +11,7 @@ from workbench import Case, diff
 from workbench.case.contract import of_foreign
 from workbench.case.stages import STAGES
 from workbench.expectation.observed import Observed
-from workbench.reference import tables
+from workbench.reference import attention
 
 SMALL = Case(batch=1, heads=2, kv_heads=1, seqlen=100, head_dim=16, block_q=16, block_k=16)
 
@@ -30,13 +30,13 @@ def test_the_table_of_stages_is_made_once_for_a_judgement(
 ) -> None:
     trace = stored(kernel, SMALL, faults=faults)
     made: list[str] = []
-    table_of = tables.table_of
+    table_of = attention.table_of
 
     def counted(algorithm: str, **options: Any) -> Any:
         made.append(algorithm)
         return table_of(algorithm, **options)
 
-    monkeypatch.setattr(tables, "table_of", counted)
+    monkeypatch.setattr(attention, "table_of", counted)
     judged = diff(replace(trace, rerun=None))
     assert judged.verdict == ("bug" if faults else "rounding")
     assert made == asked

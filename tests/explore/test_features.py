@@ -6,7 +6,7 @@ import pytest
 from tests.refusals import refusal
 from workbench import Case
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.explore.features import FEATURES
 from workbench.explore.sample import sample
 
@@ -25,7 +25,7 @@ FOREIGN = ("score_mod",)
 @pytest.mark.parametrize("feature", [name for name in FEATURES if name not in (*FOREIGN, "mixed")])
 def test_cases_of_a_feature_are_taken(feature, kernel):
     random = np.random.default_rng(3)
-    cases = [settle(KERNELS[kernel], sample(random, kernel, feature=feature)) for _ in range(30)]
+    cases = [resolve(KERNELS[kernel], sample(random, kernel, feature=feature)) for _ in range(30)]
     usual = Case(heads=2)
     assert {*TOLD, "mixed"} == {*FEATURES}
     assert sum(getattr(case, TOLD[feature]) != getattr(usual, TOLD[feature]) for case in cases) >= 25
@@ -34,7 +34,7 @@ def test_cases_of_a_feature_are_taken(feature, kernel):
 @pytest.mark.parametrize("kernel", ["flash", "split_k"])
 def test_a_mixed_case_has_several_features(kernel):
     random, usual = np.random.default_rng(3), Case(heads=2)
-    cases = [settle(KERNELS[kernel], sample(random, kernel, feature="mixed")) for _ in range(60)]
+    cases = [resolve(KERNELS[kernel], sample(random, kernel, feature="mixed")) for _ in range(60)]
     fields = {*TOLD.values()} - {"head_dim", "mask_mod", "score_mod"}
     had = [{name for name in fields if getattr(case, name) != getattr(usual, name)} for case in cases]
     assert set().union(*had) == fields and sum(len(one) >= 3 for one in had) > 40

@@ -11,7 +11,7 @@ from tests.refusals import refusal
 from workbench.case.case import Case
 from workbench.case.fields import ALIGNMENTS
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.explore.draw import Among, Between
 from workbench.explore.ranges import BUILDS, RANGES
 from workbench.explore.sample import sample
@@ -28,7 +28,7 @@ def test_a_sample_is_repeatable_and_fits_its_kernel(kernel):
     found = drawn(kernel, 100)
     assert found == drawn(kernel, 100) and len(set(found)) > 90
     if kernel is not None:
-        assert all(settle(KERNELS[kernel], case) for case in found)
+        assert all(resolve(KERNELS[kernel], case) for case in found)
         assert {(case.block_q, case.block_k, case.dtype) for case in found} <= {
             (build.block_q, build.block_k, build.dtype) for build in BUILDS
         }

@@ -186,7 +186,7 @@ def test_a_kernel_of_ours_comes_down_to_the_smallest_tiles() -> None:
     assert elements(small) <= elements(case) // 100
     from workbench.judge.explain.scene import Scene
 
-    assert holds(Scene.of(found.judged.trace), found.cause.members[0], elsewhere=True) is True
+    assert holds(Scene.of(found.judged.run), found.cause.members[0], elsewhere=True) is True
     # its inputs are plain numbers, and all else is as it was
     assert found.inputs is not None and all(np.all(x == np.rint(x)) for x in found.inputs.values())
     again = run("flash", small, faults=["flash-lse-base-2"], backend="emulator", inputs=found.inputs)

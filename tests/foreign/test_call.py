@@ -64,7 +64,7 @@ def test_all_stages(dtype: str) -> None:
 
 def test_some_stages_without_a_contract_and_what_was_assumed() -> None:
     judged = diff(run(returning("scores", "probs", "out", "lse"), CASE))
-    assert judged.verdict == "rounding" and judged["probs"].reason.startswith("the contract does not tell block_k")
+    assert judged.verdict == "rounding" and judged["probs"].reason.startswith("the contract does not declare block_k")
     assert judged.trace.contract.assumed == (
         "block_k",
         "splits",

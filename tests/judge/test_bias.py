@@ -243,7 +243,7 @@ def test_few_rows_are_not_enough() -> None:
 def test_what_is_said() -> None:
     trips = Bias(LEANS, Lean(-0.2, -12.3456, 0.456), 96, 1000)
     other = Bias(replace(LEANS, mean=0.3), Lean(0.2, 9.0, 0.3), 96, 1000)
-    leans = "errors lean toward zero, 0.46 standard deviations farther than by rounding to nearest (z = -12.3, 96 rows)"
+    leans = "errors are biased toward zero, 0.46 standard deviations farther than by rounding to nearest (z = -12.3, 96 rows)"
     first = {"acc": trips, "qk": Bias(STILL, STILL, 96, 1000)}
     assert verdicts(first, None) == {
         "acc": ("rounding", f"{leans}; not called biased, since a trace cannot be run again on other inputs")

@@ -11,8 +11,8 @@ from workbench.case.stages import ALGORITHMS, shape
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
-from workbench.judge.beside import beside
 from workbench.judge.cancellation import ill_conditioned
+from workbench.judge.diagnostics import diagnostics
 
 SMALL = Case(heads=2, kv_heads=1, seqlen_q=10, seqlen_k=40, head_dim=8, block_q=16, block_k=16, causal=True)
 
@@ -63,7 +63,7 @@ def exact_terms(trace: Trace, name: str, index):
 
 
 def lost_by(trace):
-    return beside(Observed(trace)).bits_lost
+    return diagnostics(Observed(trace)).bits_lost
 
 
 def assert_half_a_bit(found, wanted):

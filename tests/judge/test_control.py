@@ -14,8 +14,8 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.control import ROWS, control, sampled
-from workbench.reference import manner
-from workbench.reference.manner import Manner
+from workbench.reference import mode
+from workbench.reference.mode import Mode
 
 #: on a build that other tests compile too
 CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
@@ -87,46 +87,46 @@ def test_rows_are_sampled_evenly_and_few() -> None:
 
 
 def test_controls_that_share_sums_on_tensor_cores_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contracts and manners that leave products as they are make each of them once."""
+    """Contracts and evaluation modes that leave products as they are make each of them once."""
     made: list[int] = []
-    added = manner._aligned
-    monkeypatch.setattr(manner, "_aligned", lambda *given: made.append(0) or added(*given))
+    added = mode._aligned
+    monkeypatch.setattr(mode, "_aligned", lambda *given: made.append(0) or added(*given))
     trace = traced("flash")
     e = Expectation(Observed(trace), {})
     contracts = [replace(trace.contract, row_sum_of_cast=x, probs_dtype="float16") for x in (False, True)]
-    pairs = [(contract, leans) for contract in contracts for leans in (False, True)]
+    pairs = [(contract, biased) for contract in contracts for biased in (False, True)]
     apart = []
-    for contract, leans in pairs:
-        manner._MADE.clear()
-        apart.append(control(e, contract, Manner(True, leans)))
+    for contract, biased in pairs:
+        mode._MADE.clear()
+        apart.append(control(e, contract, Mode(True, biased)))
     alone = len(made)
-    manner._MADE.clear()
-    together = [control(e, contract, Manner(True, leans)) for contract, leans in pairs]
+    mode._MADE.clear()
+    together = [control(e, contract, Mode(True, biased)) for contract, biased in pairs]
     for one, other in zip(apart, together, strict=True):
         assert one.keys() == other.keys() and all(one[x].tobytes() == other[x].tobytes() for x in one)
     # scores once of four, the sums with V twice: probs are others where exp loses all that it may
-    assert 0 < len(made) - alone <= alone // 2 and len(manner._MADE) == len(made) - alone
+    assert 0 < len(made) - alone <= alone // 2 and len(mode._MADE) == len(made) - alone
     assert any(apart[0][x].tobytes() != apart[1][x].tobytes() for x in ("probs", "acc"))
     assert apart[0]["row_sum"].tobytes() != apart[2]["row_sum"].tobytes()
 
 
 def test_no_more_sums_are_kept_than_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manner, "KEPT_BYTES", 4096)
-    manner._MADE.clear()
+    monkeypatch.setattr(mode, "KEPT_BYTES", 4096)
+    mode._MADE.clear()
     rng = np.random.default_rng(0)
     for _ in range(5):
         a, b = (rng.standard_normal((1, 1, 16, 16)).astype(np.float32) for _ in "ab")
-        made = Manner().add_products(None, a, b, traced("flash").contract)
+        made = Mode().add_products(None, a, b, traced("flash").contract)
         assert np.allclose(made, a @ b, atol=1e-5) and np.array_equal(
-            Manner().add_products(None, a, b, traced("flash").contract), made
+            Mode().add_products(None, a, b, traced("flash").contract), made
         )
-    assert len(manner._MADE) == 4
+    assert len(mode._MADE) == 4
 
 
 def test_threads_that_judge_at_once_share_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs may be judged in two threads, which take sums from each other and drop them."""
-    monkeypatch.setattr(manner, "KEPT_BYTES", 2000)
-    manner._MADE.clear()
+    monkeypatch.setattr(mode, "KEPT_BYTES", 2000)
+    mode._MADE.clear()
     told, before = traced("flash").contract, sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
 
@@ -134,7 +134,7 @@ def test_threads_that_judge_at_once_share_sums(monkeypatch: pytest.MonkeyPatch) 
         sides = [
             (np.full((1, 1, 4, 3), i % 7, np.float32), np.full((1, 1, 3, 5), i % 5, np.float32)) for i in range(300)
         ]
-        made = [Manner().add_products(None, a, b, told) for a, b in sides]
+        made = [Mode().add_products(None, a, b, told) for a, b in sides]
         return all(bool((x == 3 * (i % 7) * (i % 5)).all()) for i, x in enumerate(made))
 
     try:
@@ -150,9 +150,9 @@ def test_sums_of_some_columns_at_a_time_have_the_bits_of_all(n: int, monkeypatch
     a, b = (rng.standard_normal((1, 2, *dims)).astype(np.float32) for dims in ((6, n), (n, 33)))
     start = rng.standard_normal((1, 2, 6, 33)).astype(np.float32)
     told = traced("flash").contract
-    whole = manner._aligned(start, a, b, told)
-    monkeypatch.setattr(manner, "TERMS_BYTES", 1)  # one column
-    assert manner._aligned(start, a, b, told).tobytes() == whole.tobytes()
+    whole = mode._aligned(start, a, b, told)
+    monkeypatch.setattr(mode, "TERMS_BYTES", 1)  # one column
+    assert mode._aligned(start, a, b, told).tobytes() == whole.tobytes()
     assert np.allclose(whole, start + a @ b, atol=1e-4)
-    monkeypatch.setattr(manner, "TERMS_BYTES", 8 * 16 * 12 * 5)
-    assert manner._aligned(start, a, b, told).tobytes() == whole.tobytes()
+    monkeypatch.setattr(mode, "TERMS_BYTES", 8 * 16 * 12 * 5)
+    assert mode._aligned(start, a, b, told).tobytes() == whole.tobytes()

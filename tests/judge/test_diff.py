@@ -187,10 +187,10 @@ def test_unknown_tiles_and_splits_leave_tile_stages_unjudged_but_not_the_merge(s
     unknown = replace(split_k.contract, block_k=None, splits=None)
     judged = diff(replace(only(split_k, "acc", "partial_O", "partial_max", "partial_sum", "out"), contract=unknown))
     assert {stage.name: stage.verdict for stage in judged} == {"out": "rounding"}
-    assert judged["acc"].reason == "the contract does not tell block_k, so its key tiles are unknown"
+    assert judged["acc"].reason == "the contract does not declare block_k, so its key tiles are unknown"
     assert (
         judged["partial_O"].reason
-        == "the contract does not tell block_k and splits, so the keys of a split are unknown"
+        == "the contract does not declare block_k and splits, so the keys of a split are unknown"
     )
     assert judged["out"].judged_from == ("partial_max", "partial_sum", "partial_O")
 
@@ -209,7 +209,7 @@ def test_stages_of_splits_of_unknown_keys_are_read_together(
     assert {stage.verdict for stage in judged} <= {"exact", "rounding"}
     if "merge_weight" in names and not {"partial_max", "partial_sum", "partial_O"} <= set(names):
         assert judged["merge_weight"].reason == (
-            "the contract does not tell block_k and splits, and not all of partial_max, partial_sum, partial_O were given"
+            "the contract does not declare block_k and splits, and not all of partial_max, partial_sum, partial_O were given"
         )
 
 

@@ -50,7 +50,7 @@ def test_a_stage_that_nobody_dumped_and_what_is_refused() -> None:
         truth(Observed(trace), "qk", (0, 0, 1, slice(1, 3))).expected, q[:, :, 1:2] @ k[:, :, 1:3].swapaxes(-1, -2)
     )
     for name, message in (
-        ("row_max", "stage row_max of kernel: the contract does not tell block_k, so its key tiles are unknown"),
+        ("row_max", "stage row_max of kernel: the contract does not declare block_k, so its key tiles are unknown"),
         ("merge_sum", f"kernel has no stage 'merge_sum'; its stages: {', '.join(stages_of('flash'))}"),
     ):
         with pytest.raises(Refusal) as refused:

@@ -21,7 +21,7 @@ EDITS = {
 
 
 def test_a_changed_step_is_computed_and_bounded_with_its_change() -> None:
-    scene = Scene.of(run(attention(dump=False), CASE))
+    scene = Scene.of(Observed(run(attention(dump=False), CASE)))
     doubled = Hypothesis("x.y", "acc is three times as large, its dims reversed", (EDITS["acc"][0],))
     table = edited(scene.problem.table, doubled)
     assert table is not None
@@ -34,7 +34,7 @@ def test_a_changed_step_is_computed_and_bounded_with_its_change() -> None:
 
 
 def test_what_a_step_reads_may_change_for_it_alone() -> None:
-    scene = Scene.of(run(attention(), CASE))
+    scene = Scene.of(Observed(run(attention(), CASE)))
     halved = Hypothesis("x.y", "row_sum adds half of probs", (read_as("row_sum", "summed", lambda at, x: x / 2),))
     assert scene.touched(halved) == ("row_sum",)
     found = scene.predicted(halved, ["row_sum", "acc"])
@@ -45,7 +45,7 @@ def test_what_a_step_reads_may_change_for_it_alone() -> None:
 
 
 def test_an_edit_of_a_step_of_another_kind_does_not_fit() -> None:
-    scene = Scene.of(run(attention(), CASE))
+    scene = Scene.of(Observed(run(attention(), CASE)))
     assert edited(scene.problem.table, Hypothesis("x.y", "", (read_as("row_sum", "qk", lambda at, x: x),))) is None
     assert edited(scene.problem.table, Hypothesis("x.y", "", (altered("merge_max", lambda at, x: x),))) is None
 

@@ -3,8 +3,8 @@
 import pytest
 
 from workbench.case.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, STAGES, probe_set
+from workbench.reference.attention import table_of
 from workbench.reference.graph import direct, nearest_dumped, unseen_upstream, upstream
-from workbench.reference.tables import table_of
 
 #: zero points and scales of tensors are of some formats of codes alone
 EVERY_STAGE = [(algorithm, name) for algorithm in ALGORITHMS for name in table_of(algorithm) if name in STAGES]

@@ -98,7 +98,7 @@ def test_float32_attention_on_tensor_cores(generation: str, nearest: bool) -> No
     multiply = on_tf32_of(generation, nearest=nearest)
     style, seen = Style(qk=multiply, pv=multiply), {"qk": 0.0, "acc": 0.0}
     rounding = "nearest" if nearest else "toward-zero"
-    # PLAIN says how sums are rounded, which tensor_core settles
+    # PLAIN says how sums are rounded, which tensor_core resolves
     plain = {name: x for name, x in PLAIN.items() if name != "accumulation"}
     said = plain | {"input_precision": "tf32", "input_rounding": rounding, "tensor_core": generation}
     for case in (CASE, CAUSAL, CASES[2]):

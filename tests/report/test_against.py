@@ -44,7 +44,7 @@ def test_where_they_part(pairs: dict[str, Against]) -> None:
     assert lines[:4] == [
         "A against float64: bug, first wrong stage merge_weight; victims out",
         "B against float64: rounding",
-        "they part first at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0",
+        "first divergence at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0",
         "  in B: acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0",
     ]
     place = f"batch 0, head 0, query {out.worst.index['q']}, dim {out.worst.index['d']}"
@@ -65,16 +65,14 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
     pair = pairs["splits"]
     first = pair[str(pair.differs_at)]
     lines = findings(pair)
-    assert lines[2] == "they do not part: rounding in another order explains every difference"
+    assert lines[2] == "no divergence: rounding in another order explains every difference"
     assert lines[3] == (
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {first.max_ulp:.3g} ulp "
         f"({first.max_abs:.3g}), {first.over_budgets:.3g} x of both budgets"
     )
-    assert findings(pairs["identical"])[2:] == [
-        "they do not part: every stage that is compared is the same bit for bit"
-    ]
+    assert findings(pairs["identical"])[2:] == ["no divergence: every stage that is compared is the same bit for bit"]
     other_log = against(judged("flash"), diff(run(_foreign, CASE)))
-    assert findings(other_log)[2] == "they do not part: rounding explains every difference"
+    assert findings(other_log)[2] == "no divergence: rounding explains every difference"
 
 
 def _foreign(q, k, v, *, scale, causal):
@@ -88,7 +86,7 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
     assert lines[2:5] == [
         f"A and B read different inputs: {by}",
         "  what rounding or quantising lost is no difference of a stage: each is held to what it read",
-        "they do not part: what they read and rounding explain every difference",
+        "no divergence: what they read and rounding explain every difference",
     ]
     assert f"of it {pair['qk'].max_own:.3g} made here" in lines[5]
 
@@ -96,9 +94,7 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
 def test_a_bug_within_both_budgets_is_not_called_rounding() -> None:
     pair = against(judged("split_k", CASE, "reduce-max-first-split"), judged("flash"))
     assert pair.parts_at is None
-    assert (
-        findings(pair)[2] == "they do not part by more than both budgets, but against float64 A at merge_max is wrong"
-    )
+    assert findings(pair)[2] == "no divergence beyond both budgets, but against float64 A at merge_max is wrong"
 
 
 def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
@@ -120,7 +116,7 @@ def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
     assert lines[0].split() == "A B verdict of A verdict of B part at x of both budgets".split()
     assert lines[1].split()[:-2] == "split_k --seqlen 64 --head-dim 8 --causal flash bug rounding".split()
     assert lines[1].split()[-2] == "out" and lines[2].split()[-2] == "-"
-    assert lines[3] == "2 pairs: 1 part by more than both budgets"
+    assert lines[3] == "2 pairs: 1 diverge by more than both budgets"
 
 
 def test_the_document_is_json(pairs: dict[str, Against]) -> None:
@@ -141,5 +137,5 @@ def test_html(pairs: dict[str, Against]) -> None:
     page = pairs["parts"]._repr_html_()
     assert page.count("<tr") == 1 + 16 and page.count("color:#b00020") == 1
     said = re.sub(r" style='[^']*'", "", page)
-    assert "<div>they part first at out = sum_s merge_weight" in said and "<td>bug &lt;- origin</td>" in said
+    assert "<div>first divergence at out = sum_s merge_weight" in said and "<td>bug &lt;- origin</td>" in said
     assert pairs["parts"].as_dict() == document(pairs["parts"])

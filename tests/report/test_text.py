@@ -176,7 +176,7 @@ def test_short_costs_neither_the_pass_of_bits_lost_nor_the_other_rules(monkeypat
     def never(*args, **kwargs):
         raise AssertionError("nobody asked for it")
 
-    monkeypatch.setattr("workbench.judge.diff.beside", never)
+    monkeypatch.setattr("workbench.judge.diff.diagnostics", never)
     assert shown(text.report(judged, unicode=False, width=200), 200, False)
     with pytest.raises(AssertionError, match="nobody asked for it"):
         text.report(judged, unicode=False, width=200, full=True)

@@ -13,7 +13,7 @@ from tests.stored import stored
 from workbench import Case, Refusal, Trace, diff, run, save
 from workbench.case.box import parse
 from workbench.cli.main import commands
-from workbench.trace.join import joined, load_all
+from workbench.trace.join import concatenated, load_all
 from workbench.trace.narrow import narrowed
 
 CASE = Case(batch=2, heads=4, kv_heads=2, seqlen=50, head_dim=16, causal=True, block_k=16, block_q=16)
@@ -59,7 +59,7 @@ def test_masks_and_biases_come_back() -> None:
     inputs = dict(zip("qkv", CASE.inputs(), strict=True))
     inputs |= {"mask": rng.random((1, 1, 50, 50)) < 0.7, "bias": rng.random((2, 4, 1, 50), np.float32)}
     trace = run(kernel, CASE, inputs=inputs)
-    again = joined(parts(trace, "q=0:9,b=0", "q=9:50,b=0", "b=1"))
+    again = concatenated(parts(trace, "q=0:9,b=0", "q=9:50,b=0", "b=1"))
     visible = inputs["mask"] & CASE.mask()
     assert np.array_equal(again.inputs["mask"], np.broadcast_to(visible, (2, 4, 50, 50)))
     assert np.array_equal(again.inputs["bias"], np.broadcast_to(inputs["bias"], (2, 4, 50, 50)))
@@ -67,7 +67,7 @@ def test_masks_and_biases_come_back() -> None:
 
 def refused(traces: dict[str, Trace]) -> str:
     with pytest.raises(Refusal) as refusal:
-        joined(traces)
+        concatenated(traces)
     return str(refusal.value)
 
 

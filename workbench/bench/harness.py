@@ -1,11 +1,6 @@
-"""What measurements share: progress, Python in a process of its own, seconds, and torch."""
+"""What measurements share: progress, and torch."""
 
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterable
-from math import inf
 from typing import Any, TypeVar
 
 from workbench.progress import step
@@ -26,23 +21,6 @@ def gathered(
             done.append(result)
             tick(f"{len(done)} done{told(done)}")
     return done
-
-
-def python(command: str, given: bytes, **environment: str) -> bytes:
-    """The stdout of a fresh Python process that executes `command` with `given` on its stdin."""
-    process = [sys.executable, "-c", command]
-    whole = {**os.environ, **environment}
-    return subprocess.run(process, input=given, stdout=subprocess.PIPE, env=whole, check=True).stdout
-
-
-def seconds(call: Callable[[], object], repeats: int, patience_s: float = inf) -> list[float]:
-    """What each of so many calls takes; fewer, but at least one, where they take longer than `patience_s` together."""
-    taken: list[float] = []
-    while not taken or (len(taken) < repeats and sum(taken) < patience_s):
-        started = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - started)
-    return taken
 
 
 def torch_if_installed() -> Any:

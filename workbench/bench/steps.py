@@ -17,7 +17,7 @@ from workbench.bench.latency import Call, Recorded
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.floats import DTYPES
 from workbench.foreign.run import run
 from workbench.judge.diff import SEVERITY, Diff, diff
@@ -167,7 +167,7 @@ def _ours(name: str, case: Case) -> tuple[Diff, Call]:
     from workbench.bench.ours import prepared
 
     kernel = KERNELS[name]
-    case = settle(kernel, case)
+    case = resolve(kernel, case)
     if kernel.fills is not None:
         gpu = torch.cuda.get_device_properties(0)
         splits = kernel.fills(case, gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from workbench.case.case import Case
 from workbench.case.contract import WEAKEST_MMA, Contract, of_foreign
-from workbench.case.promises import FLOAT8, PARTIAL_STATS
+from workbench.case.promises import BY_LSE, FLOAT8, PARTIAL_STATS
 from workbench.case.tensor_cores import GENERATIONS
 from workbench.floats import DTYPES
 
@@ -154,7 +154,7 @@ def alternatives(promise: Contract) -> Iterator[Choice]:
 
 def _of_splits(promise: Contract, base: Contract) -> Iterator[Choice]:
     """What results of splits, and weights of a merge, may be: of FlashDecoding's combine these add up to 1."""
-    by_lse: dict[str, Any] = {"normalisation": "lse"} if "normalisation" in promise.assumed else {}
+    by_lse: dict[str, Any] = {"normalisation": BY_LSE} if "normalisation" in promise.assumed else {}
     if "partial_stats" in promise.assumed:
         for stats in PARTIAL_STATS[1:]:
             if "partials" in promise.assumed or promise.partials == "normalised":

@@ -153,5 +153,5 @@ def _within(inner: slice | np.ndarray, outer: slice | np.ndarray) -> slice | np.
 
 
 def sizes_of(case: Case, box: Box | None) -> dict[str, int]:
-    """Size of every stage axis, of a settled case or of a box on it."""
+    """Size of every stage axis, of a resolved case or of a box on it."""
     return case.sizes if box is None else case.sizes | case_of(case, box).sizes

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.case.distributions import DISTRIBUTIONS, FIXED, shapes
 from workbench.case.fields import FIELDS, GIVEN, SEQLEN, name_of
 from workbench.case.formats import blocks_of
-from workbench.case.settled import OF_LENGTHS, check_fixed, check_heads, lengths_of, scale_of
+from workbench.case.resolved import OF_LENGTHS, check_fixed, check_heads, lengths_of, scale_of
 from workbench.case.stages import OF_HEADS, axis_sizes
 from workbench.floats import DTYPES
 from workbench.machine import memory_bytes
@@ -30,7 +30,7 @@ class Case:
     alone sets both, as does seqlens_q alone; seqlens are the lengths of the sequences of a ragged batch, of which
     seqlen_q and seqlen_k are the largest.
 
-    What is None is settled by `__post_init__` (batch, kv_heads, head_dim_v, scale) or by the kernel that runs the case
+    What is None is resolved by `__post_init__` (batch, kv_heads, head_dim_v, scale) or by the kernel that runs the case
     (splits, block_q, block_k). Raises Refusal for a value outside its rule.
     """
 
@@ -93,33 +93,33 @@ class Case:
             if not lacking:
                 raise Refusal("seqlen is the length of what seqlen_q and seqlen_k do not say; got all three")
             for name in lacking:
-                self._settle(name, SEQLEN.rule.settled("seqlen", seqlen))
+                self._resolve(name, SEQLEN.rule.resolved("seqlen", seqlen))
         for name, value in lengths_of({name: getattr(self, name) for name in OF_LENGTHS}).items():
-            self._settle(name, value)
+            self._resolve(name, value)
         if self.shared_kv and (self.scale is None or self.head_dim_v is None):
             raise Refusal(
                 "shared_kv (absorbed MLA) needs head_dim_v and scale: v is the first head_dim_v dims of k, and the "
                 "scale is 1 / sqrt of the head dimension before it was absorbed, such as 192**-0.5 of a head_dim of 576"
             )
-        self._settle("head_dim", FIELDS["head_dim"].rule.settled("head_dim", self.head_dim))
+        self._resolve("head_dim", FIELDS["head_dim"].rule.resolved("head_dim", self.head_dim))
         derived = {"kv_heads": self.heads, "head_dim_v": self.head_dim, "scale": self.head_dim**-0.5}
         for name, value in derived.items():
             if getattr(self, name) is None:
-                self._settle(name, value)
+                self._resolve(name, value)
         for field in fields(self):
             if (value := getattr(self, field.name)) is not None or field.default is not None:
-                self._settle(field.name, FIELDS[field.name].rule.settled(field.name, value))
+                self._resolve(field.name, FIELDS[field.name].rule.resolved(field.name, value))
         check_heads(self)
         if self.codes is not None:
-            self._settle("scale_of", scale_of(self.codes, self.scale_of))
+            self._resolve("scale_of", scale_of(self.codes, self.scale_of))
         if self.window is not None:
             hides_nothing = (-1, 0 if self.causal else -1)
             window = (self.window[0], 0 if self.causal else self.window[1])
-            self._settle("window", None if window == hides_nothing else window)
+            self._resolve("window", None if window == hides_nothing else window)
         if self.distribution in FIXED:
             check_fixed(self)
 
-    def _settle(self, name: str, value: object) -> None:
+    def _resolve(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
 
     def but(self, **changes: Any) -> "Case":
@@ -181,7 +181,7 @@ class Case:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """As `stages.axis_sizes`, without t and s where tiles and splits are not settled."""
+        """As `stages.axis_sizes`, without t and s where tiles and splits are not resolved."""
         q, k, v = shapes(self)
         found = axis_sizes(q, k, v, self.block_k, self.splits)
         blocks = {} if self.codes is None else {"g": blocks_of(self.codes, self.scale_of, self.head_dim)}

@@ -227,8 +227,8 @@ class Contract:
         return {name: losses[getattr(self, name)] for name, (due, losses) in _FUNCTIONS.items() if due in numbers}
 
     def tiling(self, seqlen_k: int, splits: int | None = None) -> Tiling:
-        """The key tiles of a row and of its splits, of which there are `splits` where the contract does not tell; one
-        tile holds all keys of a split, in the order of keys, where it does not tell block_k.
+        """The key tiles of a row and of its splits, of which there are `splits` where the contract does not declare
+        them; one tile holds all keys of a split, in the order of keys, where it does not declare block_k.
         """
         order = "ascending" if self.block_k is None else self.tile_order
         splits = self.splits or splits or 1
@@ -316,26 +316,26 @@ def of_foreign(
     Raises Refusal for a field that does not exist, a value outside its rule, bounds of splits that do not end with the
     keys of the case, tiles that are not those of the case, and tensor cores that do not multiply its operands.
     """
-    told = plain(declared)
-    for name, value in told.items():
+    own = plain(declared)
+    for name, value in own.items():
         if value is not None or name not in _MAY_BE_NONE:
             _check(name, value)
-    if told.get("partial_stats", "max,sum") != "max,sum":
+    if own.get("partial_stats", "max,sum") != "max,sum":
         # what is not divided by its sum cannot be weighed by an lse
-        if told.setdefault("partials", "normalised") != "normalised":
+        if own.setdefault("partials", "normalised") != "normalised":
             raise Refusal(
-                f'"contract" fields partials=unnormalised and partial_stats={told["partial_stats"]} contradict each '
+                f'"contract" fields partials=unnormalised and partial_stats={own["partial_stats"]} contradict each '
                 "other: a merge by lse needs partial_O divided by the sum of its split"
             )
-    if told.get("split_bounds") is not None:
-        told = {"splits": len(told["split_bounds"]) - 1, **told}
+    if own.get("split_bounds") is not None:
+        own = {"splits": len(own["split_bounds"]) - 1, **own}
     dtype = case.dtype if case.codes is None else operands_dtype or "bfloat16"
     float8 = None if operands_dtype is not None or "q" not in case.coded else float8_of(case.codes)
-    tf32 = told.get("input_precision", "ieee") != "ieee"
+    tf32 = own.get("input_precision", "ieee") != "ieee"
     tensor_cores = dtype != "float32" or tf32
     # a core that takes both adds TF32 in the shorter blocks
     operands = "tf32" if tf32 else "float8" if float8 else dtype if case.codes is None else operands_dtype or "float16"
-    known = known_of(told.get("tensor_core", gpu), operands, declared="tensor_core" in told)
+    known = known_of(own.get("tensor_core", gpu), operands, declared="tensor_core" in own)
     weakest = {
         "block_k": None,
         "splits": None,
@@ -347,14 +347,14 @@ def of_foreign(
         "probs_normalised": None,
         # tensor cores take no float32: TF32 would round the inputs, which a kernel has to declare
         "accumulation": "any" if tensor_cores else "nearest",
-        **({"tensor_core": gpu} if known and "tensor_core" not in told else {}),
+        **({"tensor_core": gpu} if known and "tensor_core" not in own else {}),
         **(WEAKEST_FLOAT8_MMA if float8 else WEAKEST_MMA),
         "accumulator_dtype": "float32",
         "input_precision": "ieee",
         **({"input_rounding": "any"} if tf32 else {}),
         "scaled_q_dtype": "float32",
         # scores without a scale are products of q and k as they are
-        "scale_in": "any" if told.get("scores_scaled", True) else "scores",
+        "scale_in": "any" if own.get("scores_scaled", True) else "scores",
         "exp_ulps": FAST_EXP_ULPS,
         "exp_ulps_per_x": FAST_EXP_ULPS_PER_X,
         "exp_flushes": True,
@@ -365,8 +365,8 @@ def of_foreign(
         "base2": False,
         "scores_scaled": True,
         "row_max": "running",
-        **({"row_max_lag": _USUAL["row_max_lag"]} if told.get("row_max") == "lagging" else {}),
-        **({"offset_in": "exp"} if told.get("probs_offset") else {}),
+        **({"row_max_lag": _USUAL["row_max_lag"]} if own.get("row_max") == "lagging" else {}),
+        **({"offset_in": "exp"} if own.get("probs_offset") else {}),
         **({} if case.sinks is None else {name: _USUAL[name] for name in ("sinks", "lse_includes_sink")}),
         **({name: _USUAL[name] for name in ("partials", "partial_stats")} if merges else {}),
         **({} if case.score_mod is None else {"score_mod_ulps": _USUAL["score_mod_ulps"]}),
@@ -382,18 +382,18 @@ def of_foreign(
         "saturates": False,
         **({} if case.codes is None else {"operands_dtype": dtype}),
     }
-    if case.sinks is not None and (told.get("sinks"), told.get("lse_includes_sink")) == ("first", False):
+    if case.sinks is not None and (own.get("sinks"), own.get("lse_includes_sink")) == ("first", False):
         raise Refusal(
             '"contract" fields sinks=first and lse_includes_sink=false contradict each other: row_sum begins with the '
             "sink then, and lse is made of it"
         )
-    if told.get("probs_offset") and told.get("offset_in") == "cast" and told.get("row_sum_of_cast") is None:
+    if own.get("probs_offset") and own.get("offset_in") == "cast" and own.get("row_sum_of_cast") is None:
         raise Refusal(
             '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast: row_sum has the offset where it '
             "adds cast probs"
         )
-    assumed = tuple(name for name in weakest if name not in known and name not in told)
-    promise = Contract(**(weakest | known | told), assumed=assumed)
+    assumed = tuple(name for name in weakest if name not in known and name not in own)
+    promise = Contract(**(weakest | known | own), assumed=assumed)
     _check_tiles(promise, case)
     return promise
 

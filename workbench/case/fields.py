@@ -30,7 +30,7 @@ class Whole(NamedTuple):
 
     at_least: int = 1
 
-    def settled(self, name: str, value: Any) -> int:
+    def resolved(self, name: str, value: Any) -> int:
         """The value as Python's own; Refusal where it breaks the rule, here as in the other rules."""
         if isinstance(value, bool) or not isinstance(value, Integral) or value < self.at_least:
             raise Refusal(f"{name} must be a whole number of at least {self.at_least}; got {value!r}")
@@ -44,7 +44,7 @@ class Number(NamedTuple):
     holds: Callable[[float], bool]
     float32: bool = False  #: rounded to float32, in which kernels take it
 
-    def settled(self, name: str, value: Any) -> float:
+    def resolved(self, name: str, value: Any) -> float:
         """As of `Whole`."""
         if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
             raise Refusal(f"{name} must be a finite number; got {value!r}")
@@ -60,7 +60,7 @@ class Word(NamedTuple):
     besides: tuple[str, ...] = ()  #: words that nobody types
     aliases: Mapping[str, str] = {}  #: short words -> those that they stand for
 
-    def settled(self, name: str, value: Any) -> str:
+    def resolved(self, name: str, value: Any) -> str:
         """As of `Whole`."""
         value = self.aliases.get(value, value) if isinstance(value, str) else value
         accepted = (*self.words(), *self.besides)
@@ -72,7 +72,7 @@ class Word(NamedTuple):
 class Truth(NamedTuple):
     """True or false."""
 
-    def settled(self, name: str, value: Any) -> bool:
+    def resolved(self, name: str, value: Any) -> bool:
         """As of `Whole`."""
         if not isinstance(value, bool) and str(getattr(value, "dtype", "")) != "bool":  # NumPy's
             raise Refusal(f"{name} must be True or False; got {value!r}")
@@ -82,7 +82,7 @@ class Truth(NamedTuple):
 class Sides(NamedTuple):
     """How far to the left and to the right, each a whole number, -1 for no limit."""
 
-    def settled(self, name: str, value: Any) -> tuple[int, int]:
+    def resolved(self, name: str, value: Any) -> tuple[int, int]:
         """As of `Whole`."""
         sides = tuple(value) if isinstance(value, list | tuple) else ()
         if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, Integral) or x < -1 for x in sides):
@@ -93,7 +93,7 @@ class Sides(NamedTuple):
 class Lengths(NamedTuple):
     """A length for each sequence of a batch, 0 or more."""
 
-    def settled(self, name: str, value: Any) -> tuple[int, ...]:
+    def resolved(self, name: str, value: Any) -> tuple[int, ...]:
         """As of `Whole`."""
         given = tuple(value.tolist() if hasattr(value, "tolist") else value) if _is_sequence(value) else ()
         if not given or any(isinstance(x, bool) or not isinstance(x, Integral) or x < 0 for x in given):
@@ -106,7 +106,7 @@ class OfHeads(NamedTuple):
 
     words: tuple[str, ...]
 
-    def settled(self, name: str, value: Any) -> str | tuple[float, ...]:
+    def resolved(self, name: str, value: Any) -> str | tuple[float, ...]:
         """As of `Whole`."""
         if isinstance(value, str) and value in self.words:
             return value
@@ -121,7 +121,7 @@ class OfHeads(NamedTuple):
 class Function(NamedTuple):
     """A function of Python's, itself, as path.py:name or as module:name."""
 
-    def settled(self, name: str, value: Any) -> Any:
+    def resolved(self, name: str, value: Any) -> Any:
         """As of `Whole`."""
         text = isinstance(value, str) and re.fullmatch(r"(.+\.py|[\w.]+):\w+", value)
         if not text and not callable(value):

@@ -105,7 +105,7 @@ def blocks_of(codes: str, scale_of: str | None, head_dim: int) -> int:
 
 
 def kinds_of(codes: str | None) -> tuple[str, ...]:
-    """`Format.kinds`; those of any where nobody told the format."""
+    """`Format.kinds`; those of any where the format is not declared."""
     return ("scale", "zero", "global") if codes is None else FORMATS[codes].kinds
 
 

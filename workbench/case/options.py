@@ -54,7 +54,7 @@ class Options:
         default="bhsd",
     )
     calibration: str | None = _option(
-        FOREIGN, "File of `workbench calibrate`, for what a foreign kernel does not tell of exp"
+        FOREIGN, "File of `workbench calibrate`, for what a foreign kernel does not declare of exp"
     )
     #: fields or words as of `presets.fields_of`, beside what the kernel says itself
     contract: str | Mapping[str, Any] | None = _option(FOREIGN, _CONTRACT)

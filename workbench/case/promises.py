@@ -36,7 +36,8 @@ EXP_POLYNOMIALS: Mapping[int, tuple[float, ...]] = {
         0.0018681015353649855),
 }  # fmt: skip
 #: how weights are normalised: by one division; as exp(score - lse) and in merges by lse, without one; or either
-NORMALISATIONS = ("division", "lse", "any")
+BY_LSE = "lse"  #: weights are exp(score - lse), and no division follows
+NORMALISATIONS = ("division", BY_LSE, "any")
 #: what partial_O holds of a split: the numerator; or out of its keys alone, as FlashDecoding's and FlashInfer's
 PARTIALS = ("unnormalised", "normalised")
 #: what is stored of a split beside it: the maximum and the sum of its weights; or one number in partial_max, its lse,

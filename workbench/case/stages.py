@@ -1,6 +1,6 @@
 """The vocabulary: every intermediate of an attention kernel, and its axes.
 
-What a stage is made of, its value, bounds and definition are its step in `reference/tables.py`, which has the same
+What a stage is made of, its value, bounds and definition are its step in `reference/attention.py`, which has the same
 stages. Axes: b batch, h head, q query, k key, d dim, t key tile (counted over the whole row), s split, c code, g
 block of dims that share a scale.
 """
@@ -31,7 +31,7 @@ OF_HEADS = ("alibi_slopes", "sinks")
 
 @dataclass(frozen=True)
 class Stage:
-    """One named intermediate, and what is asked of it beside its value, which is its step's (`reference/tables.py`)."""
+    """One named intermediate, and what is asked of it beside its value (`reference/attention.py`)."""
 
     name: str
     axes: str  #: one letter an axis, outermost first
@@ -150,6 +150,8 @@ RESULTS: Mapping[str, Stage] = _named(
     ),
     Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
 )
+#: their names: the mean of the values, and the logarithm of what it was divided by
+OUT, LSE = RESULTS
 _FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order

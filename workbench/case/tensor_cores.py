@@ -84,7 +84,7 @@ def generation_of(compute_capability: tuple[int, int]) -> str | None:
 
 
 def known_of(generation: str | None, operands: str, *, declared: bool) -> dict[str, Any]:
-    """The fields of a contract that tensor cores of a `generation` settle for products of `operands` (float32, tf32,
+    """The fields of a contract that tensor cores of a `generation` resolve for products of `operands` (float32, tf32,
     float16, bfloat16 or float8): mma_block and mma_extra_bits, and accumulation of a kernel that `declared` that they
     multiply. None without a generation, of float32, which no tensor core multiplies, and where nobody declared it of
     float8, which a kernel may widen first. Refusal for operands that those declared do not multiply.

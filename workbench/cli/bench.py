@@ -41,24 +41,6 @@ def measured(what: ModuleType, as_json: bool, *given: Any, **options: Any) -> di
 
 
 @bench.command()
-@json_option
-def emulator(as_json: bool) -> None:
-    """Measure the emulator against numba's own CUDA simulator."""
-    from workbench.bench import emulator as bench_emulator
-
-    measured(bench_emulator, as_json)
-
-
-@bench.command()
-@json_option
-def diff(as_json: bool) -> None:
-    """Measure what a verdict costs, in seconds and memory, beside assert_allclose and assert_close."""
-    from workbench.bench import diff as bench_diff
-
-    measured(bench_diff, as_json)
-
-
-@bench.command()
 @click.argument("target", metavar="TARGET")
 @fault_option
 @case_options

@@ -39,7 +39,19 @@ FIRST = (
 #: what a flag may be given by mistake -> whether that says that it is on
 TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: commands that this package had; they run from a checkout of its repository
-CAMPAIGNS = ("assertions", "faults", "features", "fp8", "merges", "sanitizer", "score", "shrink", "verdicts")
+CAMPAIGNS = (
+    "assertions",
+    "diff",
+    "emulator",
+    "faults",
+    "features",
+    "fp8",
+    "merges",
+    "sanitizer",
+    "score",
+    "shrink",
+    "verdicts",
+)
 
 
 def _help_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:

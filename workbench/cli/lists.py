@@ -49,7 +49,7 @@ def kernels(as_json: bool) -> None:
     from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
     from workbench.foreign.adapters import ADAPTERS
     from workbench.foreign.find import installed
-    from workbench.reference.tables import definitions
+    from workbench.reference.attention import definitions
 
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}

@@ -16,7 +16,7 @@ from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
-from workbench.cuda.plan import Plan, launches, plan, settle
+from workbench.cuda.plan import Plan, launches, plan, resolve
 from workbench.cuda.run import leave_receipt, receipts
 from workbench.cuda.schedules import Schedule, schedules_of
 from workbench.shown import shown_by
@@ -117,10 +117,10 @@ def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str
     total = 0.0
     for name in names:
         kernel = KERNELS[name]
-        settled = [settle(kernel, case) for case in cases]
-        needed = receipts(kernel, settled, chosen(faults, name), probes, watched=True)
+        resolved = [resolve(kernel, case) for case in cases]
+        needed = receipts(kernel, resolved, chosen(faults, name), probes, watched=True)
         total += COMPILE_S * sum(not file.exists() for file in needed)
-        total += sum(ELEMENT_S * case.score_count for case in settled)
+        total += sum(ELEMENT_S * case.score_count for case in resolved)
     return total
 
 

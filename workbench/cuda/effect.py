@@ -55,7 +55,7 @@ Bound = tuple[tuple[str, bool], ...]
 
 
 def effective(fault: Fault, case: Case) -> bool:
-    """Whether a fault is in what its kernel is built of for a settled case with inputs of its own."""
+    """Whether a fault is in what its kernel is built of for a resolved case with inputs of its own."""
     kernel = KERNELS[fault.kernel]
     functions = _functions(kernel, fault)
     bound = _switches(kernel.constants(case))
@@ -68,7 +68,7 @@ def stands(file: Path, function: str, fault: Fault, constants: Constants) -> boo
 
 
 def check(kernel: Kernel, case: Case, constants: Constants, faults: Sequence[Fault], launched: Collection[str]) -> None:
-    """Refusal for a fault that changes nothing of what the kernel is built of with `constants`, of a settled case, or
+    """Refusal for a fault that changes nothing of what the kernel is built of with `constants`, of a resolved case, or
     that reads what it has not. `launched`: the functions that run; a fault in another is no matter.
     """
     bound = _switches(constants)
@@ -123,7 +123,7 @@ def _formats(kernel: Kernel, case: Case, fault: Fault) -> list[str]:
     """The formats of codes with which a fault is in a kernel."""
     found = []
     for codes in kernel.codes or FORMATS:
-        other = kernel.settles(kernel, case.but(codes=codes, scale_of=None, decode=None))
+        other = kernel.resolves(kernel, case.but(codes=codes, scale_of=None, decode=None))
         found += [codes] if effective(fault, other) else []
     return found
 

@@ -22,7 +22,7 @@ from numba import cuda, float32
 from numba.cuda import libdevice
 
 from workbench.cuda.device import LANES, row_max_of, row_sum_of
-from workbench.cuda.flash_build import constants, contract, forward_grid, settle
+from workbench.cuda.flash_build import constants, contract, forward_grid, resolve
 from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF = np.float32(-np.inf)
@@ -291,7 +291,7 @@ KERNEL = Kernel(
     file=Path(__file__),
     functions={"flash_forward": Path(__file__)},
     summary="FlashAttention forward: one block for each query tile, online softmax over key tiles",
-    settles=settle,
+    resolves=resolve,
     constants=constants,
     launches=lambda case: [Launch("flash_forward", forward_grid(case))],
     contract=contract,

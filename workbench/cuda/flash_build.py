@@ -94,14 +94,14 @@ class Constants:
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case; `beside`: names of the inputs beside q, k and v."""
+    """The constants of a resolved case; `beside`: names of the inputs beside q, k and v."""
     switches = tuple(name for name, is_on in SWITCHES.items() if is_on(case, beside))
     assert case.block_q is not None and case.block_k is not None
     dtypes = case.dtype, case.probs_dtype or "float32"
     return Constants(case.block_q, case.block_k, padded_dim(case), *dtypes, switches)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where a kernel on floats cannot run it."""
     for name in QUANTISED:
         if getattr(case, name) is not None:
@@ -144,7 +144,7 @@ def forward_grid(case: Case) -> tuple[int, int, int]:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: float32 throughout, but for the cast of probs and for out, which is in the
+    """The contract of a resolved case: float32 throughout, but for the cast of probs and for out, which is in the
     storage dtype.
     """
     return Contract(

@@ -114,12 +114,12 @@ class Constants(TensorCores):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case; nothing is `beside` q, k and v."""
+    """The constants of a resolved case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
     return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case))
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
     without(kernel, case, (*QUANTISED, *NOT_TAKEN))
     if case.dtype not in DTYPES:
@@ -161,7 +161,7 @@ def grid(case: Case) -> tuple[int, int, int]:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: FlashAttention-2's arithmetic."""
+    """The contract of a resolved case: FlashAttention-2's arithmetic."""
     return Contract(
         block_k=case.block_k,
         splits=None,

@@ -14,7 +14,7 @@ from workbench.cuda.flash_mma_build import DTYPES, grid
 from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, switches, tiled, without
 from workbench.cuda.kernel import Kernel
 
-__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "grid", "settle"]
+__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "grid", "resolve"]
 
 #: 16 rows for each warp; a step of the product with V takes 16 keys
 BLOCKS_Q, BLOCKS_K = (16, 32, 64, 128), (16, 32, 64)
@@ -50,23 +50,23 @@ class Constants(TensorCores):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case; nothing is `beside` q, k and v."""
+    """The constants of a resolved case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
     return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
     without(kernel, case, ("seqlens_q", "seqlens_k"))
     given = case.block_q, case.block_k
     # tiles of one kernel are not those of the other
-    case = flash_mma_build.settle(kernel, case.but(block_q=None, block_k=None))
+    case = flash_mma_build.resolve(kernel, case.but(block_q=None, block_k=None))
     block_q, block_k = DEFAULT_BLOCKS[padded(case.head_dim)]
     return tiled(kernel, case.but(block_q=given[0] or block_q, block_k=given[1] or block_k), BLOCKS_Q, BLOCKS_K)
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: the arithmetic of `flash_mma`, but that scores are scaled at once, and that lanes
-    add up their sums at each tile.
+    """The contract of a resolved case: the arithmetic of `flash_mma`, but that scores are scaled at once, and that
+    lanes add up their sums at each tile.
     """
     return replace(flash_mma_build.contract(case), scores_scaled=True, row_sum_lanes=1)

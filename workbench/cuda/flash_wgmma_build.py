@@ -13,7 +13,7 @@ from workbench.cuda.flash_mma_build import DTYPES, grid
 from workbench.cuda.fragments_build import TensorCores, padded, switches, tiled, without
 from workbench.cuda.kernel import Kernel
 
-__all__ = ["DTYPES", "Constants", "constants", "contract", "grid", "settle"]
+__all__ = ["DTYPES", "Constants", "constants", "contract", "grid", "resolve"]
 
 #: a warp group has 64 query rows
 BLOCKS_Q, BLOCKS_K = (64, 128, 192), (64, 128)
@@ -87,17 +87,17 @@ class Constants(TensorCores):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case; nothing is `beside` q, k and v."""
+    """The constants of a resolved case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
     return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
     without(kernel, case, ("seqlens_q", "seqlens_k"))  # a copy of a box knows one end of all sequences
     block_q, block_k = case.block_q or (FEW_BLOCK_Q if few_blocks(case) else BLOCK_Q), case.block_k or BLOCK_K
     # tiles of one kernel are not those of the other
-    case = flash_mma_build.settle(kernel, case.but(block_q=None, block_k=None)).but(block_q=block_q, block_k=block_k)
+    case = flash_mma_build.resolve(kernel, case.but(block_q=None, block_k=None)).but(block_q=block_q, block_k=block_k)
     return tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
 
 
@@ -107,5 +107,5 @@ def few_blocks(case: Case) -> bool:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: the arithmetic of `flash_mma`."""
+    """The contract of a resolved case: the arithmetic of `flash_mma`."""
     return flash_mma_build.contract(case)

@@ -25,7 +25,7 @@ from numba.cuda import libdevice
 from workbench.case.stages import CODES
 from workbench.cuda import flash_build, ptx
 from workbench.cuda.device import LANES, row_max_of, row_sum_of
-from workbench.cuda.fp8_build import constants, contract, settle
+from workbench.cuda.fp8_build import constants, contract, resolve
 from workbench.cuda.kernel import Kernel, Launch
 
 NEG_INF, NAN = np.float32(-np.inf), np.float32(np.nan)
@@ -348,7 +348,7 @@ KERNEL = Kernel(
     file=Path(__file__),
     functions={"fp8_forward": Path(__file__)},
     summary="FlashAttention on quantised codes: decode tables in shared memory, scores from tensor cores",
-    settles=settle,
+    resolves=resolve,
     constants=constants,
     launches=lambda case: [Launch("fp8_forward", flash_build.grid(case))],
     contract=contract,

@@ -98,7 +98,7 @@ class Constants:
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
+    """The constants of a resolved case, whatever inputs are `beside` q, k and v: the kernel takes none."""
     assert case.block_q and case.block_k and case.codes and case.scores and case.decode and case.probs_dtype
     tiles = (case.block_q, case.block_k, padded(case.head_dim))
     dims = 0 if case.scale_of not in OF_BLOCKS else FORMATS[case.codes].block
@@ -107,7 +107,7 @@ def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims, q_dtype)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
     coded_q = "q" in case.coded
     if case.distribution == GIVEN and coded_q:
@@ -157,7 +157,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: out is float16, whatever was quantised, and qk comes from tensor cores or not,
+    """The contract of a resolved case: out is float16, whatever was quantised, and qk comes from tensor cores or not,
     acc never.
     """
     return replace(

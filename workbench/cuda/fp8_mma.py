@@ -98,14 +98,14 @@ class Constants(flash_mma_build.Constants):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
+    """The constants of a resolved case, whatever inputs are `beside` q, k and v: the kernel takes none."""
     assert case.block_q is not None and case.block_k is not None and case.codes is not None
     heads = ("HEADS",) if case.scale_of not in OF_ROWS else ()
     tiles = case.block_q, case.block_k, padded(case.head_dim)
     return Constants(*tiles, PROBS_DTYPE, heads + switches(case), case.codes)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
     if case.codes not in (None, *FORMATS_TAKEN):
         raise Refusal(f"kernel {kernel.name} decodes codes of {', '.join(FORMATS_TAKEN)}; got codes={case.codes}")
@@ -115,7 +115,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
     if case.probs_dtype not in (None, PROBS_DTYPE):
         raise Refusal(f"kernel {kernel.name} casts probs to {PROBS_DTYPE}; got probs_dtype={case.probs_dtype}")
     # without tiles, whose sizes are other ones than those of `fp8`
-    taken = fp8_build.settle(kernel, case.but(block_q=None, block_k=None, **FIXED))
+    taken = fp8_build.resolve(kernel, case.but(block_q=None, block_k=None, **FIXED))
     rows, keys = default_tiles(case)
     tiles = {"block_q": case.block_q or rows, "block_k": case.block_k or keys}
     return tiled(kernel, taken.but(**tiles, probs_dtype=PROBS_DTYPE), BLOCKS_Q, BLOCKS_K)
@@ -132,7 +132,7 @@ def default_tiles(case: Case) -> tuple[int, int]:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: FlashAttention-2's arithmetic, of what codes stand for.
+    """The contract of a resolved case: FlashAttention-2's arithmetic, of what codes stand for.
 
     Of the tensor cores that run it Ampere's lose most, 5.5 ulps of every 8 products (`tensor_cores.GENERATIONS`). The
     scale of a head rounds twice where it multiplies their sum, and twice where it multiplies what is dumped as decoded:
@@ -157,7 +157,7 @@ KERNEL = Kernel(
     file=SOURCE,
     functions={"flash_mma_forward": SOURCE},
     summary="FlashAttention-2 on codes of 8 bits, decoded to float16 for tensor cores of any GPU from sm_80 on",
-    settles=settle,
+    resolves=resolve,
     constants=constants,
     launches=lambda case: [Launch("flash_mma_forward", grid(case))],
     contract=contract,

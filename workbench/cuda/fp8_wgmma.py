@@ -82,14 +82,14 @@ class Constants(flash_wgmma_build.Constants):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case, whatever inputs are `beside` q, k and v: the kernel takes none."""
+    """The constants of a resolved case, whatever inputs are `beside` q, k and v: the kernel takes none."""
     assert case.block_q is not None and case.block_k is not None
     heads = ("HEADS",) if case.scale_of not in OF_ROWS else ()
     on = heads + switches(case, flash_wgmma_build.SWITCHES)
     return Constants(case.block_q, case.block_k, padded(case.head_dim), PROBS_DTYPE, on)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
     for name, value in FIXED.items():
         if getattr(case, name) not in (None, value):
@@ -103,12 +103,12 @@ def settle(kernel: Kernel, case: Case) -> Case:
     for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
         if tiles[name] not in sizes:
             raise Refusal(f"{name} of kernel {kernel.name} is {' or '.join(map(str, sizes))}; got {tiles[name]}")
-    case = fp8_build.settle(kernel, case.but(block_q=None, block_k=None, **FIXED))
+    case = fp8_build.resolve(kernel, case.but(block_q=None, block_k=None, **FIXED))
     return case.but(**tiles, probs_dtype=None)
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: float8 is multiplied, and sums keep 13 bits of fraction."""
+    """The contract of a resolved case: float8 is multiplied, and sums keep 13 bits of fraction."""
     return replace(
         flash_mma_build.contract(case),
         probs_dtype=PROBS_DTYPE,
@@ -127,7 +127,7 @@ KERNEL = Kernel(
     file=SOURCE,
     functions={"flash_wgmma_forward": SOURCE},
     summary="FlashAttention-3 on float8 codes on Hopper: codes are multiplied as they are",
-    settles=settle,
+    resolves=resolve,
     constants=constants,
     launches=lambda case: [Launch("flash_wgmma_forward", grid(case))],
     contract=contract,

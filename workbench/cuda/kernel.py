@@ -58,8 +58,8 @@ class Kernel:
     file: Path  #: its own source
     functions: Mapping[str, Path]  #: kernel function -> the source that defines it, in launch order
     summary: str
-    settles: Callable[["Kernel", Case], Case]  #: a case with its tiles and variants; Refusal for one it cannot take
-    #: of a settled case, as are launches and contract, and of the names of inputs beside q, k and v
+    resolves: Callable[["Kernel", Case], Case]  #: a case with its tiles and variants; Refusal for one it cannot take
+    #: of a resolved case, as are launches and contract, and of the names of inputs beside q, k and v
     constants: Callable[..., Constants]
     launches: Callable[[Case], Sequence[Launch]]  #: in order
     contract: Callable[[Case], Contract]
@@ -71,7 +71,7 @@ class Kernel:
     masks: bool = True  #: whether it takes a mask, a bias and a dropout mask beside q, k and v
     without: tuple[str, ...] = ()  #: stages of its algorithm that it never makes
     splits: bool = False  #: whether it takes the case option splits
-    #: of a settled case, a number of multiprocessors and bytes of shared memory of each: the splits that keep them busy
+    #: of a resolved case, a number of multiprocessors and bytes of shared memory of each: splits that keep them busy
     fills: Callable[[Case, int, int], int] | None = None
     quantised: bool = False  #: whether it reads codes, and takes the case options about them
     codes: tuple[str, ...] = ()  #: formats of codes that it reads, where these are not all

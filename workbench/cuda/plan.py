@@ -35,7 +35,7 @@ from workbench.cuda.kernel import DYNAMIC_SHARED, HEAD_DIMS, LARGEST_BLOCK, STAT
 from workbench.cuda.kernels import KERNELS
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
-from workbench.trace import slots
+from workbench.trace import dont_care
 from workbench.trace.trace import Trace, blank, check
 
 GRID_LIMIT = 65535  # blocks along y and z
@@ -50,7 +50,7 @@ OWN_BUFFERS = (*_PARTIALS, "out", "lse")
 
 @dataclass(frozen=True)
 class Plan:
-    """A kernel on a settled case, with fresh buffers."""
+    """A kernel on a resolved case, with fresh buffers."""
 
     kernel: Kernel
     faults: tuple[Fault, ...]
@@ -93,7 +93,7 @@ class Plan:
         case = self.trace.case
         if name not in STAGES or name in self.views:
             return None
-        return slots.of_case(case, self.trace.contract, case.mask()).open(STAGES[name])
+        return dont_care.of_case(case, self.trace.contract, case.mask()).mask(STAGES[name])
 
     @property
     def boxed(self) -> tuple[str, ...]:
@@ -111,7 +111,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     `limit_gb`.
     """
     kernel, feed = KERNELS[name], options.feed
-    case = settle(kernel, case)
+    case = resolve(kernel, case)
     chosen = catalogue.chosen(options.faults, name)
     given = by_name(case, options.inputs)
     read = {x: given[x] for x in INPUTS if x in given}
@@ -187,7 +187,7 @@ def _dtypes(promise: Contract) -> dict[str, np.dtype]:
 
 
 def dump_bytes(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | None) -> int:
-    """Bytes of all stages that a run on a settled case dumps."""
+    """Bytes of all stages that a run on a resolved case dumps."""
     return sum(prod(dims) * dtype.itemsize for dims, dtype in buffers_of(kernel, case, wanted, box).values())
 
 
@@ -213,7 +213,7 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
 
 
 def requested(kernel: Kernel, case: Case, probes: str) -> tuple[str, ...]:
-    """Stages that a run of `kernel` on a settled case has to dump for the probe set `probes`."""
+    """Stages that a run of `kernel` on a resolved case has to dump for the probe set `probes`."""
     kinds = () if case.codes is None else FORMATS[case.codes].kinds
     lacks = {*absent(decode=case.decode, numbers=case.numbers, kinds=kinds, coded=case.coded), *kernel.without}
     wanted = probe_set(scaled(kernel.algorithm, case.scale_of), probes, case.numbers)
@@ -233,11 +233,11 @@ def _guarded(array: np.ndarray, guard: int) -> np.ndarray:
     return room[: array.size].reshape(array.shape)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with tiles and splits as `kernel` will run it; Refusal where it cannot."""
     if not kernel.splits and case.splits is not None:
         raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
-    case = kernel.settles(kernel, case)
+    case = kernel.resolves(kernel, case)
     constants = kernel.constants(case)
     needed = constants.shared_bytes
     limit = DYNAMIC_SHARED if kernel.dynamic else STATIC_SHARED
@@ -256,7 +256,7 @@ def settle(kernel: Kernel, case: Case) -> Case:
 
 
 def launches(case: Case, kernel: Kernel, fed: Sequence[str] = ()) -> list[Launch]:
-    """Every launch on a settled case, in order; without one all of whose results are `fed`."""
+    """Every launch on a resolved case, in order; without one all of whose results are `fed`."""
     return [one for one in kernel.launches(case) if not one.leaves or not {*one.leaves} <= {*fed}]
 
 

@@ -18,7 +18,7 @@ from workbench.cuda.cubin import signature
 from workbench.cuda.kernel import Constants, Kernel, Launch
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.launch import ADDRESS_CELL, Array, Parameters, cell, load, maps_of, parameters
-from workbench.cuda.plan import scalars, settle
+from workbench.cuda.plan import resolve, scalars
 from workbench.refusal import Refusal, Unavailable
 
 #: kernels that a call can launch: those on floats, but for split_k
@@ -209,7 +209,7 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
         raise Refusal(f"k and v are [{batch}, kv_heads, rows, {head_dim}]; got {[*k.shape]} and {[*v.shape]}")
     said = {what: x for what, x in options.items() if x is not None}
     sizes = dict(batch=batch, heads=heads, kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=k.shape[2])
-    case = settle(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
+    case = resolve(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
     if found.fills is not None:
         gpu = torch.cuda.get_device_properties(q.device)
         splits = found.fills(case, gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor)

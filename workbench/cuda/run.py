@@ -23,7 +23,7 @@ from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.launch import bound, loader
 from workbench.cuda.lines import lines_of
-from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, settle
+from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, resolve
 from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.narrow import narrowed
@@ -183,18 +183,18 @@ def estimate_s(name: str, cases: Sequence[Case], options: Options) -> float:
     judgements.
     """
     kernel = KERNELS[name]
-    settled = [settle(kernel, case) for case in cases]
+    resolved = [resolve(kernel, case) for case in cases]
     chosen = catalogue.chosen(options.faults, name)
-    work_s = sum(JUDGE_S + ELEMENT_S * case.score_count for case in settled)
+    work_s = sum(JUDGE_S + ELEMENT_S * case.score_count for case in resolved)
     if choose_backend(options.backend) == "cuda":
-        return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in settled}) * len(kernel.functions)
-    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, settled, chosen, options.probes))
+        return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in resolved}) * len(kernel.functions)
+    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, resolved, chosen, options.probes))
 
 
 def receipts(
-    kernel: Kernel, settled: Sequence[Case], chosen: Sequence[Fault], probes: str, *, watched: bool = False
+    kernel: Kernel, resolved: Sequence[Case], chosen: Sequence[Fault], probes: str, *, watched: bool = False
 ) -> set[Path]:
-    """The receipt of every build that settled cases take."""
+    """The receipt of every build that resolved cases take."""
     return {
         receipt(
             function,
@@ -203,7 +203,7 @@ def receipts(
             kernel.faults_of(file, chosen),
             watched=watched,
         )
-        for case in settled
+        for case in resolved
         for function, file in kernel.functions.items()
     }
 

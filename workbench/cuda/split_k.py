@@ -72,9 +72,9 @@ def split_k_reduce(partial_O, partial_max, partial_sum, out, lse, cu_seqlens_q):
 # ---- on the host
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """As of `flash`, in 2 splits where none are given."""
-    return flash_build.settle(kernel, case.but(splits=case.splits or 2))
+    return flash_build.resolve(kernel, case.but(splits=case.splits or 2))
 
 
 def launches(case: Case) -> list[Launch]:
@@ -92,7 +92,7 @@ KERNEL = Kernel(
     file=Path(__file__),
     functions={"flash_forward": Path(__file__).with_name("flash.py"), "split_k_reduce": Path(__file__)},
     summary="Split-K attention: partial attention of each (query tile, split), then a reduce over splits",
-    settles=settle,
+    resolves=resolve,
     constants=flash_build.constants,
     launches=launches,
     contract=flash_build.contract,

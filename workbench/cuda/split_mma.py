@@ -25,7 +25,7 @@ from workbench.cuda.device import row_max_of, row_sum_of
 from workbench.cuda.fragments import chunk, column, lane_row, register
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.loops import unrolled
-from workbench.cuda.split_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, fills, launches, settle
+from workbench.cuda.split_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, fills, launches, resolve
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
@@ -321,7 +321,7 @@ KERNEL = Kernel(
         "split_mma_reduce": Path(__file__).with_name("split_mma_reduce.py"),
     },
     summary="Split-K attention on tensor cores, for few queries over long keys: heads of a group share a tile",
-    settles=settle,
+    resolves=resolve,
     constants=constants,
     launches=launches,
     contract=contract,

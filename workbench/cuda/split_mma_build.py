@@ -13,7 +13,7 @@ from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, sw
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.refusal import Refusal
 
-__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "fills", "launches", "settle"]
+__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "fills", "launches", "resolve"]
 
 #: rows of fragments; a warp takes 16 keys of a tile or more, and WARPS of them are enough
 BLOCKS_Q, BLOCKS_K, WARPS = (16, 32, 64), (16, 32, 64, 128), 4
@@ -93,17 +93,17 @@ class Constants(TensorCores):
 
 
 def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a settled case; nothing is `beside` q, k and v."""
+    """The constants of a resolved case; nothing is `beside` q, k and v."""
     assert case.block_q is not None and case.block_k is not None
     return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case), STAGES)
 
 
-def settle(kernel: Kernel, case: Case) -> Case:
+def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, in 2 splits where none are given; Refusal where the kernel cannot run it."""
     rows = case.seqlen_q * (case.heads // case.kv_heads)
     block_q = next((size for size in BLOCKS_Q if size >= rows), BLOCKS_Q[-1])
     case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or DEFAULT_BLOCK_K, splits=case.splits or 2)
-    case = flash_mma_build.settle(kernel, case.but(pack_gqa=False)).but(pack_gqa=True)
+    case = flash_mma_build.resolve(kernel, case.but(pack_gqa=False)).but(pack_gqa=True)
     case = tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
     if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
         raise Refusal(
@@ -148,7 +148,7 @@ def fills(case: Case, multiprocessors: int, shared_bytes: int) -> int:
 
 
 def contract(case: Case) -> Contract:
-    """The contract of a settled case: the arithmetic of `flash_mma`, but that lanes add up their sums at each tile, and
-    that out is a quotient.
+    """The contract of a resolved case: the arithmetic of `flash_mma`, but that lanes add up their sums at each tile,
+    and that out is a quotient.
     """
     return replace(flash_mma_build.contract(case), splits=case.splits, row_sum_lanes=1, fast_math=False)

@@ -10,7 +10,7 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.box import Box
 from workbench.case.contract import Contract
-from workbench.case.stages import Stage
+from workbench.case.stages import OUT, Stage
 from workbench.expectation.elements import WRONG, Compared, Elements, State, Summary, compare, summary
 from workbench.expectation.expectation import Expectation, in_bool
 from workbench.expectation.observed import Observed
@@ -77,7 +77,7 @@ def compared(e: Expectation, names: Sequence[str]) -> Iterator[tuple[str, Compar
 
 def expected_out(e: Expectation) -> np.ndarray:
     """What out should be over a part, in float64 and before any cast; in rows without keys what the contract says."""
-    expected, value = e.computed["out"], e.run.contract.empty_out
+    expected, value = e.computed[OUT], e.run.contract.empty_out
     if value == 0 or isinstance(value, str) or np.isnan(value):
         return expected
     return np.where(e.empty[..., None], value, expected)

@@ -11,11 +11,11 @@ from workbench.case.fields import QUANTISED
 from workbench.case.stages import ALGORITHMS, INPUTS, before_attention
 from workbench.case.tiling import Tiling
 from workbench.floats import DTYPES, round_to, to_float64
+from workbench.reference.attention import attention_of
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Table
 from workbench.reference.steps.codes import Interval
-from workbench.reference.tables import attention_of
 from workbench.reference.walk import intervals
 from workbench.trace.trace import Trace
 
@@ -50,7 +50,7 @@ def decoding(trace: Trace, table: Table, tiling: Tiling, given: Iterable[str] | 
 
 
 def operand_dtype(trace: Trace, x: str) -> str | None:
-    """To which the decoded input `x` is rounded before products; None where nobody told."""
+    """To which the decoded input `x` is rounded before products; None where that is not declared."""
     stage = trace.stages.get(f"dequant_{x}")
     if stage is not None and stage.dtype.itemsize == 2:
         return str(stage.dtype)
@@ -63,9 +63,9 @@ def decoded(trace: Trace, p: Problem, *, from_codes: bool) -> Trace:
 
     `from_codes`: the inputs are what a kernel that decodes its codes and scales right may have read, of that the
     nearest to what was dumped. Inputs without codes are as they are; those that were not dumped are decoded to the
-    nearest value, and may be off by `input_errors` where roundings that nobody saw can reach a tie; where nobody told
-    the format of the codes, they are q, k and v themselves, or may be off by what the coarsest format loses. Inputs are
-    NaN or infinite where codes are.
+    nearest value, and may be off by `input_errors` where roundings that nobody saw can reach a tie; where the format
+    of the codes is not declared, they are q, k and v themselves, or may be off by what the coarsest format loses.
+    Inputs are NaN or infinite where codes are.
     """
     algorithm = attention_of(trace.algorithm)
     known = ALGORITHMS[algorithm]
@@ -90,10 +90,10 @@ def decoded(trace: Trace, p: Problem, *, from_codes: bool) -> Trace:
 def _read(trace: Trace, p: Problem, name: str, from_codes: bool) -> tuple[np.ndarray, np.ndarray]:
     """A decoded input, and float64 bounds of how far the kernel's may be from it."""
     stage = f"dequant_{name}"
-    dumped, told = trace.stages.get(stage), trace.case.codes is not None
+    dumped, declared = trace.stages.get(stage), trace.case.codes is not None
     if dumped is not None and not from_codes:
         return dumped, np.zeros(())
-    if dumped is None and not told:
+    if dumped is None and not declared:
         return trace.inputs[name], np.zeros(())
     made: Interval = intervals(p, [stage])[stage]
     dtype = operand_dtype(trace, name) or "float32"

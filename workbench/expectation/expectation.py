@@ -23,7 +23,7 @@ from workbench.reference.bound import Budget
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Cut, Problem
 from workbench.reference.walk import budgets, least, values
-from workbench.trace.slots import Slots
+from workbench.trace.dont_care import DontCare
 from workbench.trace.trace import unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
@@ -99,30 +99,30 @@ class Expectation:
         open_ = self.open_slots(name)
         if open_ is None:
             return value
-        return self._slots.filled(self.run.known[name], value, open_, self.run.table[name].initial)
+        return self._dont_care.filled(self.run.known[name], value, open_, self.run.table[name].initial)
 
     def open_slots(self, name: str) -> np.ndarray | None:
-        """Which slots of a stage hold nothing to judge, bool that broadcasts to it; None for none."""
-        found, left = self._slots.open(self.run.known[name]), self._left_out(name)
+        """The don't-care mask of a stage, bool that broadcasts to it; None for none."""
+        found, left = self._dont_care.mask(self.run.known[name]), self._left_out(name)
         found = left if found is None else found if left is None else found | left
         return None if found is None else in_bool(found, self.device)
 
     def _left_out(self, name: str) -> np.ndarray | None:
-        """Slots that a kernel of others did not write, and need not, as what they are of is masked; None for none."""
+        """Mask of what a third-party kernel did not write, and need not, as it is masked; None for none."""
         if name not in self.run.dumped or self.run.trace.requested:
             return None
         left = unwritten(self.part.of(self.run.dumped[name], self.run.axes(name)))
-        skippable = self._slots.skippable(self.run.known[name]) if left.any() else None
+        skippable = self._dont_care.skippable(self.run.known[name]) if left.any() else None
         return None if skippable is None else left & skippable
 
     @cached_property
-    def _slots(self) -> Slots:
+    def _dont_care(self) -> DontCare:
         visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
         if self._added is not None:
             visible = visible & (self._added.bias != -np.inf)
         run = self.run
         sinks = self._sinks() if run.contract.sinks == "first" else None
-        return Slots(run.contract, run.tiling, visible, self.part.present(run.case), sinks)
+        return DontCare(run.contract, run.tiling, visible, self.part.present(run.case), sinks)
 
     @cached_property
     def _added(self) -> Added | None:

@@ -10,14 +10,16 @@ import numpy as np
 from workbench.arrays import in_float64
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.promises import BY_LSE
 from workbench.case.ranks import spoken
 from workbench.case.stages import ALGORITHMS, MEASURED, Stage, before_attention
 from workbench.case.tiling import Tiling
 from workbench.expectation import decoding
 from workbench.floats import array_namespace
-from workbench.reference import tables
+from workbench.reference import attention
 from workbench.reference.problem import Arrays, Problem
 from workbench.reference.stage import Table
+from workbench.reference.tables import definition
 from workbench.trace.trace import Trace
 
 
@@ -65,14 +67,15 @@ class Observed:
     def table(self) -> Table:
         """The steps of its stages."""
         case, contract = self.case, self.contract
-        return tables.table_of(
+        of_dumped = [self.known[name] for name in self.dumped]
+        return attention.table_of(
             self.trace.algorithm,
             numbers=frozenset(case.numbers),
             row_sum_of_cast=contract.row_sum_of_cast,
             row_max=contract.row_max,
             partials=contract.partials,
             stores_lse=contract.stores_lse,
-            shares=contract.normalisation == "lse" and "merge_weight" in self.dumped,
+            shares=contract.normalisation == BY_LSE and any(x.group == "merge" and "s" in x.axes for x in of_dumped),
             sinks="" if case.sinks is None else contract.sinks,
             lse_includes_sink=contract.lse_includes_sink,
             score_mod=case.score_mod is not None,
@@ -88,7 +91,7 @@ class Observed:
             return (
                 "out with columns of the identity in place of v: exp(scores - maximum), corrections, merge and 1 / sum"
             )
-        return spoken(tables.definition(self.table, name), self.trace.ranks)
+        return spoken(definition(self.table, name), self.trace.ranks)
 
     @cached_property
     def splits(self) -> int:
@@ -140,9 +143,9 @@ class Observed:
         if self.trace.box is not None and of_scale and (stage.axes == "h" or of_tile):
             return "it is made of more than this part of the run holds"
         if stage.group == "codes" and not name.startswith("dequant") and case.codes is None:
-            return "nobody told the format of the quantised codes (--codes)"
+            return "the format of the quantised codes is not declared (--codes)"
         if stage.by_tile and contract.block_k is None:
-            return "the contract does not tell block_k, so its key tiles are unknown"
+            return "the contract does not declare block_k, so its key tiles are unknown"
         if stage.in_lse and contract.stores_lse:
             return f"a split has one number beside partial_O, partial_stats={contract.partial_stats}, in partial_max"
         # a merge is held against the maxima that it was given
@@ -153,9 +156,10 @@ class Observed:
             if not seen & ({"tiles", "splits"} if stage.group == "splits" else {"tiles"}):
                 return "the contract does not bind row_max to the running maximum, and row_max was not given"
         if stage.group == "splits" and not self.split_keys_known:
-            return "the contract does not tell block_k and splits, so the keys of a split are unknown"
+            return "the contract does not declare block_k and splits, so the keys of a split are unknown"
         if stage.group == "merge" and "s" in stage.axes and not self._reads_partials:
-            return f"the contract does not tell block_k and splits, and not all of {', '.join(self._merged)} were given"
+            partials = ", ".join(self._merged)
+            return f"the contract does not declare block_k and splits, and not all of {partials} were given"
         return ""
 
     @cached_property

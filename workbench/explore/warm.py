@@ -15,4 +15,4 @@ def _wrong(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal:
 
 
 _judged = diff(run_again(_wrong, Case(seqlen=2, head_dim=2)))
-explain(_judged.trace, _judged.stages, seconds=0, alone=True)  # makes the hypotheses, and tries none
+explain(_judged.run, _judged.stages, seconds=0, alone=True)  # makes the hypotheses, and tries none

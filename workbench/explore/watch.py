@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.stages import OUT
 from workbench.explore.sweep.row import CRASHED, DEFECT, RAISED, REFUSED
 from workbench.foreign.isolation import end_with_parent, how_it_ended
 from workbench.foreign.run import run
@@ -118,7 +119,7 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
     except Exception:
         found = Seen(DEFECT, case, reason=traceback.format_exc())  # of the workbench: all of it is told
     else:
-        causes = explain(judged.trace, judged.stages, seconds=SEARCH_S, alone=True).causes
+        causes = explain(judged.run, judged.stages, seconds=SEARCH_S, alone=True).causes
         named = [one.text for one in causes if judged.origin in one.fit.stages and not one.rivals]
         came = judged.trace.provenance
         found = Seen(
@@ -127,7 +128,7 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
             judged.origin,
             named[0] if named else "",
             "; ".join(map(str, judged.trace.gates)),
-            _hash(judged.trace.stages.get("out")),
+            _hash(judged.trace.stages.get(OUT)),
             () if came is None else tuple(file.path for file in came.files),
         )
     answer.send(found)

@@ -75,7 +75,7 @@ def arguments_of(
         )
     if adapter is not None:
         check(adapter, asked, name)
-        axes = {"out": adapter.q, "lse": adapter.lse}
+        axes = dict(zip(RESULTS, (adapter.q, adapter.lse), strict=True))
         return Arguments(asked.case, adapter.arrays_of(asked), adapter.keywords(asked), {}, axes)
     parameters = parameters_of(function)
     if named:
@@ -108,7 +108,7 @@ def _inputs(parameters: Mapping[str, inspect.Parameter], asked: Asked, layout: s
             positional[x] = laid(rows, PACKED if x in told.packed else box, lengths[x])
     beside = {stage: x for stage, x in codes.items() if stage in BESIDE_CODES}
     keywords = {**beside, **told.values, "scale": case.scale, "causal": case.causal and not told.masked}
-    axes = {"out": PACKED, "lse": "hn"} if "q" in told.packed else {"out": box, "lse": "bhs"}
+    axes = dict(zip(RESULTS, (PACKED, "hn") if "q" in told.packed else (box, "bhs"), strict=True))
     return Arguments(case, positional, keywords, codes, axes)
 
 
@@ -201,11 +201,12 @@ def _stages(
 def _codes(
     parameters: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], name: str
 ) -> tuple[Case, dict[str, np.ndarray]]:
-    """The case with its quantiser settled, and the codes and scales that the function is to be given, by stage: those
+    """The case with its quantiser resolved, and the codes and scales that the function is to be given, by stage: those
     put in, and what our quantiser makes of the others; none for a function that takes q, k and v.
     """
-    takes = {"scale_k", "scale_v"} <= set(parameters)
-    if takes and "scale_q" not in parameters:
+    scaled = [x for x in INPUTS if f"scale_{x}" in parameters]
+    takes = {*"kv"} <= {*scaled}
+    if takes and "q" not in scaled:
         if case.codes_of == "qkv":
             raise Refusal(
                 f"{name} takes quantised codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv"

@@ -18,7 +18,7 @@ from workbench.case.formats import float8_of
 from workbench.case.inputs import anew, by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of, merged
-from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_of, before_attention
+from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, OUT, STAGES, algorithm_of, before_attention
 from workbench.case.tensor_cores import generation_of
 from workbench.case.user_code import Function, running
 from workbench.foreign import returned
@@ -111,7 +111,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
             with of_case, running(function), triton_interpreter.guarded(), launches.sent(), loading():
                 made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
-                found, declared = launches.joined(found, parts, fields_of(declared, case))
+                found, declared = launches.concatenated(found, parts, fields_of(declared, case))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -128,7 +128,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     with running(function):  # its modules are told
         made_by = of_run(function, **again)
     if adapter is None and options.layout != "bshd":
-        check_swapped(stages.get("out"), case, name)
+        check_swapped(stages.get(OUT), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
@@ -142,14 +142,14 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)
     promise = seen.promise_of(told, own, floats, case, _generation() if lives_on == "cuda" else None)
-    settled, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
+    resolved, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
-        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, settled, what), given, what)
+        stages[key], sparse[key] = of_coordinates(stage, dims_of(stage, resolved, what), given, what)
     trace = Trace(
         target=name,
         algorithm=algorithm,
-        case=settled,
+        case=resolved,
         contract=promise,
         inputs=floats,
         stages={stage: x for stage in ALGORITHMS[algorithm] if (x := put_in.get(stage, stages.get(stage))) is not None},
@@ -174,7 +174,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
 
     rerun = once_more if of_any else None
     if options.where is None:
-        axes = call.axes if adapter is None else {"out": adapter.q, "kv": adapter.kv, "lse": adapter.lse}
+        axes = call.axes if adapter is None else {**call.axes, "kv": adapter.kv}
         emulated_ = launches.on_emulator and launches.kernels
         plain = not (emulated_ or call.put_in or case.score_mod or case.mask_mod or (adapter and adapter.base2))
         # JAX's arrays cannot be written to

@@ -44,7 +44,7 @@ def values(
     """The stages of `feed` as arrays with the axes of their stages: codes uint8, all that float64 makes float32.
 
     `feed`: stage -> "reference" (what float64 makes of q, k and v, rounded once), a file as of `inputs.read`, or an
-    array. `case` is settled: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
+    array. `case` is resolved: it tells tiles and splits. Refusal for what is no stage of `algorithm`, and for an array
     or a file that does not fit; `where` names the run in messages.
     """
     known = stages_of(algorithm, case.numbers, case.coded, kinds_of(case.codes))

@@ -113,7 +113,7 @@ class Launches:
             self.probed[stage] = probed
         return self.buffers[stage]
 
-    def joined(
+    def concatenated(
         self, stages: Mapping[str, np.ndarray], parts: Collection[str], declared: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """What the function returned, whole `stages` and `parts`, and `declared` of its contract, with the stages that

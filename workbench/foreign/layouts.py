@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.memory import packed, padded, unpacked
+from workbench.case.stages import LSE
 from workbench.refusal import Refusal
 
 BOX, PACKED = "bhsd", "nhd"
@@ -70,10 +71,10 @@ def results(
         if stage not in stages or not of:
             continue
         x = stages[stage]
-        of = "bhs" if stage == "lse" and "n" in of and x.ndim == len("bhs") else of
+        of = "bhs" if stage == LSE and "n" in of and x.ndim == len("bhs") else of
         if case.ragged or of not in (BOX, "bhs"):
             x = boxed(x, of, case, f"{name}: {stage}")
-        found[stage] = x.astype(np.float64) * math.log(2) if base2 and stage == "lse" else x
+        found[stage] = x.astype(np.float64) * math.log(2) if base2 and stage == LSE else x
     return found
 
 

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from workbench.assignments import Function, Place, callee
-from workbench.case.stages import RESULTS
+from workbench.case.stages import OUT, RESULTS
 from workbench.line import MASK, Line, line_of
 from workbench.lineage import File, Node, agreed, file_of
 from workbench.trace.provenance import File as SourceFile
@@ -125,7 +125,7 @@ def _within(
         yield from _returned(file, inner, stage, depth - 1)
     elif (items := function.items(value, at)) is not None:
         yield from (file.made(function, x, at) for name, x in zip(RESULTS, items, strict=False) if name == stage)
-    elif whole and stage == "out" and not isinstance(value, ast.DictComp):
+    elif whole and stage == OUT and not isinstance(value, ast.DictComp):
         yield file.made(function, value, at)
     else:
         yield None

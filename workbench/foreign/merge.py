@@ -18,7 +18,7 @@ from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of
 from workbench.case.ranks import Rank, bounds_of, dealt
-from workbench.case.stages import PARTIALS
+from workbench.case.stages import OUT, PARTIALS
 from workbench.case.user_code import Function, running
 from workbench.floats import DTYPES
 from workbench.foreign import returned
@@ -27,7 +27,7 @@ from workbench.foreign.call import run_foreign
 from workbench.foreign.feed import reference
 from workbench.reference.forward import PLAIN
 from workbench.refusal import Refusal
-from workbench.trace.merged import Partials, told
+from workbench.trace.merged import Partials, contract_of
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
@@ -89,8 +89,8 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
     def reduce(**_: Any) -> dict[str, Any]:
         found = returned.read(function(**given.handed(options)), name)
         gave = dict(found.stages)
-        if options.layout == "bshd" and "out" in gave and gave["out"].ndim == 4:
-            gave["out"] = gave["out"].swapaxes(1, 2)
+        if options.layout == "bshd" and OUT in gave and gave[OUT].ndim == 4:
+            gave[OUT] = gave[OUT].swapaxes(1, 2)
         stages = given.partials.merged(gave, given.order, name)
         declared = fields_of(found.declared, case)
         if "normalisation" not in {*said, *declared}:
@@ -101,7 +101,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
     named = [Parameter(x, Parameter.KEYWORD_ONLY) for x in (*PARTIALS, "scale", "causal")]
     made.__signature__ = Signature([*named, Parameter("beside", Parameter.VAR_KEYWORD)])  # a mask is the partials' own
     tiles = {"block_k", "tile_order"}  # of which a merge has none: the order was of ranks
-    promised = {key: x for key, x in said.items() if key not in tiles} | told(given.ranks)
+    promised = {key: x for key, x in said.items() if key not in tiles} | contract_of(given.ranks)
     with running(function):
         trace = run_foreign(
             made,
@@ -144,10 +144,11 @@ def _given(said: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], 
     if sorted(chosen) != order["ascending"]:
         raise Refusal(f'"contract" field tile_order must list the {len(ranks)} ranks of this case; got {[*chosen]}')
     cut = replace(PLAIN, splits=len(ranks), split_bounds=bounds_of(ranks))
-    state = reference("split_k", case, read, name, cut)
+    made = reference("split_k", case, read, name, cut)
+    top, total, numerator = (made[stage] for stage in PARTIALS)
     with np.errstate(divide="ignore", invalid="ignore"):
-        lses = state["partial_max"] + np.log(state["partial_sum"])
-        outs = np.nan_to_num(state["partial_O"] / state["partial_sum"][..., None])
+        lses = top + np.log(total)
+        outs = np.nan_to_num(numerator / total[..., None])
     lses = np.moveaxis(lses / math.log(2) if promise.base2 else lses, 2, 0).astype(np.float32)
     outs = np.moveaxis(outs, 2, 0).astype(DTYPES[promise.partials_dtype])
     return Given(ranks, tuple(chosen), Partials(outs, lses, promise))

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.case import masks
 from workbench.case.mods import function_of
+from workbench.case.stages import LSE, OUT
 from workbench.floats import DTYPES
 from workbench.foreign.keywords import Asked
 from workbench.refusal import Refusal
@@ -85,7 +86,7 @@ def flex(call: Call) -> Any:
             if limit := _LIMIT.search(str(error)):
                 raise Refusal(f"compiled, flex_attention does not take this case: {limit[0]}") from None
             raise
-    return {"out": out, "lse": found.lse}
+    return {OUT: out, LSE: found.lse}
 
 
 def _mask_mod(call: Call) -> Callable[..., Any] | None:

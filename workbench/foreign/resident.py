@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.box import Box
+from workbench.case.stages import LSE, OUT
 from workbench.foreign.layouts import BOX
 from workbench.foreign.returned import by_name
 from workbench.trace.trace import Part, Resident
@@ -30,8 +31,8 @@ def resident(
     `placed` makes its arguments where it wants them, which is done once; `once` calls it with them. `axes` of out and
     lse, and of k and v where they differ ("kv").
     """
-    of_out, of_kv = axes["out"], axes.get("kv", axes["out"])
-    if of_out not in _BOXES or of_kv not in _BOXES or axes.get("lse", "bhs") not in ("bhs", ""):
+    of_out, of_kv = axes[OUT], axes.get("kv", axes[OUT])
+    if of_out not in _BOXES or of_kv not in _BOXES or axes.get(LSE, "bhs") not in ("bhs", ""):
         return None
     own = cache(placed)
 
@@ -46,9 +47,9 @@ def resident(
             arrays[x] = _copy(positional[x])
             boxed(arrays[x], of_out if x == "q" else of_kv)[_index(at)] = over(_least(values))
         made = by_name(once(arrays, keywords), name)
-        there = {"out": boxed(made["out"], of_out)}
-        if made.get("lse") is not None:
-            there["lse"] = made["lse"]
+        there = {OUT: boxed(made[OUT], of_out)}
+        if made.get(LSE) is not None:
+            there[LSE] = made[LSE]
         return {stage: as_numpy(x[_index(part)], f"{name}: {stage}").copy() for stage, x in there.items()}
 
     return again

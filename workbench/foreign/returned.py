@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.inputs import CODES
-from workbench.case.stages import RESULTS
+from workbench.case.stages import OUT, RESULTS
 from workbench.refusal import Refusal
 
 _FORMS = "return out, (out, lse), or a dict of stage name -> array"
@@ -70,4 +70,4 @@ def by_name(returned: Any, name: str) -> dict[str, Any]:
     if isinstance(returned, Mapping):
         return dict(returned)
     several = isinstance(returned, tuple) or (isinstance(returned, list) and all(hasattr(x, "shape") for x in returned))
-    return dict(zip(RESULTS, returned, strict=False)) if several else {"out": returned}
+    return dict(zip(RESULTS, returned, strict=False)) if several else {OUT: returned}

@@ -80,11 +80,11 @@ def _fed(kernel: Kernel, case: Case, options: Options) -> Mapping[str, np.ndarra
     """The stages that are put into a kernel of ours."""
     if not options.feed:
         return {}
-    from workbench.cuda.plan import settle
+    from workbench.cuda.plan import resolve
 
-    settled = settle(kernel, case)
-    algorithm = scaled(kernel.algorithm, settled.scale_of)
-    return values(algorithm, settled, by_name(settled, options.inputs), options.feed, kernel.name)
+    resolved = resolve(kernel, case)
+    algorithm = scaled(kernel.algorithm, resolved.scale_of)
+    return values(algorithm, resolved, by_name(resolved, options.inputs), options.feed, kernel.name)
 
 
 def _check_foreign(found: Target, case: Case, options: Options) -> None:

@@ -1,15 +1,15 @@
-"""Whether a stage's errors lean to one side although each of them is inside its budget: truncation, not rounding.
+"""Whether a stage's errors are biased to one side although each of them is inside its budget: truncation, not rounding.
 
-Rounding to nearest may lean as well: terms that are nearly equal share one rounding error, and a large sum absorbs
+Rounding to nearest may be biased as well: terms that are nearly equal share one rounding error, and a large sum absorbs
 small terms. What counts is therefore the difference from a control, the same stage recomputed in float32 with rounding
 to nearest from the same inputs; each error is paired with the control's in the same element. The errors of a row share
 its inputs, so that a row is one observation, however many elements it has (cluster-robust variance: Liang and Zeger,
 Biometrika 73, 1986). Rows that err alike are one observation together: with a scale of 0 all queries of a head do.
 
-Stages with exp, log or tanh in them are not tested: an implementation promises ulps, and may lean within them. On an
-H200 CUDA's math.exp leans away from zero by 0.12 (4 million x in [-40, 0]) to 0.25 ([-1, 0]) standard deviations of
-such a paired difference, math.log by 0.08 to 0.13, so that every correct kernel would be called biased; its math.tanh
-was, in 3 of 245 runs on an H100, few of them with a softcap. What a score_mod computes, nobody knows.
+Stages with exp, log or tanh in them are not tested: an implementation promises ulps, and may be biased within them. On
+an H200 CUDA's math.exp is biased away from zero by 0.12 (4 million x in [-40, 0]) to 0.25 ([-1, 0]) standard deviations
+of such a paired difference, math.log by 0.08 to 0.13, so that every correct kernel would be called biased; its
+math.tanh was, in 3 of 245 runs on an H100, few of them with a softcap. What a score_mod computes, nobody knows.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
-from workbench.case.stages import INPUTS, Stage
+from workbench.case.stages import INPUTS, OUT, Stage
 from workbench.expectation.compare import compared
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
@@ -35,7 +35,7 @@ FEWEST_ROWS = 8
 #: standard errors beyond which a mean is no chance, and standard deviations beyond which it is no trifle
 Z, DELTA = 6.0, 0.1
 #: and beyond which, seen twice, a sum or cast that was promised to round to nearest does not: of 2000 correct runs none
-#: leans by half as much
+#: is biased by half as much
 DOUBTLESS_Z, DOUBTLESS_DELTA = 12.0, 0.5
 #: share of a stage's largest error to which errors of two rows agree where they are of the same roundings: expectations
 #: differ by 2^-52 of themselves there, which is 2^-28 of an ulp of float32
@@ -57,13 +57,13 @@ class Lean:
 
     @property
     def doubtless(self) -> bool:
-        """Whether no rounding to nearest leans so far."""
+        """Whether no rounding to nearest is so far biased."""
         return abs(self.z) > DOUBTLESS_Z and self.delta > DOUBTLESS_DELTA
 
 
 @dataclass(frozen=True)
 class Bias:
-    """How the errors of one stage lean in one run."""
+    """The bias of the errors of one stage in one run."""
 
     own: Lean  #: of the kernel's errors
     excess: Lean  #: of the kernel's errors less those of the control
@@ -78,7 +78,7 @@ class Bias:
 
     @property
     def trips(self) -> bool:
-        """Whether the kernel's errors lean, farther than the control's, to one side: where the control alone leans, its
+        """Whether the kernel's errors are biased farther than the control's: where the control alone is biased, its
         order of summation is the worse one.
         """
         return self.sufficient and self.own.strong and self.excess.strong and self.own.mean * self.excess.mean > 0
@@ -112,7 +112,7 @@ def biases(run: Observed, names: Iterable[str]) -> dict[str, Bias]:
 
 
 def second_case(case: Case) -> Case:
-    """The case on which a lean must be seen again: the next seed, with normal inputs.
+    """The case on which a bias must be seen again: the next seed, with normal inputs.
 
     Other distributions may draw nothing from the seed (one-hot) or make all rows share their rounding errors, whatever
     the seed (tiny): 27 of 1960 correct runs that add up in another order than the control trip at two seeds of the
@@ -129,25 +129,25 @@ def verdicts(first: Mapping[str, Bias], second: Mapping[str, Bias] | None) -> di
 
 
 def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple[str, str]:
-    leans = (
-        f"errors lean toward {first.toward}, {first.excess.delta:.2g} standard deviations farther than by rounding to "
-        f"nearest (z = {first.excess.z:.3g}, {first.rows} rows)"
+    biased = (
+        f"errors are biased toward {first.toward}, {first.excess.delta:.2g} standard deviations farther than by "
+        f"rounding to nearest (z = {first.excess.z:.3g}, {first.rows} rows)"
     )
     if second is None:
-        return "rounding", f"{leans}; not called biased, since a trace cannot be run again on other inputs"
+        return "rounding", f"{biased}; not called biased, since a trace cannot be run again on other inputs"
     again = second.get(name)
     if again is not None and again.trips and again.toward == first.toward:
         proved = first.promised and first.excess.doubtless and again.excess.doubtless
         verdict = "bug" if proved else "biased"
-        return verdict, f"{leans}, and on other inputs again (z = {again.excess.z:.3g}, {again.rows} rows)"
-    return "rounding", f"{leans}, but not on other inputs"
+        return verdict, f"{biased}, and on other inputs again (z = {again.excess.z:.3g}, {again.rows} rows)"
+    return "rounding", f"{biased}, but not on other inputs"
 
 
 def _testable(run: Observed, stage: Stage) -> bool:
     contract, steps, name = run.contract, run.table, stage.name
     if not nearest_dumped(steps, name, run.readable) and not set(direct(steps, name)) <= set(INPUTS):
         return False
-    if name == "out" and run.dumped[name].dtype == np.float32:
+    if name == OUT and run.dumped[name].dtype == np.float32:
         return False  # a correct one that multiplies by a reciprocal trips in 21 of 240 first runs
     if _rounding(run, stage) == "toward-zero":
         return False
@@ -172,7 +172,7 @@ def _through(run: Observed, name: str) -> list[Stage]:
 
 
 def _left_open(run: Observed, stage: Stage) -> bool:
-    """Whether the contract leaves open how a stage is rounded: the square of a scale's rounded root leans."""
+    """Whether the contract leaves open how a stage is rounded: the square of a scale's rounded root is biased."""
     scaled = {"qk", "scores"} <= {x.name for x in _through(run, stage.name)}
     return _rounding(run, stage) == "any" or (run.contract.scale_in == "any" and scaled)
 

@@ -62,7 +62,7 @@ def _divided(
     given = {name: seen[name] for name in (state.rescale, state.weights)}
     if p.merges:
         merge: Any = p.table[quotient.of].step
-        # where nobody told which keys a split holds, the dumped weights fit no sum over keys
+        # where it is not declared which keys a split holds, the dumped weights fit no sum over keys
         given[merge.weight] = (seen if isolated.run.split_keys_known else propagated.computed)[merge.weight]
     changed = replace(
         p,

@@ -18,7 +18,7 @@ from workbench.expectation.elements import Compared
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.reference.losses import without
-from workbench.reference.manner import PLAIN, Manner
+from workbench.reference.mode import PLAIN, Mode
 from workbench.reference.walk import values
 
 #: rows that are looked at, evenly spread over the queries: what a mean over rows tells grows with the root of their
@@ -49,9 +49,9 @@ def at_rows(run: Observed, names: Collection[str], rows: np.ndarray) -> Iterator
     yield from compared(e, [name for name in names if name in run.dumped])
 
 
-def control(e: Expectation, contract: Contract | None = None, manner: Manner = PLAIN) -> dict[str, np.ndarray]:
+def control(e: Expectation, contract: Contract | None = None, mode: Mode = PLAIN) -> dict[str, np.ndarray]:
     """Every stage of a part of a trace in float32 with every operation rounded to nearest, cast where the `contract`
-    says so (that of the trace, where there is none); other `manner`s lose more.
+    says so (that of the trace, where there is none); other evaluation modes lose more.
 
     Each is computed from the dumped stages of the expectation where there are any, else from what was computed of q, k
     and v. A sum starts at the rescaled previous state and adds one term after the other, in the order of dims, keys or
@@ -61,11 +61,11 @@ def control(e: Expectation, contract: Contract | None = None, manner: Manner = P
     p = e.problem
     narrow = replace(
         p,
-        losses=p.losses if manner.leans else without(p.losses),
+        losses=p.losses if mode.biased else without(p.losses),
         inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
         numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
         attn_bias=None if p.attn_bias is None else p.attn_bias.astype(np.float32),
         bias_computed=None,
         given={name: x.astype(np.float32) for name, x in p.given.items()},
     )
-    return {name: x for name, x in values(narrow, manner=manner).items() if p.table[name].dumped}
+    return {name: x for name, x in values(narrow, mode=mode).items() if p.table[name].dumped}

@@ -15,20 +15,19 @@ import numpy as np
 
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
-from workbench.case.stages import INPUTS, MEASURED, RESULTS, Stage, stage_of
+from workbench.case.stages import INPUTS, MEASURED, OUT, RESULTS, Stage, stage_of
 from workbench.expectation.elements import Comparison, Element, Summary
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.judge import from_statistics as plausible
-from workbench.judge.beside import Beside, beside
 from workbench.judge.bias import biases, second_case, verdicts
 from workbench.judge.blame import with_blame
 from workbench.judge.cancellation import room
 from workbench.judge.codes import decoding
 from workbench.judge.codes.loss import Loss, loss
-from workbench.judge.doubts import with_doubts
+from workbench.judge.diagnostics import Diagnostics, diagnostics
 from workbench.judge.evidence import excesses
 from workbench.judge.exactness import with_exactness
 from workbench.judge.expected import truth
@@ -37,6 +36,7 @@ from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.selection import Selection
+from workbench.judge.sensitivity import with_sensitivity
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
@@ -60,7 +60,7 @@ class Diff:
     run: Observed
     stages: tuple[StageDiff, ...]  #: judged and missing ones
     not_judged: tuple[StageDiff, ...]  #: given but not judged, and not given
-    gathered: Beside | None = None  #: with the verdicts, where a report was wanted
+    gathered: Diagnostics | None = None  #: with the verdicts, where a report was wanted
     of_measure: MeasuredStages | None = None  #: what was measured beside what was dumped, where that was wanted
     of_search: Explained | None = None  #: what a longer search explained, in place of the short one of a report
 
@@ -146,7 +146,7 @@ class Diff:
     def explanation(self, name: str) -> Explanation:
         """What is known of why a stage is as it is, worked out once."""
         if name not in self._explained:
-            self._explained[name] = Explanation(self.trace, self.stages, self[name])
+            self._explained[name] = Explanation(self.run, self.stages, self[name])
         return self._explained[name]
 
     @cached_property
@@ -162,9 +162,7 @@ class Diff:
         within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
         as_usual = within and own.verdict in ("suspicious", "bug")
         of_usual = _of_usual(self.run) if as_usual else own
-        found = explain(
-            of_usual.trace, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured
-        )
+        found = explain(of_usual.run, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured)
         return replace(found, judged=own, usual=of_usual.origins if as_usual else ())
 
     @cached_property
@@ -174,7 +172,7 @@ class Diff:
         """
         if self.of_search is not None:
             return self.of_search
-        return explain(self.trace, self.unmeasured.stages, seconds=QUICK_S, alone=True)
+        return explain(self.run, self.unmeasured.stages, seconds=QUICK_S, alone=True)
 
     def causes_of(self, name: str) -> list[Cause]:
         """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those
@@ -193,19 +191,19 @@ class Diff:
         return replace(self, of_search=replace(found, causes=causes, unexplained=left))
 
     @cached_property
-    def beside(self) -> Beside:
+    def diagnostics(self) -> Diagnostics:
         """What a report says beside the verdicts."""
-        return beside(self.run) if self.gathered is None else self.gathered
+        return diagnostics(self.run) if self.gathered is None else self.gathered
 
     @property
     def bits_lost(self) -> dict[str, np.ndarray]:
         """Bits that each element of each dumped sum loses to cancellation, as `cancellation.room` says."""
-        return self.beside.bits_lost
+        return self.diagnostics.bits_lost
 
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The usual rules on out against float64 from q, k, v; none where out was not given, or not whole."""
-        return self.beside.rules
+        return self.diagnostics.rules
 
     @cached_property
     def widened(self) -> list[Widened]:
@@ -223,7 +221,7 @@ class Diff:
     @cached_property
     def loss(self) -> Loss | None:
         """What quantisation and what the kernel did to out; None of other kernels, without out, and without q, k, v."""
-        known = "out" in self.run.dumped and set(INPUTS) <= set(self.trace.inputs)
+        known = OUT in self.run.dumped and set(INPUTS) <= set(self.trace.inputs)
         return loss(self.run) if self.run.before_attention and known else None
 
     def truth(self, name: str, **index: Any) -> Selection:
@@ -287,7 +285,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     names = [name for name in known if name in run.dumped and name not in run.unjudgeable]
     where = parts.placed(run, device)
     # of a kernel on codes they are of other traces, and arithmetic on a GPU is torch's
-    gathered = Beside(room(run)) if report and where == "cpu" and not run.before_attention and names else None
+    gathered = Diagnostics(room(run)) if report and where == "cpu" and not run.before_attention and names else None
     strict = usual(run.contract)
     if_usual: list[dict[str, Summary]] = []
 
@@ -334,7 +332,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
         """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
         return None if trace.rerun is None else Observed(trace.rerun(second_case(run.case)))
 
-    judged = with_doubts(run, _with_evidence(run, _with_bias(run, judged, second), second), failing)
+    judged = with_sensitivity(run, _with_evidence(run, _with_bias(run, judged, second), second), failing)
     blamed = with_blame(run, with_exactness(run, judged), others)
     if found is None:
         return Diff(run, *blamed, gathered)
@@ -388,8 +386,8 @@ def comparisons(
 
 
 def _with_bias(run: Observed, judged: list[StageDiff], second: Callable[[], Observed | None]) -> list[StageDiff]:
-    """The stages with their verdicts after the test of bias: where one leans, the kernel is run again on other inputs,
-    if it can be (`second`).
+    """The stages with their verdicts after the test of bias: where one is biased, the kernel is run again on other
+    inputs, if it can be (`second`).
     """
     candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious")]
     first = biases(run, candidates)
@@ -430,7 +428,7 @@ def _with_evidence(run: Observed, judged: list[StageDiff], second: Callable[[], 
 
 
 def _leaning(stage: StageDiff, verdict: str, note: str) -> StageDiff:
-    """The stage with what the test of bias says of it; one that leans on some inputs alone keeps its verdict."""
+    """The stage with what the test of bias says of it; one that is biased on some inputs alone keeps its verdict."""
     reason = f"{stage.reason}; {note}" if stage.reason else note
     if verdict == "rounding":
         return replace(stage, reason=reason)
@@ -447,7 +445,7 @@ def _judge(run: Observed, stage: Stage, isolated: Comparison | None, propagated:
     doubt = (EVIDENCE if stage.result else ASSUMPTION) if verdict == "suspicious" else ""
     if stage.group == "codes" and run.case.codes is None and verdict in RIGHT_VERDICTS:
         verdict, doubt = "suspicious", ASSUMPTION
-        reason = "within what the coarsest 8-bit format loses; nobody told the format (--codes)"
+        reason = "within what the coarsest 8-bit format loses; the format is not declared (--codes)"
     return StageDiff(
         name,
         stage.axes,

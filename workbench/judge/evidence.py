@@ -2,8 +2,8 @@
 
 A budget is the worst case: all roundings at once, all to one side. Errors of a correct kernel are far smaller, and how
 much smaller depends on the data. So they are held against controls: the same stage in float32 from the same inputs,
-with the contract's casts, in every manner that the contract leaves open; each error is paired with the largest of
-theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
+with the contract's casts, in every evaluation mode that the contract leaves open; each error is paired with the largest
+of theirs. The errors of a row share its inputs, so that a row is one observation (cluster-robust variance: Liang and
 Zeger, Biometrika 73, 1986), and so are rows that err alike.
 
 A lane that goes wrong by a little, one in WARP, is lost in the mean over all: each is looked at by itself as well.
@@ -25,7 +25,7 @@ from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_se
 from workbench.judge.control import control, has_control, sampled
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U
-from workbench.reference.manner import Manner
+from workbench.reference.mode import Mode
 
 #: rows that are looked at: a quarter of those of a test of bias, since several controls are computed
 ROWS = 64
@@ -85,8 +85,8 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dic
     held = dict(compared(e, tested))
     controls: list[dict[str, np.ndarray]] = []
     found: dict[str, Excess] = {}
-    for contract, manner in _ways(run.contract):
-        controls.append(control(e, contract, manner))
+    for contract, mode in _ways(run.contract):
+        controls.append(control(e, contract, mode))
         # errors that one control's account for are not larger than the largest of all
         of_all = {
             name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond)
@@ -99,12 +99,12 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dic
     return found
 
 
-def _ways(contract: Contract) -> list[tuple[Contract, Manner]]:
+def _ways(contract: Contract) -> list[tuple[Contract, Mode]]:
     """Every arithmetic that the contract leaves open, first those that lose most for what they cost: at 4096 keys one
     that adds as tensor cores do takes as long as three others.
     """
-    ways = [(one, manner) for one in _contracts(contract) for manner in _manners(one)]
-    return sorted(ways, key=lambda way: (not way[1].leans, way[1].tensor_core))
+    ways = [(one, mode) for one in _contracts(contract) for mode in _modes(one)]
+    return sorted(ways, key=lambda way: (not way[1].biased, way[1].tensor_core))
 
 
 def _contracts(contract: Contract) -> Iterator[Contract]:
@@ -118,12 +118,12 @@ def _contracts(contract: Contract) -> Iterator[Contract]:
             yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
 
 
-def _manners(contract: Contract) -> Iterator[Manner]:
-    """Every manner that the contract leaves open."""
+def _modes(contract: Contract) -> Iterator[Mode]:
+    """Every evaluation mode that the contract leaves open."""
     accumulations = {contract.accumulation, contract.accumulation_of_acc}
     for tensor_core in (False, True):
         if not tensor_core or accumulations != {"nearest"}:
-            yield from (Manner(tensor_core, leans) for leans in (False, True))
+            yield from (Mode(tensor_core, biased) for biased in (False, True))
 
 
 def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:

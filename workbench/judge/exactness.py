@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.case.distributions import EXACT
 from workbench.case.formats import FLOAT8
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.elements import Elements, State
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to, to_float64
@@ -35,9 +35,9 @@ def is_exact(run: Observed) -> bool:
         return False
     if trace.case.distribution == "exact":
         return promise.row_max == "running" or "row_max" in promise.assumed
-    told = {"row_max", "exp_ulps", "normalisation"}.isdisjoint(promise.assumed)
+    declared = {"row_max", "exp_ulps", "normalisation"}.isdisjoint(promise.assumed)
     known = promise.exp_floor is None and promise.exp_polynomial is None
-    return told and known and promise.row_max == "running" and promise.normalisation == "division"
+    return declared and known and promise.row_max == "running" and promise.normalisation == "division"
 
 
 def inexact(run: Observed, found: Elements) -> np.ndarray:
@@ -48,7 +48,7 @@ def inexact(run: Observed, found: Elements) -> np.ndarray:
     those below 2^-20 of a kernel that may merge by lse, as rings do: out - weight * (out - block) rounds |v| <= 8 in
     float32 a few times, where a chunk without the row's key had a mean of its own.
     """
-    out = run.dumped["out"]
+    out = run.dumped[OUT]
     actual, rounded = to_float64(out), round_to(found.expected, out.dtype)
     leeway = 2.0**-60 if run.contract.normalisation == "division" else 2.0**-20
     with np.errstate(invalid="ignore"):
@@ -64,7 +64,7 @@ def with_exactness(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff
     """The stages; where out is not exact, and nothing else is wrong, the first one that is to blame as a bug; an exact
     out that no budget says anything of is exact.
     """
-    out = next((stage for stage in judged if stage.name == "out"), None)
+    out = next((stage for stage in judged if stage.name == OUT), None)
     found = None if out is None else out.propagated or out.isolated
     if out is None or found is None or not is_exact(run) or any(stage.verdict in ORIGIN_VERDICTS for stage in judged):
         return list(judged)

@@ -17,7 +17,7 @@ def truth(run: Observed, name: str, index: Index = ()) -> Selection:
     codes and scales do.
 
     Only the batches, heads and queries that were chosen are computed. Refusal for a stage that the kernel does not
-    have, and where its contract does not tell the keys that belong to it.
+    have, and where its contract does not declare the keys that belong to it.
     """
     trace = run.trace
     stage = stage_of(trace.algorithm, name, trace.target, trace.case.numbers)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.case.stages import OUT
 from workbench.expectation.elements import UNJUDGED
 from workbench.expectation.observed import Observed
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row
@@ -42,9 +43,9 @@ def factor(run: Observed) -> Factor | None:
 
     Of rows that share their inputs each is one observation, as in `bias`.
     """
-    if "out" not in run.whole:
+    if OUT not in run.whole:
         return None
-    ((_, found),) = at_rows(run, ["out"], sampled(run.case))
+    ((_, found),) = at_rows(run, [OUT], sampled(run.case))
     seen = ~np.isin(found.state, UNJUDGED) & np.isfinite(found.expected) & np.isfinite(found.actual)
     right, off = (by_row(np.where(seen, x, 0.0), "bhqd") for x in (found.expected, found.actual - found.expected))
     size, along = (right * right).sum(axis=1), (off * right).sum(axis=1)

@@ -70,7 +70,7 @@ def allowed(run: Observed, name: str) -> Allowed | str:
     if run.before_attention:
         return "statistics of a kernel on quantised codes are not judged"
     if not nearest_dumped(run.table, name, run.readable) and not determined(run, name):
-        return "the contract does not tell splits"
+        return "the contract does not declare splits"
     sums = _Sums()
     for part in parts_of(run.case, "cpu"):
         sums += _sums(Expectation(run, run.readable, part, statistics=False), name)

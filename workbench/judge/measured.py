@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.case.stages import MEASURED, OF_QUANTISER, RESULTS, Stage, merges
+from workbench.case.stages import MEASURED, OF_QUANTISER, OUT, RESULTS, Stage, merges
 from workbench.expectation.observed import Observed
 from workbench.judge.blame import with_blame
 from workbench.judge.stage import ASSUMPTION, ORIGIN_VERDICTS, StageDiff, verdict_of
@@ -56,7 +56,7 @@ def measurement(run: Observed) -> Measured:
         why = "it merges what ranks made, and takes no q, k and v"
     elif put_in := [name for name in trace.put_in if name not in OF_QUANTISER]:
         why = f"{', '.join(put_in)} were put in, whatever its inputs are; leave out --feed"
-    elif "out" in trace.sparse:
+    elif OUT in trace.sparse:
         why = "it gave a part of out"
     if why:
         raise Refusal(f"{trace.target} cannot be measured: {why}")
@@ -126,7 +126,7 @@ def _made_in(run: Observed, blame: Blame, judged: Sequence[StageDiff]) -> tuple[
 
 def _right(judged: Sequence[StageDiff], blame: Blame) -> list[StageDiff]:
     """The stages that were dumped and are right from q, k and v, as far as they tell of what is to blame."""
-    but = RESULTS if blame.of_scores else ("out",)
+    but = RESULTS if blame.of_scores else (OUT,)
     return [stage for stage in judged if stage.role == "clean" and stage.right_from_inputs and stage.name not in but]
 
 

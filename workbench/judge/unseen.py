@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.case.distributions import TELLING
-from workbench.case.stages import RESULTS
+from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import State
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
@@ -31,11 +31,11 @@ def unseen(run: Observed, stages: Sequence[StageDiff]) -> float | None:
     any key, times w, is below the budget of every dim.
     """
     own = run.attention
-    blind = [stage.name for stage in stages] == ["out"] and stages[0].verdict in RIGHT_VERDICTS
+    blind = [stage.name for stage in stages] == [OUT] and stages[0].verdict in RIGHT_VERDICTS
     if not blind or run.case.distribution in TELLING or "v" not in own.trace.inputs or own.trace.box is not None:
         return None
     rows = sampled(own.case, ROWS)
-    ((_, found),) = at_rows(own, ["out"], rows)
+    ((_, found),) = at_rows(own, [OUT], rows)
     v = to_float64(own.trace.inputs["v"]).repeat(own.case.heads // own.case.kv_heads, axis=1)
     # over keys, for each batch, head and dim
     high, low = (edge(v, axis=2, keepdims=True) for edge in (np.max, np.min))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from workbench.case.box import Box
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to, to_float64
 
@@ -66,7 +66,7 @@ def deviation(run: Observed, part: Box, expected: np.ndarray) -> Deviation:
     rules, the first and the last compare with `expected` rounded to the dtype of out.
     """
     case, trace = run.case, run.trace
-    inputs, out = trace.inputs, part.of(run.dumped["out"], "bhqd")
+    inputs, out = trace.inputs, part.of(run.dumped[OUT], "bhqd")
     q, k, v = (part.of_input(case, name, inputs[name]) for name in INPUTS)
     added, sinks = trace.added(part), case.sink_logits
     plain = plain_attention(

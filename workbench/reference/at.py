@@ -11,9 +11,9 @@ import numpy as np
 from workbench.floats import array_namespace, largest, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import FLOAT32, Arithmetic
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
-from workbench.reference.losses import sites_of
-from workbench.reference.manner import VALUE, Manner
+from workbench.reference.mode import VALUE, Mode
 from workbench.reference.problem import Problem
+from workbench.reference.sites import Sites, sites_of
 from workbench.reference.stage import Bounded, Same, Step, reads
 
 Made = TypeVar("Made")
@@ -28,8 +28,8 @@ Change = Callable[["At", Any], Any]
 class At:
     """What a step sees: at one tile, or at none, the values and bounds of what it reads, and what holds for the run."""
 
-    def __init__(self, p: Problem, computed: dict[str, np.ndarray] | None = None, manner: Manner = VALUE) -> None:
-        self.p, self.manner = p, manner
+    def __init__(self, p: Problem, computed: dict[str, np.ndarray] | None = None, mode: Mode = VALUE) -> None:
+        self.p, self.mode = p, mode
         self.table, self.contract, self.losses, self.tiling = p.table, p.contract, p.losses, p.tiling
         self.statistics, self.splits = p.statistics, p.splits
         self.computed = {} if computed is None else computed
@@ -127,8 +127,13 @@ class At:
         return self.table[name].axes if name in self.table else self.p.axes[name]
 
     def arithmetic(self, site: str) -> Arithmetic:
-        """What the kernel promises of a rounding site; float32 where it says nothing."""
-        return (self.p.arithmetic or sites_of(self.contract)).get(site, FLOAT32)
+        """What the kernel of an operation promises of a rounding site; float32 where it says nothing."""
+        return self.p.arithmetic.get(site, FLOAT32)
+
+    @property
+    def sites(self) -> Sites:
+        """What the contract of attention promises of each."""
+        return sites_of(self.contract)
 
     # of the stage that is visited
 
@@ -192,19 +197,16 @@ class At:
 
     def cast(self, x: Any, cast: str) -> Any:
         """`x` after the cast of `probs` or `partials`, where that is predicted."""
-        return self.arithmetic(cast).rounded(x) if cast in self.predicted else x
+        return getattr(self.sites, cast).rounded(x) if cast in self.predicted else x
 
-    def cast_control(self, x: np.ndarray, cast: str) -> np.ndarray:
-        """float32 `x` after the cast of `scores`, `probs`, `partials` or `out`, which cuts off where the manner leans
-        and the contract allows it.
-        """
-        site = self.arithmetic(cast)
-        cut = site.rounding == "toward-zero" or (site.rounding == "any" and self.manner.leans)
+    def cast_control(self, x: np.ndarray, site: Arithmetic) -> np.ndarray:
+        """float32 `x` after the cast at a site, which cuts off in a biased mode and the contract allows it."""
+        cut = site.rounding == "toward-zero" or (site.rounding == "any" and self.mode.biased)
         return x if site.wide else site.rounded(x, toward_zero=cut).astype(np.float32)
 
     def add_products(self, start: np.ndarray | None, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """start + a @ b in float32, as the manner adds."""
-        return self.manner.add_products(start, a, b, self.contract)
+        """start + a @ b in float32, in the order of additions of the evaluation mode."""
+        return self.mode.add_products(start, a, b, self.contract)
 
     def once(self, key: Any, make: Callable[[], Made]) -> Made:
         """What `make` makes, made once in this walk."""
@@ -215,9 +217,9 @@ class At:
     # the walk
 
     def make(self, step: Step) -> Any:
-        """What the step computes, in the walk's manner."""
-        made = getattr(step, self.manner.method, step.value)(self)
-        return _in_float32_range(made) if self.manner.float32_range else made
+        """What the step computes, in the walk's mode."""
+        made = getattr(step, self.mode.method, step.value)(self)
+        return _in_float32_range(made) if self.mode.float32_range else made
 
     def bounded(self, step: Step) -> Bounded:
         """What the step's bound tells."""

@@ -9,9 +9,9 @@ from workbench.case.contract import Contract
 from workbench.case.formats import blocks_of
 from workbench.case.stages import ALGORITHMS, axis_sizes, shape
 from workbench.floats import to_float64
+from workbench.reference.attention import table_of
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Arrays, Codes, Problem
-from workbench.reference.tables import table_of
 from workbench.reference.walk import values
 from workbench.refusal import Refusal
 

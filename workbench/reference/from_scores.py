@@ -25,8 +25,8 @@ from workbench.reference.steps.sums import SMALLEST_BLOCK_K
 SURELY = 1 - 1e-9
 
 
-def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[Bound, Any]]:
-    """Bounds of out and lse, with their sizes, from `scores`, for out = softmax(scores) values as the reference has it.
+def _bounds(at: Any, step: "Softmax", sinks: bool) -> dict[str, tuple[Bound, Any]]:
+    """Bounds of out and lse, with their sizes, from scores, for out = softmax(scores) values as the reference has it.
 
     A weight's own relative error is that of its score; of the arguments of all exps that made it (they add up to
     max - score in magnitude, however the maximum rose), where fma takes part with u |max c| more for the key's own,
@@ -35,7 +35,8 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     maximum that lags a key's own argument is above 0 by the lag at most, which the maxima to come make up for. `sinks`:
     with that of a row as one more key, whose value is 0.
     """
-    p, s, of_scores, v, of_v = at.p, at(scores), at.error(scores), at(values), at.error(values)
+    p, scores, values = at.p, step.scores, step.values
+    s, of_scores, v, of_v = at(scores), at.error(scores), at(values), at.error(values)
     kept = _kept(at)
     if sinks:
         s, of_scores, v, of_v = _with_sink(at, s, of_scores, v, of_v)
@@ -67,7 +68,7 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     given = losses.fused * at.given(scores)
     of_max = (losses.argument_of_max + losses.rescaling_of_max * (tiles + 1) + given) * reach + losses.polynomial
     own = own + of_max
-    log = at.computed["lse"]
+    log = at.computed[step.lse]
     by_lse = normaliser(p, s, log)
     if by_lse is not None:
         own, of_max = (one + by_lse.weight[..., None] for one in (own, of_max))
@@ -85,7 +86,9 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     loose = None if by_lse is None else (xp.sum(xp.where(pi > 0, pi * xp.expm1(own), 0.0), axis=-1), by_lse.largest)
     if kept is not None:
         kept = _longer(kept, s)
-    out = _out(at, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose)
+    of_out = _out(
+        at, step.out, v, of_v, pi, kept, relative, squares, common, sum_relative, added, products, lost, total, loose
+    )
 
     row_sum = xp.where(no_keys, 0.0, largest_total)
     lost_l = _cast_of_sum(p, pi, total)
@@ -95,15 +98,15 @@ def _bounds(at: Any, scores: str, values: str, sinks: bool) -> dict[str, tuple[B
     worst = -xp.log1p(-xp.minimum(sum_relative, 1.0)) + 1.05 * lost_l + own_lse
     likely = worst = xp.where(never, 0.0, worst)
     if p.statistics:
-        stat = deviations(p.elements_of("lse")) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
+        stat = deviations(p.elements_of(step.lse)) * xp.sqrt(xp.sum(squares, axis=-1)) + xp.sum(common, axis=-1)
         likely = xp.where(never, 0.0, xp.minimum(worst, stat + 1.05 * lost_l + own_lse))
-    return {"out": out, "lse": (Bound(worst, 0.0, likely), np.inf)}
+    return {step.out: of_out, step.lse: (Bound(worst, 0.0, likely), np.inf)}
 
 
 def _out(
-    at: Any, v: np.ndarray, of_v: Bound, pi: np.ndarray, kept: np.ndarray | None, relative: np.ndarray,
-    squares: np.ndarray, common: np.ndarray, sum_relative: np.ndarray, added: float, products: float, lost: float,
-    total: np.ndarray, loose: tuple[np.ndarray, float] | None,
+    at: Any, name: str, v: np.ndarray, of_v: Bound, pi: np.ndarray, kept: np.ndarray | None,
+    relative: np.ndarray, squares: np.ndarray, common: np.ndarray, sum_relative: np.ndarray, added: float,
+    products: float, lost: float, total: np.ndarray, loose: tuple[np.ndarray, float] | None,
 ) -> tuple[Bound, Any]:  # fmt: skip
     """[sum pi E |v - out| + sum k z + products sum pi |v| + added |out|] / (1 - sum pi E), division and cast rounded.
 
@@ -114,7 +117,7 @@ def _out(
     numerator alone. `loose`: how far the sum of the weights may be from 1, and the share of the largest value that
     merges lose, in kernels that do not divide.
     """
-    p, out = at.p, at.computed["out"]
+    p, out = at.p, at.computed[name]
     xp, losses = array_namespace(v), p.losses
     abs_v, about = abs(v), _About(v, v * v, out, kept)
     met = about.met(pi)
@@ -145,8 +148,8 @@ def _out(
     no_keys = xp.sum(pi, axis=-1)[..., None] == 0
     size = xp.broadcast_to(largest_v, out.shape)
     if not p.statistics:
-        return stored_out(p, out, Bound(xp.where(no_keys, 0.0, worst), 0.0, 0.0)), size
-    if losses.site("acc").accumulation == "nearest":
+        return stored_out(p, name, out, Bound(xp.where(no_keys, 0.0, worst), 0.0, 0.0)), size
+    if losses.sites.acc.accumulation == "nearest":
         # a sum that loses n u of its size in the worst case loses sqrt(n) u all but surely
         of_sums = losses.accumulators * products * reach * reach + losses.sums * added * out * out
         of_sums = of_sums + (p.products_error * reach) ** 2
@@ -156,7 +159,7 @@ def _out(
     random = xp.sqrt(about.centred(squares) + squares_of_cast + of_sums) * grown
     shared = certain + about.linear(common) * grown
     bound = Bound(*(xp.where(no_keys, 0.0, part) for part in (worst, random, shared)))
-    return stored_out(p, out, bound), size
+    return stored_out(p, name, out, bound), size
 
 
 @dataclass(frozen=True)
@@ -212,7 +215,7 @@ def _of_cast(
     return reduce(xp.maximum, moved), 0.0 if square is None else reduce(xp.maximum, squares)
 
 
-def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
+def _least(at: Any, step: "Softmax") -> np.ndarray:
     """A lower bound of the worst case of out or lse, for one product where `_bounds` takes five and more: of out what
     products lose, and the cast of probs where the numerator has it for itself; of lse what it loses itself.
 
@@ -220,11 +223,11 @@ def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
     """
     p, losses = at.p, at.losses
     added, products = _of_sums(p)
-    if name == "lse":
-        lse = at.computed["lse"]
-        never = lse == -np.inf
-        return SURELY * array_namespace(lse).where(never, 0.0, 2 * losses.sums * abs(lse) + added + losses.log_absolute)
-    s, v, kept = at(scores), at(values), _kept(at)
+    made = at.computed[step.part]
+    if step.part == step.lse:
+        own = 2 * losses.sums * abs(made) + added + losses.log_absolute
+        return SURELY * array_namespace(made).where(made == -np.inf, 0.0, own)
+    s, v, kept = at(step.scores), at(step.values), _kept(at)
     if "sinks" in p.inputs:
         s, _, v, _ = _with_sink(at, s, EXACT, v, EXACT)
     xp = array_namespace(s)
@@ -234,13 +237,12 @@ def _least(at: Any, scores: str, values: str, name: str) -> np.ndarray:
     total = xp.where(no_keys, 1.0, xp.sum(weights, axis=-1))
     reach = (weights if kept is None else weights * _longer(kept, s)) @ abs(v) / total[..., None]
     of_cast = 0.0
-    if not (cast := losses.site("probs")).wide and p.contract.row_sum_of_cast is not True:
+    if not (cast := losses.sites.probs).wide and p.contract.row_sum_of_cast is not True:
         of_cast = min(cast.cast()[0], 1.0)
-    out = at.computed["out"]
-    worst = (of_cast + products) * reach + added * abs(out)
+    worst = (of_cast + products) * reach + added * abs(made)
     bound = SURELY * worst
-    site = losses.site("out")
-    return bound if site.wide else site.reach(out, bound)
+    site = losses.sites.out
+    return bound if site.wide else site.reach(made, bound)
 
 
 def _kept(at: Any) -> np.ndarray | None:
@@ -287,7 +289,7 @@ def _met(p: Problem) -> int:
 def _of_sums(p: Problem) -> tuple[float, float]:
     """What the sum of the weights loses of itself, and the sum of their products with values of sum pi |v|."""
     losses, tiles, terms = p.losses, _tiles(p), p.losses.terms_of_product * _met(p)
-    products = losses.sum_of_products(terms, terms, losses.site("acc").accumulation) + p.products_error
+    products = losses.sum_of_products(terms, terms, losses.sites.acc.accumulation) + p.products_error
     products = products + losses.rescalings(2 * tiles) + losses.sum(2 * p.splits + 3)
     if "dropout_mask" in p.inputs:
         products = products + 3 * losses.products  # 1 - p, its reciprocal and the product
@@ -314,7 +316,7 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
     the same, and what is lost below the smallest normal number is less, unless it was normalised before.
     """
-    if (site := p.losses.site("probs")).wide:
+    if (site := p.losses.sites.probs).wide:
         return None
     relative, absolute = site.cast()
     xp = array_namespace(pi)
@@ -330,7 +332,7 @@ def _cast_of_sum(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray | 
 
 def _partials(p: Problem, reach: np.ndarray, total: np.ndarray) -> np.ndarray | float:
     """Error of out from storing partial results in fewer bits; each split's is at most its share of sum pi |v|."""
-    if (site := p.losses.site("partials")).wide or (not p.merges and p.declared("splits")):
+    if (site := p.losses.sites.partials).wide or (not p.merges and p.declared("splits")):
         return 0.0
     relative, absolute = site.cast()
     splits = p.contract.splits or -(-p.keys // SMALLEST_BLOCK_K)
@@ -343,7 +345,9 @@ class Softmax:
 
     scores: Ref
     values: Ref
-    part: str  #: out or lse
+    part: str  #: one of the next two, which are made together
+    out: str
+    lse: str
 
     def value(self, at: Any) -> np.ndarray:
         """As the steps that it stands for computed it."""
@@ -351,14 +355,14 @@ class Softmax:
 
     def bound(self, at: Any) -> Bounded:
         """As this module says; those of out and lse are made together."""
-        sinks = "sinks" in at.p.inputs and (self.part == "out" or at.contract.lse_includes_sink)
+        sinks = "sinks" in at.p.inputs and (self.part == self.out or at.contract.lse_includes_sink)
         key = ("from scores", self.scores, self.values, sinks)
-        made = at.once(key, lambda: _bounds(at, self.scores, self.values, sinks))
+        made = at.once(key, lambda: _bounds(at, self, sinks))
         return Bounded(*made[self.part])
 
     def least(self, at: Any) -> np.ndarray:
         """What its worst case is no smaller than: `_least`."""
-        return _least(at, self.scores, self.values, self.part)
+        return _least(at, self)
 
     @property
     def words(self) -> str:

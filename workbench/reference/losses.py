@@ -12,7 +12,8 @@ from workbench.case.contract import Contract
 from workbench.case.promises import EXP_POLYNOMIALS
 from workbench.case.tensor_cores import Accumulation
 from workbench.floats import smallest_subnormal, unit_roundoff
-from workbench.reference.arithmetic import FLOAT32, Arithmetic, gamma
+from workbench.reference.arithmetic import gamma
+from workbench.reference.sites import Sites, sites_of
 
 U = unit_roundoff("float32")
 LN2 = log(2)
@@ -26,8 +27,8 @@ FAST_LOG, FAST_LOG_ULPS, FAST_DIVISION_ULPS = 2.0**-21.41, 3.5, 2.5
 #: accumulator of a tensor core -> unit roundoffs that it loses when a sum is stored in it: float16 rounds to nearest on
 #: every generation (arXiv 2511.10909); none has bfloat16, which may be cut off. `Accumulation` has float32's
 _STORES: Mapping[str, int] = {"float32": 0, "float16": 1, "bfloat16": 2}
-#: what the scale is multiplied into -> operands of a product of q and k that this rounds
-_SCALED_OPERANDS: Mapping[str, int] = {"scores": 0, "q": 1, "k": 1, "both": 2, "any": 2}
+#: what the scale is multiplied into -> operands of a product of q and k that this rounds; none of scores
+_SCALED_OPERANDS: Mapping[str, int] = {"q": 1, "k": 1, "both": 2, "any": 2}
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Losses:
     """Unit roundoffs and ulps of single operations; 0 (or float32, for a cast) where nothing is lost."""
 
     sums: float  #: relative error of an addition
-    sites: Mapping[str, Arithmetic]  #: by name, of the casts those that may happen (`sites_of`)
+    sites: Sites
     tensor_cores: Accumulation
     accumulators: float  #: relative error of an addition of products
     accumulator_store: float  #: of a tensor core's sum, where it is stored in fewer bits than float32's
@@ -106,10 +107,6 @@ class Losses:
             return (1 + self.operand) ** n - 1
         return float(self.operand**2 * (1 if n == 1 else 1 + 2 * (1 + self.operand)))
 
-    def site(self, name: str) -> Arithmetic:
-        """The arithmetic of a rounding site, float32 where nothing is lost."""
-        return self.sites.get(name, FLOAT32)
-
     def exp(self, x: np.ndarray | float, calls: int = 1) -> np.ndarray | float:
         """Relative error of `calls` exps whose arguments' magnitudes add up to `x`; an ulp is at most 2u."""
         return 2 * U * (calls * self.exp_ulps + self.exp_ulps_per_x * x)
@@ -136,7 +133,7 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         accumulator_floor=0.0 if narrow == "float32" else smallest_subnormal(narrow) / 2,
         operand=0.0 if contract.input_precision == "ieee" else 2.0**-11 if nearest else 2.0**-10,
         terms_of_product=3 if contract.input_precision == "tf32x3" else 1,
-        scaled_operands=(1 + U) ** (_SCALED_OPERANDS[contract.scale_in] * contract.scores_scaled) - 1,
+        scaled_operands=(1 + U) ** (_SCALED_OPERANDS.get(contract.scale_in, 0) * contract.scores_scaled) - 1,
         tensor_cores=Accumulation(contract.mma_block, contract.mma_extra_bits),
         products=U,
         units=0.0 if natural else 2 * U,
@@ -159,30 +156,6 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
         clamped=0.0 if contract.exp_floor is None else 2.0**contract.exp_floor,
         functions=contract.functions(numbers),
     )
-
-
-@cache
-def sites_of(contract: Contract) -> Mapping[str, Arithmetic]:
-    """Rounding site -> its arithmetic: of the sums of qk and acc; of the casts of q times scale, of scores (and of qk,
-    which may be stored alike), probs, partials and out.
-    """
-    narrow, offset, saturates = contract.accumulator_dtype, 2.0**contract.probs_offset, contract.saturates
-    # codes that nobody saw decoded may meet probs in either 16-bit dtype: bfloat16 loses more, but not below 2^-24
-    least = smallest_subnormal("float16") if "operands_dtype" in contract.assumed else 0.0
-
-    def cast(name: str, factor: float = 1.0) -> Arithmetic:
-        dtype, rounding = (getattr(contract, f"{name}_{what}") for what in ("dtype", "rounding"))
-        return Arithmetic(dtype, rounding, factor=factor, saturates=saturates, least=least)
-
-    return {
-        "qk": Arithmetic(narrow, accumulation=contract.accumulation),
-        "acc": Arithmetic(narrow, accumulation=contract.accumulation_of_acc),
-        "scaled_q": Arithmetic(contract.scaled_q_dtype),
-        "scores": Arithmetic(contract.scores_dtype, saturates=saturates),
-        "probs": cast("probs", offset),
-        "partials": cast("partials", offset if contract.partials == "unnormalised" else 1.0),
-        "out": cast("out"),
-    }
 
 
 @cache
@@ -215,14 +188,6 @@ _SOURCES: Mapping[str, tuple[str, ...]] = {
     "log": ("log_ulps", "log_absolute"),
     "underflow": ("floor", "clamped"),
 }
-#: site -> what is rounded there, in words
-_CASTS: Mapping[str, str] = {
-    "scaled_q": "the rounding of scaled q",
-    "scores": "the rounding of scores",
-    "probs": "the cast of probs",
-    "partials": "the rounding of partial_O",
-    "out": "the rounding of out",
-}
 
 
 def alone(losses: Losses) -> dict[str, Losses]:
@@ -232,9 +197,7 @@ def alone(losses: Losses) -> dict[str, Losses]:
         kept = {name: getattr(losses, name) for name in names}
         if any(kept.values()):
             found[words] = replace(nothing, **kept)
-    for name, words in _CASTS.items():
-        if not (site := losses.site(name)).wide:
-            found[f"{words} to {site.dtype}"] = replace(nothing, sites={**nothing.sites, name: site})
+    found |= {words: replace(nothing, sites=sites) for words, sites in losses.sites.casts()}
     for name, error in losses.functions.items():
         found[name] = replace(nothing, functions={name: error})
     return found
@@ -242,5 +205,4 @@ def alone(losses: Losses) -> dict[str, Losses]:
 
 def without(losses: Losses) -> Losses:
     """The losses of a kernel that loses nothing."""
-    sums = {name: site for name, site in losses.sites.items() if name not in _CASTS}
-    return replace(losses, **_NOTHING, sites=sums)
+    return replace(losses, **_NOTHING, sites=losses.sites.sums)

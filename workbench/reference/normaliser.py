@@ -44,8 +44,8 @@ def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | 
     known = abs(lse) + abs(smallest) < np.inf
     lse, smallest = (xp.where(known, x, 0.0) for x in (lse, smallest))
     extent = xp.maximum(lse - smallest, 0.0)
-    told = p.declared("splits") and p.contract.splits is not None
-    merges = max(1, p.splits if told or p.merges else -(-n // SMALLEST_CHUNK))
+    declared = p.declared("splits") and p.contract.splits is not None
+    merges = max(1, p.splits if declared or p.merges else -(-n // SMALLEST_CHUNK))
     size = abs(lse) + extent
     rounded = (2 * losses.sums + losses.units) * size + losses.log_absolute + losses.floor
     rounded = rounded + 2 * U * losses.log_ulps * (extent + math.log(max(n, 2)))

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.case.contract import Contract
+from workbench.case.promises import BY_LSE
 from workbench.case.stages import INPUT_AXES
 from workbench.case.tiling import Tiling
 from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.losses import Losses
+from workbench.reference.sites import sites_of
 from workbench.reference.stage import Table
 
 Arrays = Mapping[str, np.ndarray]
@@ -69,7 +71,7 @@ class Problem:
     #: input -> its axes, a letter each; those of attention where h is the query head of q and the kv head of k and v
     axes: Mapping[str, str] = field(default_factory=lambda: OF_ATTENTION)
     sizes: Mapping[str, int] | None = None  #: of each axis; None: those of q, k and v
-    #: rounding site -> what is promised there; empty: what the contract says (`losses.sites_of`)
+    #: rounding site -> what is promised there; empty: float32
     arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)
 
     def size_of(self, axis: str) -> int:
@@ -117,18 +119,13 @@ class Problem:
         return any("s" in stage.axes for stage in self.table.values())
 
     def declared(self, field: str) -> bool:
-        """Whether the kernel told a field of its contract."""
+        """Whether the kernel declares a field of its contract."""
         return field not in self.contract.assumed
-
-    def _predicted(self, cast: str) -> bool:
-        """Whether dtype and rounding of a cast are declared."""
-        rounding = getattr(self.contract, f"{cast}_rounding")
-        return self.declared(f"{cast}_dtype") and self.declared(f"{cast}_rounding") and rounding != "any"
 
     @property
     def casts_normalised(self) -> bool:
         """Whether probs may be divided by row_sum before they are cast, so that nobody knows what is rounded."""
-        return self.contract.probs_normalised is not False or self.contract.normalisation == "lse"
+        return self.contract.probs_normalised is not False or self.contract.normalisation == BY_LSE
 
     @property
     def cast_aware(self) -> bool:
@@ -139,13 +136,17 @@ class Problem:
         known = self.contract.block_k is not None and (not self.merges or self.contract.splits is not None)
         known = known and not self.casts_normalised
         known = known and (self.contract.row_max == "running" or bool({"row_max", "probs"} & {*self.given}))
-        return known and not self.hidden_maxima and self.contract.probs_dtype != "float32" and self._predicted("probs")
+        site = sites_of(self.contract).probs
+        declared = self.declared("probs_dtype") and self.declared("probs_rounding") and site.rounding != "any"
+        return known and declared and not self.hidden_maxima and not site.wide
 
     @property
     def predicted_casts(self) -> frozenset[str]:
         """Which of the casts of probs and partials the reference makes as the kernel does."""
-        partials = self._predicted("partials") and self.contract.partials_dtype != "float32"
-        return frozenset([*["probs"] * self.cast_aware, *["partials"] * partials])
+        site = sites_of(self.contract).partials
+        declared = self.declared("partials_dtype") and self.declared("partials_rounding") and site.rounding != "any"
+        found = {"probs": self.cast_aware, "partials": declared and not site.wide}
+        return frozenset(name for name, predicted in found.items() if predicted)
 
     @property
     def products_error(self) -> float:

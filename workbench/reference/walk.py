@@ -18,22 +18,22 @@ from workbench.reference.at import At
 from workbench.reference.bound import EXACT, Bound, Budget
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import upstream, with_upstream
-from workbench.reference.manner import VALUE, Manner
+from workbench.reference.mode import VALUE, Mode
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Table, reads
 from workbench.reference.steps.cast import Cast
 
 
 @np.errstate(all="ignore")
-def values(p: Problem, names: Collection[str] | None = None, manner: Manner = VALUE) -> dict[str, np.ndarray]:
+def values(p: Problem, names: Collection[str] | None = None, mode: Mode = VALUE) -> dict[str, np.ndarray]:
     """The stages `names`, all where there are none, in data-flow order, from the given ones and from the inputs; and
     the parameters that they are made of.
 
     A given stage is read in place of the computed one by every later stage and by the next tile's state. What is
     returned is still computed: with a kernel's whole trace as given, each stage is what the kernel should have made of
-    its own inputs; with nothing given, of q, k and v. `manner`: in float32, as a kernel might.
+    its own inputs; with nothing given, of q, k and v. `mode`: the evaluation mode, such as float32 as a kernel might.
     """
-    at = At(p, {}, manner)
+    at = At(p, {}, mode)
     dumped = {name for name, stage in p.table.items() if stage.dumped}
     wanted = dumped if names is None else {*names}
     needed = dumped if names is None else with_upstream(p.table, wanted, p.given)

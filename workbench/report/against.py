@@ -38,12 +38,15 @@ COLUMNS = (
 #: columns that a narrow screen does without, the most telling first
 _SPARE = ("x of both budgets", "worst at", "value in B", "value in A", "max abs", "differ", "max ulp", "made here")
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
+#: how the sentence begins that says where two runs diverge
+OF_DIVERGENCE = ("first divergence", "no divergence", "nothing was compared")
 #: verdict -> kind of a row
 _KINDS = {"parts": "origin", "carried": "victim", "rounding": "clean", "identical": "clean"}
 
 
 def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
-    """The whole comparison of two runs: what was run, a row for each stage, in words where they part, how to repeat it.
+    """The whole comparison of two runs: what was run, a row for each stage, in words where they diverge, how to repeat
+    it.
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
@@ -56,7 +59,7 @@ def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
 
 
 def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
-    """One row for each pair: case, verdicts of A and B, where they part, the largest x of both budgets."""
+    """One row for each pair: case, verdicts of A and B, where they diverge, the largest x of both budgets."""
     table, total = pairs_table(pairs)
     return Group(table.screen(unicode=unicode), Text(total, style="bold"))
 
@@ -77,7 +80,7 @@ def pairs_table(pairs: Sequence[Against]) -> tuple[Table, str]:
     ]
     kinds = ["origin" if pair.parts_at else "clean" for pair in pairs]
     parted = sum(pair.parts_at is not None for pair in pairs)
-    total = f"{len(pairs)} pairs: {parted} part by more than both budgets"
+    total = f"{len(pairs)} pairs: {parted} diverge by more than both budgets"
     return Table(columns, rows, kinds, left=columns[:-1], folds=("A", "B")), total
 
 
@@ -183,7 +186,7 @@ def kind(pair: Against, name: str) -> str:
 
 
 def findings(pair: Against) -> list[str]:
-    """The comparison in words: each run against float64, where they part or what explains that they differ."""
+    """The comparison in words: each run against float64, where they diverge or what explains that they differ."""
     lines = [f"{letter} against float64: {_judged(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b))]
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
@@ -205,9 +208,9 @@ def _judged(judged: Diff) -> str:
 
 
 def _parting(pair: Against, stage: StageAgainst) -> list[str]:
-    """Where they part, and who is wrong there."""
+    """Where they diverge first, and who is wrong there."""
     definitions = list(dict.fromkeys(one.run.definition(stage.name) for one in (pair.a, pair.b)))
-    lines = [f"they part first at {stage.name} = {definitions[0]}"]
+    lines = [f"first divergence at {stage.name} = {definitions[0]}"]
     lines += [f"  in B: {other}" for other in definitions[1:]]
     if stage.worst is not None:
         worst = stage.worst
@@ -220,7 +223,7 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
         lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
     nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
     lines.append(f"  judged from {nearest}")
-    for parting, words in (("parts", "they part too at"), ("carried", "as far apart as their inputs make them")):
+    for parting, words in (("parts", "they diverge too at"), ("carried", "as far apart as their inputs make them")):
         if names := [other.name for other in pair if other.verdict == parting and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
     return [*lines, *_same_before(pair)]
@@ -234,13 +237,13 @@ def _same_before(pair: Against) -> list[str]:
 
 
 def _explained(pair: Against) -> list[str]:
-    """What explains the differences of two runs that do not part."""
+    """What explains the differences of two runs without a divergence."""
     if pair.verdict == "untestable":
-        return ["they have no stage in which both could be judged: nothing was compared"]
+        return ["nothing was compared: no stage could be judged in both"]
     if wrong := [f"{letter} at {judged.origin}" for letter, judged in (("A", pair.a), ("B", pair.b)) if judged.origin]:
-        return [f"they do not part by more than both budgets, but against float64 {' and '.join(wrong)} is wrong"]
+        return [f"no divergence beyond both budgets, but against float64 {' and '.join(wrong)} is wrong"]
     if pair.differs_at is None:
-        return ["they do not part: every stage that is compared is the same bit for bit"]
+        return ["no divergence: every stage that is compared is the same bit for bit"]
     first, nearest = pair[pair.differs_at], max(pair, key=lambda stage: largest(stage.over_budgets) or 0.0)
     how = "rounding in another order explains" if _same_arithmetic(pair) else "rounding explains"
     if pair.moved:
@@ -248,7 +251,7 @@ def _explained(pair: Against) -> list[str]:
     apart = f"{number(largest(first.max_ulp))} ulp ({number(largest(first.max_abs))})"
     own = f", of it {number(largest(first.max_own))} made here" if pair.moved else ""
     return [
-        f"they do not part: {how} every difference",
+        f"no divergence: {how} every difference",
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
         f"{ratio(largest(first.over_budgets))} x of both budgets",
         *_same_before(pair),

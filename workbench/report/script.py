@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
-from workbench.case.stages import INPUTS, RESULTS
+from workbench.case.stages import INPUTS, LSE, RESULTS
 from workbench.floats import DTYPES
 from workbench.judge.diff import Diff, diff
 from workbench.refusal import Refusal
@@ -178,7 +178,7 @@ def _call(judged: Diff, name: str) -> str:
         "spec.loader.exec_module(kernel)",
         f"found = kernel.{function}({', '.join([*given, f'scale={case.scale!r}', f'causal={case.causal}', *more])})",
     ]
-    if name == "lse":
+    if name == LSE:
         lines.append('found = found["lse"] if isinstance(found, dict) else found[1]')
     else:
         lines.append(

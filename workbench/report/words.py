@@ -7,7 +7,7 @@ from workbench.case.stages import RESULTS, STAGES, before_attention, quantised_i
 from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
-from workbench.judge.explain.explanation import ENDS, Explanation
+from workbench.judge.explain.explanation import Explanation
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
@@ -101,7 +101,7 @@ def assumptions(diff: Diff) -> list[str]:
 def _ends_alone(diff: Diff) -> tuple[str, ...]:
     """The results that were given of a kernel where nothing else was; () otherwise."""
     given = (*diff.trace.stages, *diff.trace.statistics)
-    return given if {*given} <= {*ENDS} else ()
+    return given if {*given} <= {*RESULTS} else ()
 
 
 def _heading(diff: Diff, known: Explanation, first: bool) -> str:
@@ -160,7 +160,7 @@ def _judged_from(known: Explanation) -> list[str]:
     """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
     lines, stage = [], known.stage
     if stage.isolated is None:
-        lines.append(f"judged from {beginning(known.trace)} alone: the cause is at or before {stage.name}")
+        lines.append(f"judged from {beginning(known.run.trace)} alone: the cause is at or before {stage.name}")
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
     if known.right_before:

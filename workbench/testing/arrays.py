@@ -11,6 +11,7 @@ from workbench.case.case import Case
 from workbench.case.fields import typed
 from workbench.case.inputs import normalised
 from workbench.case.options import Options
+from workbench.case.stages import INPUTS, LSE, OUT
 from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
 from workbench.judge.fails import classed, failing
@@ -54,8 +55,8 @@ class Given:
     def fits(self, layout: str) -> bool:
         """Whether shapes agree with each other where the axes are those of `layout`."""
         arrays = {**self.inputs, **self.stages}
-        q, k, v, out = (_turned(name, arrays[name], layout).shape for name in ("q", "k", "v", "out"))
-        lse = arrays["lse"].shape if "lse" in arrays else q[:-1]
+        q, k, v, out = (_turned(name, arrays[name], layout).shape for name in (*INPUTS, OUT))
+        lse = arrays[LSE].shape if LSE in arrays else q[:-1]
         of_sequences = k[:-1] == v[:-1] and out == (*q[:-1], v[-1]) and lse == q[:-1]
         return of_sequences and (q[0], q[3]) == (k[0], k[3]) and q[1] % k[1] == 0
 
@@ -150,14 +151,14 @@ def _present(**arrays: Any) -> dict[str, Any]:
 
 def _turned(name: str, x: np.ndarray, layout: str) -> np.ndarray:
     """An array of `layout` as [b, h, s, d]; what has no such axes as it is."""
-    return x.swapaxes(1, 2) if layout == "bshd" and name in ("q", "k", "v", "out") and x.ndim == 4 else x
+    return x.swapaxes(1, 2) if layout == "bshd" and name in (*INPUTS, OUT) and x.ndim == 4 else x
 
 
 def _check(given: Given) -> None:
     """Refusal for an unknown layout, and for shapes that do not agree with each other."""
     if given.layout not in LAYOUTS:
         raise Refusal(f"{WHERE}: layout is one of {', '.join(LAYOUTS)}; got {given.layout!r}")
-    out = given.stages["out"]
+    out = given.stages[OUT]
     if out.ndim != 4:
         raise Refusal(f"{WHERE}: out must have axes {' '.join(given.layout)}; got shape {list(out.shape)}")
     if given.fits(given.layout):
@@ -183,7 +184,7 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
     also += [f"alibi_form={case.alibi_form!r}"] if case.alibi_slopes is not None else []
     also += [f"a {name}" for name in ("mask", "bias") if name in given.inputs]
     yield ", ".join([f"judged with {said}, softcap={case.softcap}", *also])
-    if stages["out"].dtype == np.float64:
+    if stages[OUT].dtype == np.float64:
         yield "out is float64: it is judged as what a kernel stores in float32"
     for changes in _others(given, case):
         if _passes(given, changes, fails):
@@ -192,7 +193,7 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
         inputs = {**given.inputs, "mask": ~given.inputs["mask"]}
         if _passes(replace(given, inputs=inputs), {}, fails):
             yield "it passes with the mask inverted: True is for a key that is seen"
-    if "lse" not in stages:
+    if LSE not in stages:
         yield "lse= would tell the scores from what is made of them"
     if given.contract is None:
         yield "contract= would say how the kernel computes, and make budgets tighter: `workbench contract` lists fields"
@@ -216,5 +217,5 @@ def _others(given: Given, case: Case) -> Iterator[dict[str, Any]]:
         yield {"causal": True, "causal_alignment": alignment}
     if case.scale != 1:
         yield {"scale": 1.0}
-    if case.alibi_slopes is not None and "lse" in given.stages:
+    if case.alibi_slopes is not None and LSE in given.stages:
         yield {"alibi_form": "column" if case.alibi_form == "distance" else "distance"}

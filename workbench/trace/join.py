@@ -48,13 +48,13 @@ def load_all(target: str) -> Trace:
     """The trace that TARGET (`files_of`) names; Refusal where its files overlap, leave gaps or differ."""
     files = files_of(target)
     if any(ranks.of_ranks(file) for file in files):
-        return replace(ranks.joined(files), called_with=Options(trace=target))
+        return replace(ranks.concatenated(files), called_with=Options(trace=target))
     traces = {str(path): load(path) for path in files}
-    made = joined(traces) if len(traces) > 1 else next(iter(traces.values()))
+    made = concatenated(traces) if len(traces) > 1 else next(iter(traces.values()))
     return replace(made, called_with=Options(trace=target))
 
 
-def joined(traces: Mapping[str, Trace]) -> Trace:
+def concatenated(traces: Mapping[str, Trace]) -> Trace:
     """The whole run of which each of `traces`, by the name of its file, holds a part. Refusal for one that is none,
     for parts that overlap, leave a gap, or are not of one run, and for keys that they read differently.
     """

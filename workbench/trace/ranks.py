@@ -25,7 +25,7 @@ from workbench.files import write_atomically
 from workbench.records import number, one_of
 from workbench.refusal import Refusal
 from workbench.trace.manifest import KEY, Fields, checked, fields_of_case, list_of, of_type, schema_of, text_of
-from workbench.trace.merged import OF_MERGE, Partials, told
+from workbench.trace.merged import OF_MERGE, Partials, contract_of
 from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
 
@@ -151,10 +151,10 @@ def load_ranks(folder: str | Path) -> Trace:
     files = sorted(Path(folder).glob("*.safetensors"))
     if not files:
         raise Refusal(f"{folder}: no rank has left a file there")
-    return joined(files)
+    return concatenated(files)
 
 
-def joined(files: Sequence[Path]) -> Trace:
+def concatenated(files: Sequence[Path]) -> Trace:
     """As `load_ranks`, of the files of all ranks. Keys that do not lie in order, as of zig-zag ranks, are put rank by
     rank, and what is visible is then a mask.
     """
@@ -176,7 +176,7 @@ def joined(files: Sequence[Path]) -> Trace:
     whole = {x: _by_query(by_rank, held, x) for x in ("q", *_PARTIALS, *first.told["results"])}
     inputs = {"q": whole["q"]} | {x: np.concatenate([by_rank[r].arrays[x] for r in range(ranks)], 2) for x in "kv"}
     case, inputs = _seen(case, inputs, np.concatenate([indices(one.keys) for one in held]), name)
-    said = numbers(first.told["contract"]) | told(held)
+    said = numbers(first.told["contract"]) | contract_of(held)
     promise = of_foreign(said, case)
     lses = np.where(whole["lses"] == np.float32(promise.empty_lse), -np.inf, whole["lses"]).astype(whole["lses"].dtype)
     partials = Partials(whole["outs"], lses, promise)

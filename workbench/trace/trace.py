@@ -76,7 +76,7 @@ class Trace:
 
     target: str  #: name of a kernel, or path.py:function
     algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`
-    case: Case  #: settled: splits and tiles have their values where the kernel has them
+    case: Case  #: resolved: splits and tiles have their values where the kernel has them
     contract: Contract
     inputs: Mapping[str, np.ndarray]  #: q, k, v, mask, bias as the kernel read them; not what was put in as codes alone
     stages: Mapping[str, np.ndarray]  #: dumped stages by name

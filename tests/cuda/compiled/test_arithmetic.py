@@ -28,7 +28,7 @@ from tests.cuda.compiled.builds import (
 from workbench.case.case import Case
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import Constants
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_no_probe_stores_a_product_that_is_added(name):
     """
     kernel, _ = FUNCTIONS[name]
     case = Case(head_dim=64, dtype=kernel.dtypes[-1], causal=True)
-    constants = kernel.constants(settle(kernel, case)) if name in OF_HOPPER else Constants(**SMALL, dtype="float32")
+    constants = kernel.constants(resolve(kernel, case)) if name in OF_HOPPER else Constants(**SMALL, dtype="float32")
     ptx = compiled(name, constants, True).get_asm_str(cc=(9, 0))
     assert len(re.findall(r"\bst\.global\.(cs\.v2\.)?f32\s", ptx)) > 10 and re.search(r"\bmul\.f32\s", ptx)
     assert not stored_and_added(ptx)

@@ -10,7 +10,7 @@ from workbench.cuda.flash_build import BLOCKS, Constants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
 from workbench.cuda.kernel import HEAD_DIMS, STATIC_SHARED
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 from workbench.refusal import Refusal
 
 
@@ -19,7 +19,7 @@ def taken_and_refused(kernel, blocks, head_dims):
     taken, refused = set(), set()
     for block_q, block_k, head_dim in itertools.product(blocks, blocks, head_dims):
         try:
-            settle(kernel, Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
+            resolve(kernel, Case(block_q=block_q, block_k=block_k, head_dim=head_dim))
             taken.add((block_q, block_k, head_dim))
         except Refusal:
             refused.add((block_q, block_k, head_dim))
@@ -37,7 +37,7 @@ def test_every_case_that_is_taken_fits_a_block(kernel):
             assert (floats * 4 <= 48 * 1024) == (tiles is taken)
             assert Constants(block_q, block_k, padded, "float32").threads <= 1024
     assert (64, 64, 64) in taken and (64, 64, 65) in refused
-    assert all(settle(kernel, Case(head_dim=head_dim)).block_q for head_dim in range(1, 129))
+    assert all(resolve(kernel, Case(head_dim=head_dim)).block_q for head_dim in range(1, 129))
 
 
 def test_every_case_on_codes_that_is_taken_fits_a_block():
@@ -49,7 +49,7 @@ def test_every_case_on_codes_that_is_taken_fits_a_block():
             floats = block_q * block_k + block_q * padded + 2 * block_q + 2 * 256
             assert (2 * halves + 4 * floats <= 48 * 1024) == (tiles is taken)
     assert (64, 48, 64) in taken and (64, 64, 64) in refused and (128, 16, 32) in taken
-    assert all(settle(KERNELS["fp8"], Case(head_dim=head_dim)).block_q for head_dim in range(16, 129, 16))
+    assert all(resolve(KERNELS["fp8"], Case(head_dim=head_dim)).block_q for head_dim in range(16, 129, 16))
 
 
 @pytest.mark.campaign

@@ -14,7 +14,7 @@ from tests.tensor_cores import OPERANDS, added
 from workbench.case.tensor_cores import GENERATIONS, Accumulation
 from workbench.reference.forward import PLAIN
 from workbench.reference.losses import losses_of
-from workbench.reference.manner import Manner
+from workbench.reference.mode import Mode
 
 SUMS = 4096
 
@@ -108,7 +108,7 @@ def test_the_table_is_that_of_mma_sim(generation: str, operands: str) -> None:
 def modelled(core: Accumulation, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """c [n] plus the products of a and b [n, k], float64, as the reference's model adds them, float32 [n]."""
     said, sides = replace(PLAIN, **core.fields()), (a[:, None, None], b[:, None, :, None])
-    return Manner(tensor_core=True).add_products(c[:, None, None, None], *sides, said).ravel()
+    return Mode(tensor_core=True).add_products(c[:, None, None, None], *sides, said).ravel()
 
 
 @every_row

@@ -12,7 +12,7 @@ from workbench.cuda import prepared
 from workbench.cuda.build import build
 from workbench.cuda.cubin import signature
 from workbench.cuda.kernels import KERNELS
-from workbench.cuda.plan import settle
+from workbench.cuda.plan import resolve
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -57,7 +57,7 @@ def assert_like_a_run(name, case, given):
 
 @pytest.mark.gpu
 def test_the_code_takes_as_many_arguments_as_are_given():
-    case = settle(KERNELS["flash_mma"], Case(**SHAPE, dtype="float16", softcap=2.0, window=(3, 4)))
+    case = resolve(KERNELS["flash_mma"], Case(**SHAPE, dtype="float16", softcap=2.0, window=(3, 4)))
     (one,) = KERNELS["flash_mma"].launches(case)
     constants = KERNELS["flash_mma"].constants(case)
     torch.zeros(1, device="cuda")
@@ -158,7 +158,7 @@ def as_split(case):
     kernel = KERNELS["split_mma"]
     gpu = torch.cuda.get_device_properties(0)
     count, shared_bytes = gpu.multi_processor_count, gpu.shared_memory_per_multiprocessor
-    return case.but(splits=kernel.fills(settle(kernel, case), count, shared_bytes))
+    return case.but(splits=kernel.fills(resolve(kernel, case), count, shared_bytes))
 
 
 @pytest.mark.gpu

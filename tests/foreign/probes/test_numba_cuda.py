@@ -106,7 +106,7 @@ def test_a_run_dumps_what_probes_store(load: Callable[[str], ModuleType]) -> Non
     with Launches("mine", Case(seqlen_q=2, seqlen_k=5), on_emulator=True).sent() as launches:
         out = np.zeros(2, np.float32)
         kernel[1, 2](x, out)
-        found, told = launches.joined({"out": out}, {}, {})
+        found, told = launches.concatenated({"out": out}, {}, {})
     scores = x * np.float32(3)
     assert np.array_equal(found["scores"][0, 0], scores[:, :5]), "the sixth has no slot"
     large = scores[:, :5] > 1

@@ -70,7 +70,7 @@ def test_what_is_not_given_or_not_told_is_not_comparable() -> None:
     assert shared(Observed(b), Observed(whole)).apart == {"qk": "A did not give it"}
     assert shared(Observed(b), Observed(b)).apart == {}
     untold = replace(whole, contract=of_foreign({}, whole.case))
-    reason = "A: the contract does not tell block_k, so its key tiles are unknown"
+    reason = "A: the contract does not declare block_k, so its key tiles are unknown"
     assert shared(Observed(untold), Observed(whole)).apart == dict.fromkeys(BY_TILE, reason)
 
 
@@ -79,7 +79,8 @@ def test_splits_of_unknown_tiles_are_not_comparable() -> None:
     untold = replace(whole, contract=replace(whole.contract, block_k=None))
     reasons = shared(Observed(whole), Observed(untold)).apart
     assert (
-        reasons["merge_weight"] == "the contract does not tell block_k and splits, so the keys of a split are unknown"
+        reasons["merge_weight"]
+        == "the contract does not declare block_k and splits, so the keys of a split are unknown"
     )
 
 

@@ -98,7 +98,7 @@ def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decode
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.state, other.state)
     assert set(judged.bits_lost) == set(flash.bits_lost)
-    assert terms(trace, judged["qk"]) == terms(Observed(trace).attention.trace, flash["qk"])
+    assert terms(Observed(trace), judged["qk"]) == terms(Observed(trace).attention, flash["qk"])
 
 
 # ---- wrong
@@ -270,10 +270,10 @@ def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:
     made = dumping("lean", CASE.but(codes="e4m3"))
     tied = np.full_like(made.stages["scale_k"], 1 + 2.0**-11)
     made = replace(made, stages={**made.stages, "scale_k": tied})
-    shares = terms(made, diff(made)["scores"])
+    shares = terms(Observed(made), diff(made)["scores"])
     assert sum(shares.values()) == pytest.approx(1) and shares["the decoding that nobody saw"] > 0
     judged = diff(run("fp8", CASE, backend="emulator"))
-    assert all("nobody saw" not in words for stage in judged for words in terms(judged.trace, stage))
+    assert all("nobody saw" not in words for stage in judged for words in terms(judged.run, stage))
 
 
 def test_causes_are_named_before_attention_and_in_it() -> None:

@@ -37,7 +37,7 @@ def named(case: Case, fault: Fault, **options: Any) -> set[str]:
 def fitting(d: Diff, families: Collection[str]) -> set[str]:
     """The hypotheses of some families that reproduce all that is wrong in a bug, as near as any."""
     assert d.verdict == "bug"
-    scene = Scene.of(d.trace)
+    scene = Scene.of(d.run)
     wrong = {name: d[name].decisive.outside for name in d.origins}
     with np.errstate(all="ignore"):
         among = library([name for name in scene.families if name in families])

@@ -6,6 +6,7 @@ import pytest
 
 from tests.stored import stored
 from workbench import Case, Trace, diff
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.budget_shares import terms
 
 CASE = Case(
@@ -21,7 +22,7 @@ def trace() -> Trace:
 @pytest.mark.campaign
 def test_shares_add_up_and_come_in_order(trace: Trace) -> None:
     for stage in diff(trace):
-        shares = list(terms(trace, stage).values())
+        shares = list(terms(Observed(trace), stage).values())
         assert shares == sorted(shares, reverse=True) and sum(shares) == pytest.approx(1), stage.name
 
 
@@ -39,7 +40,7 @@ def test_shares_add_up_and_come_in_order(trace: Trace) -> None:
 def test_sources_of_stages_that_have_one(trace: Trace, stage: str, source: str) -> None:
     judged = diff(trace)[stage]
     assert judged.isolated is not None
-    found = terms(trace, judged)
+    found = terms(Observed(trace), judged)
     expected = source if stage != "probs_cast" else f"half an ulp of {trace.stages[stage].dtype}"
     assert expected in found and (stage == "lse" or found[expected] > 0.9)
 
@@ -47,7 +48,7 @@ def test_sources_of_stages_that_have_one(trace: Trace, stage: str, source: str) 
 def test_an_undeclared_cast_of_probs_is_what_an_output_alone_owes_most_to(trace: Trace) -> None:
     unknown = replace(trace.contract, assumed=("probs_dtype",), out_dtype="float32")
     alone = replace(trace, stages={"out": trace.stages["out"]}, requested=(), contract=unknown)
-    source, share = next(iter(terms(alone, diff(alone)["out"]).items()))
+    source, share = next(iter(terms(Observed(alone), diff(alone)["out"]).items()))
     assert source == "the cast of probs to bfloat16" and share > 0.5
 
 
@@ -55,7 +56,11 @@ def test_an_undeclared_cast_of_probs_is_what_an_output_alone_owes_most_to(trace:
 def test_before_attention_it_is_what_stores_a_stage_or_its_decoding_in_float32(decode: str) -> None:
     trace = stored("fp8", Case(seqlen=40, heads=2, head_dim=32, decode=decode))
     judged = diff(trace)
-    found = {name: terms(trace, judged[name]) for name in trace.requested if "_" in name and name[-2:] in ("_k", "_q")}
+    found = {
+        name: terms(Observed(trace), judged[name])
+        for name in trace.requested
+        if "_" in name and name[-2:] in ("_k", "_q")
+    }
     assert found["scale_k"] == {"half an ulp of float32": 1.0} and found["codes_k"] == {}
     # roundings before the cast count where they reach a tie, and the worst element lies at none
     assert found["dequant_q"] == found["dequant_k"] == {"half an ulp of float16": 1.0}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
+from workbench.judge.explain import cover
 from workbench.judge.explain import explain as explaining
 
 CASE = Case(heads=2, seqlen_q=40, seqlen_k=48, head_dim=16)
@@ -35,7 +36,7 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
     def pairs(*_: object, **__: object) -> None:
         raise AssertionError("pairs of hypotheses are tried of what was measured")
 
-    monkeypatch.setattr(explaining, "pairs", pairs)
+    monkeypatch.setattr(cover, "pairs", pairs)
     found = diff(run(_with(_scattered), CASE)).explain(2)
     (cause,) = found.causes
     assert cause.id == "measured.elements" and cause.text.startswith("K is read wrong") and cause.proved

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from workbench import Case, diff, run
+from workbench.judge.explain.counter_cases import beyond, cases
 from workbench.judge.explain.explain import Explained
-from workbench.judge.explain.imagine import beyond, cases
 
 TILE = 32
 SQUARE = Case(heads=1, seqlen=64, head_dim=16)

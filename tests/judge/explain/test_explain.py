@@ -9,6 +9,7 @@ from tests.judge.explain.kernels import attention
 from workbench import Case, Diff, diff, run
 from workbench.case.formats import FORMATS
 from workbench.cuda.quantize import quantize
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.explain import Explained, explain
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=60, seqlen_k=71, head_dim=16, causal=True, scale=0.4)
@@ -111,7 +112,7 @@ def test_a_trace_at_rest_keeps_its_rivals() -> None:
 
     usual = CASE.but(scale=CASE.head_dim**-0.5)
     d = judged(("scale-twice",), usual)
-    (cause,) = explain(replace(d.trace, rerun=None), d.stages, seconds=20).causes
+    (cause,) = explain(Observed(replace(d.trace, rerun=None)), d.stages, seconds=20).causes
     assert cause.rivals and not cause.proved and cause.trial is None
 
 

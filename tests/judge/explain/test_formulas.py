@@ -191,5 +191,5 @@ def test_what_no_formula_makes(change):
 
 def test_a_handful_of_elements_is_no_evidence():
     some = lambda n: scaled_where(lambda b, h, q, k: (h == 0) & (q == 50) & (k < n))  # noqa: E731
-    trace, stage = judged("qk", lambda s, x: np.where(some(INDEPENDENT - 10)(s, x) != s, s * 3, s))
-    assert 2 < stage.judged.outside.sum() < INDEPENDENT and formulas(trace, stage) == ()
+    observed, stage = judged("qk", lambda s, x: np.where(some(INDEPENDENT - 10)(s, x) != s, s * 3, s))
+    assert 2 < stage.judged.outside.sum() < INDEPENDENT and formulas(observed, stage) == ()

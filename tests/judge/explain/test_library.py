@@ -6,8 +6,9 @@ import pytest
 from tests.judge.explain.fields import traced
 from tests.judge.explain.kernels import attention
 from workbench import Case, run
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.coded import Coded
-from workbench.judge.explain.imagine import Imagined, classes
+from workbench.judge.explain.counter_cases import CounterCase, classes
 from workbench.judge.explain.library import FAMILIES, OF_FIELDS, family, library
 from workbench.judge.explain.library.indices import Indexing, taken
 from workbench.judge.explain.scene import Scene
@@ -17,7 +18,7 @@ TINY = Case(heads=2, kv_heads=1, seqlen_q=5, seqlen_k=20, head_dim=4, causal=Tru
 
 @pytest.fixture(scope="module")
 def scene() -> Scene:
-    return Scene.of(run(attention(), TINY))
+    return Scene.of(Observed(run(attention(), TINY)))
 
 
 def test_ids_are_unique_and_name_their_family() -> None:
@@ -68,7 +69,7 @@ def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish
             "bias": rng.standard_normal((3, 2, 5, 20)).astype(np.float32),
             "mask": rng.random((3, 2, 5, 20)) < 0.8,
         }
-    own = Scene.of(traced(case, {}, False, inputs, {}))
+    own = Scene.of(Observed(traced(case, {}, False, inputs, {})))
     assert name in own.families and name not in scene.families
     changing = 0
     with np.errstate(all="ignore"):
@@ -98,7 +99,7 @@ def test_hypotheses_of_codes_and_merges_predict_too() -> None:
         decoded = {f"dequant_{x}": rows.astype(np.float32) for x, rows in (("q", q), ("k", k), ("v", v))}
         return {**decoded, "out": np.zeros(q.shape, np.float32)}
 
-    coded = Coded.of(run(quantised, codes))
+    coded = Coded.of(Observed(run(quantised, codes)))
     with np.errstate(all="ignore"):
         every = family("codes")
         of_another = [one for one in every if "-for-" in one.id]  # whose rows may be more or fewer
@@ -110,11 +111,11 @@ def test_hypotheses_of_codes_and_merges_predict_too() -> None:
 
 
 def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
-    from workbench.judge.explain.imagine import cases
+    from workbench.judge.explain.counter_cases import cases
 
     every = {one.id: one for one in library()}
     names = ("softmax.correction-missing-in-acc", "factor.correction-in-acc-missing", "softmax.correction-twice-in-acc")
-    where = [Imagined(scene, case) for case in cases(scene.trace.case)]
+    where = [CounterCase(scene, case) for case in cases(scene.trace.case)]
     found = classes([every[name] for name in names], where, ["acc"])
     assert [[one.id for one in group] for group in found] == [[*names[:2]], [names[2]]]
     scales = [every["scale.twice"], every["scale.of-dim"]]
@@ -123,7 +124,7 @@ def test_classes_are_what_no_case_tells_apart(scene: Scene) -> None:
 
 @pytest.mark.parametrize("block", [None, 1, 4, 16, 256, 4096])
 def test_imagined_cases_are_cases_whatever_the_tiles(block: int | None) -> None:
-    from workbench.judge.explain.imagine import cases
+    from workbench.judge.explain.counter_cases import cases
 
     found = [*cases(TINY.but(block_k=block, splits=2))]
     assert len(found) == len({*found}) == 8 and TINY not in found
@@ -131,7 +132,7 @@ def test_imagined_cases_are_cases_whatever_the_tiles(block: int | None) -> None:
 
 
 def test_imagined_cases_have_the_fields_of_each_head_and_sequence() -> None:
-    from workbench.judge.explain.imagine import cases
+    from workbench.judge.explain.counter_cases import cases
 
     case = Case(
         heads=2, seqlens_q=(5, 0, 4), seqlens_k=(12, 20, 17), head_dim=4, sinks=(0.5, 1.0), alibi_slopes=(0.3, 0.2)

@@ -10,6 +10,7 @@ import pytest
 
 from tests import stored
 from workbench import Case, diff, run
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.measured import measured
 from workbench.judge.explain.scene import Scene
@@ -95,7 +96,7 @@ def test_other_faults_are_no_factors(file: str, only: tuple[str, ...]) -> None:
     kept = {name: x for name, x in trace.stages.items() if name in only or not only}
     trace = replace(trace, stages=kept, requested=())
     wrong = {x.name: x.decisive.outside for x in diff(trace).stages if x.role == "origin" and x.decisive is not None}
-    scene, until = Scene.of(trace), time.thread_time() + 60
+    scene, until = Scene.of(Observed(trace)), time.thread_time() + 60
     wrong = {name: mask for name, mask in wrong.items() if name in scene.names and mask.any()}
     with np.errstate(all="ignore"):  # of infinite scores, as `explain` has it
         assert not singles(scene, wrong, until, list(measured(scene, wrong, until))).fits

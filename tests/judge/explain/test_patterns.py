@@ -10,6 +10,7 @@ from tests.numpy_kernels import Style, kernel
 from tests.odd_kernels import CASE, SPLITS, judged, right, scaled, scaled_where
 from workbench import diff, run
 from workbench.expectation.elements import State, whole
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.patterns import patterns
 from workbench.judge.stage import StageDiff
@@ -58,7 +59,7 @@ def test_a_part_of_a_run_counts_from_where_it_begins():
     ):
         scores = trace.stages["scores"] * np.where(wrong, 1.5, 1).astype(np.float32)
         broken = replace(trace, stages={**trace.stages, "scores": scores})
-        assert patterns(broken, diff(broken)["scores"])[0].text == text
+        assert patterns(Observed(broken), diff(broken)["scores"])[0].text == text
 
 
 def test_exceptions_are_counted():
@@ -66,8 +67,8 @@ def test_exceptions_are_counted():
     rng = np.random.default_rng(0)
     noise = rng.random((1, 4, 96, 96))
     mask = lambda b, h, q, k: (noise < 0.98) & (q % 4 == 1) | (noise > 0.999)  # noqa: E731
-    trace, stage = judged("qk", scaled_where(mask))
-    (found,) = patterns(trace, stage)
+    observed, stage = judged("qk", scaled_where(mask))
+    (found,) = patterns(observed, stage)
     inside = np.broadcast_to(np.arange(96)[:, None] % 4 == 1, stage.judged.outside.shape)
     assert found.text == "queries with q % 4 == 1 of 96"
     assert found.exceptions == (stage.judged.outside != inside).sum() > 100
@@ -84,10 +85,10 @@ def test_exceptions_are_counted():
     ],
 )
 def test_rules_that_are_found_on_some_rows_are_counted_on_all(name, mask, monkeypatch):
-    trace, stage = judged(name, scaled(mask))
-    whole = patterns(trace, stage)
+    observed, stage = judged(name, scaled(mask))
+    whole = patterns(observed, stage)
     monkeypatch.setattr("workbench.judge.explain.unknown.difference.AT_ONCE", stage.judged.outside.size // 3)
-    in_part = patterns(trace, stage)
+    in_part = patterns(observed, stage)
     assert whole[0].exceptions == in_part[0].exceptions == 0
     assert (whole[0].text, whole[0].recall) == (in_part[0].text, in_part[0].recall)
 
@@ -123,9 +124,9 @@ def test_a_value_that_a_row_shares_is_one_observation():
         total = x["row_sum"][..., -1:]
         return total == total.max()
 
-    trace, stage = judged("out", scaled(largest))
+    observed, stage = judged("out", scaled(largest))
     assert stage.judged.outside.sum() == 32
-    assert [one.text for one in patterns(trace, stage) if "row_sum" in one.text] == []
+    assert [one.text for one in patterns(observed, stage) if "row_sum" in one.text] == []
 
 
 def test_what_a_fault_could_not_change_is_no_exception():
@@ -183,7 +184,7 @@ def test_random_masks_and_values_are_told_by_nothing(draws):
         if rows.sum() <= 4:  # these are listed
             continue
         tried += 1
-        said += [(seed, str(one)) for one in (*patterns(trace, stage), *formulas(trace, stage))]
+        said += [(seed, str(one)) for one in (*patterns(Observed(trace), stage), *formulas(Observed(trace), stage))]
     assert tried > 0.8 * draws and len(said) <= 1, said
 
 
@@ -193,5 +194,5 @@ def test_the_guard_against_chance_is_needed(monkeypatch):
     monkeypatch.setattr("workbench.judge.explain.unknown.mining.NO_CHANCE", -1e9)
     monkeypatch.setattr("workbench.judge.explain.unknown.mining.PRECISION", 0.0)
     trace, known = stages()
-    found = [patterns(trace, at_random(stage, seed)) for seed, stage in enumerate(known)]
+    found = [patterns(Observed(trace), at_random(stage, seed)) for seed, stage in enumerate(known)]
     assert any(found)

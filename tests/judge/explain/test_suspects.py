@@ -32,7 +32,7 @@ def kernel(*, v=lambda v: v, scores=lambda s: s, probs=lambda p: p, out=lambda x
 
 def of(judged, name):
     """What is said of one stage."""
-    return suspects(judged.trace, judged.stages, judged[name])
+    return suspects(judged.run, judged.stages, judged[name])
 
 
 FROM_V = {

@@ -22,7 +22,7 @@ def pair() -> Against:
 
 def test_where_they_part_comes_first(pair: Against) -> None:
     made = page(pair)
-    assert made.lines[0].startswith("they part first at merge_weight = ") and made.verdict == "parts"
+    assert made.lines[0].startswith("first divergence at merge_weight = ") and made.verdict == "parts"
     assert sorted(made.lines) == sorted(words.findings(pair)) and made.kind == "origin"
     said = text_of(rendered(made))
     for line in words.findings(pair)[:2] + words.headlines(pair):
@@ -51,7 +51,7 @@ def test_a_gate_of_either_run_stands_above(pair: Against) -> None:
 
 def test_several_pairs_are_a_row_each(pair: Against) -> None:
     made = summary([pair, against(right(), right())])
-    assert made.lines == ["2 pairs: 1 part by more than both budgets"] and made.kind == "origin"
+    assert made.lines == ["2 pairs: 1 diverge by more than both budgets"] and made.kind == "origin"
     assert [part.title for part in made.parts][0] == "All pairs" and len(made.parts) == 3
 
 

@@ -1,4 +1,4 @@
-"""What a case must have for a fault to show in it; of a settled case, with its tiles and splits."""
+"""What a case must have for a fault to show in it; of a resolved case, with its tiles and splits."""
 
 import numpy as np
 

@@ -34,7 +34,7 @@ class Fault:
     finding: str = ""  #: the kind under which `workbench check` reports it; "" where it finds nothing
     biased: tuple[str, ...] = ()  #: stages whose errors it makes lean to one side, inside their budgets or not by far
     needs: Mapping[str, Any] = field(default_factory=dict)  #: case options without which it cannot show
-    shows: Callable[[Case], bool] = always  #: of the settled cases with these, those in which it can show
+    shows: Callable[[Case], bool] = always  #: of the resolved cases with these, those in which it can show
     promises: Callable[[Case], Mapping[str, Any]] = lambda case: {}  #: fields of the contract that it changes
     file: str = ""  #: name of the source that it changes, where that is not the kernel's own
     seqlen: int | None = None  #: length at which it shows, taken where the user gives none

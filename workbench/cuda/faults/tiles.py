@@ -1,4 +1,4 @@
-"""The tiles, splits and warps of a settled case, of which conditions speak."""
+"""The tiles, splits and warps of a resolved case, of which conditions speak."""
 
 from collections.abc import Iterator
 

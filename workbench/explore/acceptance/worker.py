@@ -89,7 +89,7 @@ class _Calls:
                 over = lambda x: handed_over(x.copy(), arrays, device)  # noqa: E731
                 made = adapter.call(Call(self.function, of_case, **lying, over=over))
             found, parts, _ = returned.read(made, self.name)  # which waits for the device
-            found, _ = launches.joined(found, parts, {})
+            found, _ = launches.concatenated(found, parts, {})
         if not boxes:
             self._check_kept(call, lying, keywords)
         elif self.on_gpu:

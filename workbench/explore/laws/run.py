@@ -16,8 +16,8 @@ from workbench.expectation.observed import Observed
 from workbench.floats import largest, to_float64
 from workbench.judge.blocks import placed
 from workbench.judge.diff import comparisons
+from workbench.trace.dont_care import DontCare, of_case
 from workbench.trace.narrow import narrowed
-from workbench.trace.slots import Slots, of_case
 from workbench.trace.trace import Trace
 
 #: scores of a run beyond which budgets, which are float64's, are of a part of it alone
@@ -128,11 +128,11 @@ class Run:
     def there(self, name: str, rows: Rows) -> np.ndarray | None:
         """Which slots of a stage at some rows are of queries and keys that exist, bool; None for all."""
         stage = ALGORITHMS[self.trace.algorithm][name]
-        open_ = None if self._slots is None else self._slots.open(stage)
+        open_ = None if self._dont_care is None else self._dont_care.mask(stage)
         return None if open_ is None else ~rows.of(np.broadcast_to(open_, self.trace.stages[name].shape), stage.axes)
 
     @cached_property
-    def _slots(self) -> Slots | None:
+    def _dont_care(self) -> DontCare | None:
         """Of a ragged batch."""
         trace = self.trace
         if not trace.case.ragged:

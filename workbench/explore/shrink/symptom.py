@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from workbench.case.stages import RESULTS, before_attention
+from workbench.case.stages import RESULTS
 from workbench.expectation.elements import State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -30,19 +30,19 @@ class Symptom:
         """Of a judged run that has a wrong stage, and what explains it."""
         origin = judged.origin
         assert origin is not None
-        trace = judged.trace
+        run = judged.run
         # a cause that fails on fresh cases may be one that the kernel has on some alone: here each run is asked
         fitting = (*explained.causes, *explained.withdrawn)
         # and a formula predicts nothing of another run
         predicting = (cause for cause in fitting if cause.members[0].edits)
         cause = next((cause for cause in predicting if origin in cause.fit.stages), None)
         scene: Scene | Coded | None = None
-        if cause is not None and origin in before_attention(trace.algorithm) and trace.case.codes is not None:
-            scene = Coded.of(trace)
+        if cause is not None and origin in run.before_attention and run.case.codes is not None:
+            scene = Coded.of(run)
         elif cause is not None and cause.supposed is not None:
-            scene = Scene(cause.supposed.of(trace), supposed=cause.supposed)
+            scene = Scene(cause.supposed.of(run), supposed=cause.supposed)
         elif cause is not None:
-            scene = Scene.of(trace)
+            scene = Scene.of(run)
         return Symptom(origin, kind(judged), cause, scene, reached(judged))
 
     def shows_in(self, judged: Diff) -> bool:
@@ -54,7 +54,7 @@ class Symptom:
             return False
         if self.cause is None or self.scene is None:
             return kind(judged) == self.kind
-        return holds(self.scene.like(judged.trace), self.cause.members[0], elsewhere=True) is True
+        return holds(self.scene.like(judged.run), self.cause.members[0], elsewhere=True) is True
 
 
 def kind(judged: Diff) -> str:

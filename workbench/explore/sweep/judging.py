@@ -13,7 +13,8 @@ import numpy as np
 
 from workbench import cuda
 from workbench.case.case import Case
-from workbench.case.stages import before_attention
+from workbench.case.stages import OUT
+from workbench.expectation.observed import Observed
 from workbench.explore.sweep.ask import Answer, Ask, MachineLacks
 from workbench.explore.sweep.row import DEFECT, RAISED, REFUSED, Named
 from workbench.foreign.run import run_again
@@ -56,7 +57,7 @@ def answer(ask: Ask, trace: Path) -> Answer:
         return Answer({"outcome": DEFECT, "reason": traceback.format_exc()})
     fields = _fields(judged, ask.case)
     if ask.fits is not None:
-        return Answer(fields, fits=ask.stage in judged.origins and _fits(judged.trace, ask.fits))
+        return Answer(fields, fits=ask.stage in judged.origins and _fits(judged.run, ask.fits))
     if ask.keep and fields["outcome"] in failing():
         save(judged.trace, trace)
     return Answer(fields, _causes(judged) if ask.explain else {})
@@ -85,9 +86,9 @@ def _worst(judged: Diff, name: str) -> float | None:
 
 def _bits(trace: Trace) -> str | None:
     """The hash of the bytes of out, with its dtype and shape."""
-    if "out" not in trace.stages:
+    if OUT not in trace.stages:
         return None
-    out = np.ascontiguousarray(trace.stages["out"])
+    out = np.ascontiguousarray(trace.stages[OUT])
     return hashlib.sha256(f"{out.dtype} {out.shape}".encode() + out.tobytes()).hexdigest()
 
 
@@ -132,17 +133,17 @@ def _named(origins: Sequence[str], causes: Sequence[Cause]) -> dict[str, Named |
     return found
 
 
-def _fits(trace: Trace, cause: Named) -> bool:
+def _fits(run: Observed, cause: Named) -> bool:
     """Whether a run is as the cause of another one predicts."""
     hypothesis = _hypothesis(cause.id)
     if hypothesis is None:
         return False
-    if {*hypothesis.stages} & {*before_attention(trace.algorithm)} and trace.case.codes is not None:
-        return holds(Coded.of(trace), hypothesis, elsewhere=True) is True
+    if {*hypothesis.stages} & {*run.before_attention} and run.case.codes is not None:
+        return holds(Coded.of(run), hypothesis, elsewhere=True) is True
     if cause.cut is None:
-        return holds(Scene.of(trace), hypothesis, elsewhere=True) is True
+        return holds(Scene.of(run), hypothesis, elsewhere=True) is True
     supposed = Supposed(*cause.cut)
-    return holds(Scene(supposed.of(trace), supposed=supposed), hypothesis, elsewhere=True) is True
+    return holds(Scene(supposed.of(run), supposed=supposed), hypothesis, elsewhere=True) is True
 
 
 @cache

@@ -107,7 +107,7 @@ def _of_other_keys(a: Observed, b: Observed, name: str) -> str:
         return "key tiles of other keys in A than in B"
     if "s" in a.axes(name):
         if not (a.split_keys_known and b.split_keys_known):
-            return "the contract does not tell block_k and splits, so the keys of a split are unknown"
+            return "the contract does not declare block_k and splits, so the keys of a split are unknown"
         if _keys_of_splits(a) != _keys_of_splits(b):
             return f"{a.splits} splits in A, {b.splits} in B, of other keys"
     return ""

@@ -41,7 +41,7 @@ class Against:
 
     @property
     def parts_at(self) -> str | None:
-        """The first stage where they part by more than both budgets; None where there is none."""
+        """The first stage where they diverge by more than both budgets; None where there is none."""
         here, carried = (self._first(kind) for kind in ("parts", "carried"))
         return here or carried
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.box import Box
-from workbench.case.stages import INPUTS, quantised_inputs
+from workbench.case.stages import INPUTS, OUT, quantised_inputs
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.blocks import over_parts
@@ -35,7 +35,7 @@ def loss(run: Observed) -> Loss:
     these were not dumped, it is what the kernel decoded. Refusal without out, or where nothing but
     quantised codes was put in.
     """
-    trace, given = run.trace, run.dumped.get("out")
+    trace, given = run.trace, run.dumped.get(OUT)
     if given is None:
         raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
     if missing := [name for name in INPUTS if name not in trace.inputs]:
@@ -59,7 +59,7 @@ def loss(run: Observed) -> Loss:
         options["attn_bias"] = None if added is None else to_float64(added.bias)
         for out, arrays in ((wanted, inputs), (reached, read)):
             of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
-            part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)["out"]
+            part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)[OUT]
 
     over_parts(run, "cpu", one, f"what quantisation costs {trace.target}")
     return Loss(

@@ -15,10 +15,9 @@ from workbench.reference.losses import alone, without
 from workbench.reference.problem import Problem
 from workbench.reference.steps.codes import decoding_error
 from workbench.reference.walk import budgets
-from workbench.trace.trace import Trace
 
 
-def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
+def terms(observed: Observed, stage: StageDiff) -> Mapping[str, float]:
     """The sources of error in words -> their shares of the budget at the worst element of `stage`, the largest first.
 
     Each share is the budget of a kernel that loses nothing else, over the sum of these. Where all of them together are
@@ -29,7 +28,7 @@ def terms(trace: Trace, stage: StageDiff) -> Mapping[str, float]:
     if comparison is None or comparison.summary.worst is None:
         return {}
     worst = stage.worst(1)[0]
-    codes, run = trace.case.codes, Observed(trace).attention
+    codes, run = observed.case.codes, observed.attention
     if stage.name not in run.known:
         if codes is None:
             return {"what the coarsest 8-bit format loses": 1.0}

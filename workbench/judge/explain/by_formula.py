@@ -10,35 +10,33 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.case.stages import before_attention
 from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
 from workbench.judge.codes import decoding
 from workbench.judge.explain.cause import Cause, Trial
+from workbench.judge.explain.counter_cases import beyond, cases
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import beyond, cases
 from workbench.judge.explain.trial import TRIALS
 from workbench.judge.explain.unknown.formula import INDEPENDENT, SHARE, Formula
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.trace import Trace
 
 #: kinds of formulas that name nothing: that a stage is one number, or numbers of this run alone; and what is no change
 NO_CAUSE, NO_CHANGE = ("constant", "learned"), "actual = expected"
 
 
-def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Cause | None:
+def by_formula(run: Observed, stage: StageDiff, found: Sequence[Formula]) -> Cause | None:
     """The first of the formulas of a wrong stage that reproduces nearly all of it and holds on fresh cases; None where
     none does, or the kernel cannot be run again.
     """
-    if trace.rerun is None or trace.box is not None:
+    if run.trace.rerun is None or run.trace.box is not None:
         return None
     for formula in found:
         if formula.kind in NO_CAUSE or formula.text == NO_CHANGE or formula.of < SHARE * formula.wrong:
             continue
-        trial = _tried(trace, stage, formula)
+        trial = _tried(run, stage, formula)
         if trial is not None and trial.held:
             text = f"where {stage.name} is wrong, {formula.text}"
             made = Hypothesis(f"formula.{stage.name}", text, ())
@@ -50,14 +48,14 @@ def by_formula(trace: Trace, stage: StageDiff, found: Sequence[Formula]) -> Caus
     return None
 
 
-def _tried(trace: Trace, stage: StageDiff, formula: Formula) -> Trial | None:
+def _tried(run: Observed, stage: StageDiff, formula: Formula) -> Trial | None:
     """The formula looked for on fresh cases, until it was found in TRIALS of them: the first, or the one where it is
     not; None where none could be run. A foreign kernel may take no more than what the run shows.
     """
     trials: list[Trial] = []
     further: list[str] = []
-    for case in cases(trace.case):
-        again = _judged(trace, case, stage)
+    for case in cases(run.case):
+        again = _judged(run, case, stage)
         if again is None:
             continue
         if int(again[1].judged.outside.sum()) < INDEPENDENT and formula.kind == "map":
@@ -65,8 +63,8 @@ def _tried(trace: Trace, stage: StageDiff, formula: Formula) -> Trial | None:
         same = next((one for one in formulas(*again) if one.text == formula.text), None)
         seen = "the same" if same else "no such formula"
         one = Trial(case, formula.text, seen, same is not None, 0 if same is None else same.of)
-        outside = beyond(trace.case, case)
-        if same is None and trials and outside and trace.backend == "foreign":
+        outside = beyond(run.case, case)
+        if same is None and trials and outside and run.trace.backend == "foreign":
             further += outside
             continue
         trials.append(one)
@@ -78,19 +76,18 @@ def _tried(trace: Trace, stage: StageDiff, formula: Formula) -> Trial | None:
     return replace(decisive, of=len(trials), beyond=", or ".join(dict.fromkeys(further)))
 
 
-def _judged(trace: Trace, case: Case, stage: StageDiff) -> tuple[Trace, StageDiff] | None:
+def _judged(run: Observed, case: Case, stage: StageDiff) -> tuple[Observed, StageDiff] | None:
     """The kernel on another case, and the stage there; None where it cannot be run or the stage is not as it was."""
-    assert trace.rerun is not None
+    assert run.trace.rerun is not None
     try:
-        again = trace.rerun(case)
+        again = Observed(run.trace.rerun(case))
     except (Refusal, Unavailable):  # a case that this kernel does not take
         return None
-    if stage.name not in again.stages:
+    if stage.name not in again.dumped:
         return None
-    of_codes = before_attention(again.algorithm)
     with np.errstate(all="ignore"):
-        found = (decoding.comparisons if of_codes else parts.comparisons)(Observed(again), [stage.name], "cpu")
+        found = (decoding.comparisons if again.before_attention else parts.comparisons)(again, [stage.name], "cpu")
     isolated, propagated = found.get(stage.name, (None, None))
     if (isolated is None) != (stage.isolated is None) or (isolated or propagated) is None:
         return None
-    return again, replace(stage, isolated=isolated, propagated=propagated, dumped=again.stages[stage.name])
+    return again, replace(stage, isolated=isolated, propagated=propagated, dumped=again.dumped[stage.name])

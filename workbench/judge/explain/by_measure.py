@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.stages import LSE, OUT
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -14,16 +16,16 @@ from workbench.readings.finding import Finding
 from workbench.readings.proof import explained
 from workbench.readings.reader import Measured, measured
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.trace import Trace
 
 
-def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
+def by_measure(run: Observed, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
     """A cause for each part of a function that is not as its case says, in the order in which they were read; none
     where what was read predicts no runs on unseen inputs, or the function cannot be called with inputs of our choice.
 
     `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take;
     `known`: what was measured already.
     """
+    trace = run.trace
     if not wrong or trace.rerun is None or trace.ranks:
         return []
     try:
@@ -33,15 +35,15 @@ def by_measure(trace: Trace, wrong: Sequence[str], seconds: float, known: Measur
     out = found.target.natural.out
     if not np.isfinite(out).any() or np.ptp(out[np.isfinite(out)]) == 0:
         return []  # of a function that stores one number alone there is no more to say
-    of_out = [one for one in found.findings if one.stage != "lse"]
-    of_lse = [one for one in found.findings if one.stage == "lse"]
+    of_out = [one for one in found.findings if one.stage != LSE]
+    of_lse = [one for one in found.findings if one.stage == LSE]
     causes: list[Cause] = []
-    if "out" in wrong and of_out and all(one.held for one in found.proofs):
-        also = found.lse is None and "lse" in wrong and _as_out(found)
-        stages = ("out", "lse") if also else ("out",)
-        causes += [_cause(trace, found, one, stages) for one in of_out]
-    if "lse" in wrong and of_lse and all(one.lse_held for one in found.proofs):
-        causes += [_cause(trace, found, one, ("lse",)) for one in of_lse]
+    if OUT in wrong and of_out and all(one.held for one in found.proofs):
+        also = found.lse is None and LSE in wrong and _as_out(found)
+        stages = (OUT, LSE) if also else (OUT,)
+        causes += [_cause(run, found, one, stages) for one in of_out]
+    if LSE in wrong and of_lse and all(one.lse_held for one in found.proofs):
+        causes += [_cause(run, found, one, (LSE,)) for one in of_lse]
     return causes
 
 
@@ -52,7 +54,7 @@ def _as_out(found: Measured) -> bool:
     return explained(answer.lse, found.model.lse(answer), answer.expected_lse)
 
 
-def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
+def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, ...]) -> Cause:
     answer = found.target.natural
     if stages[0] == "lse":
         assert found.lse is not None and answer.lse is not None
@@ -76,7 +78,7 @@ def _cause(trace: Trace, found: Measured, finding: Finding, stages: tuple[str, .
     )  # fmt: skip
     proof = found.proofs[0]
     trial = Trial(
-        replace(trace.case, seed=trace.case.seed + proof.seed),
+        replace(run.case, seed=run.case.seed + proof.seed),
         f"{', '.join(stages)} but for {proof.left:.2g}, root mean square",
         f"off by {proof.error:.2g} from what should be, and as predicted",
         True,

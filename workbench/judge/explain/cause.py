@@ -34,7 +34,7 @@ class Cause:
     decided_by: Case | None = None  #: the case that told them apart
     trial: Trial | None = None  #: the falsifier's; None where the kernel cannot be run again
     runner_up: tuple[str, float] | None = None  #: what came next, and the share that it leaves
-    supposed: Supposed | None = None  #: how the kernel must cut the keys for it, where nobody told
+    supposed: Supposed | None = None  #: how the kernel must cut the keys for it, where that is not declared
     measured: bool = False  #: whether it was read off the outputs of chosen inputs, and predicts runs on unseen ones
 
     @property

@@ -22,23 +22,23 @@ from workbench.trace.trace import Trace, unwritten
 
 @dataclass(frozen=True, eq=False)
 class Coded:
-    """A trace up to its decoded rows: the counterpart of `Scene`, which begins there."""
+    """A run up to its decoded rows: the counterpart of `Scene`, which begins there."""
 
-    trace: Trace
+    run: Observed
+
+    @property
+    def trace(self) -> Trace:
+        """What the run left."""
+        return self.run.trace
 
     @staticmethod
-    def of(trace: Trace) -> "Coded":
-        """Of a trace of a kernel on codes of a known format."""
-        return Coded(trace)
+    def of(run: Observed) -> "Coded":
+        """Of a run of a kernel on codes of a known format."""
+        return Coded(run)
 
-    def like(self, trace: Trace) -> "Coded":
+    def like(self, run: Observed) -> "Coded":
         """The scene of another run of the same kernel."""
-        return Coded(trace)
-
-    @cached_property
-    def run(self) -> Observed:
-        """The trace, with what follows from it."""
-        return Observed(self.trace)
+        return Coded(run)
 
     @cached_property
     def problem(self) -> Problem:

@@ -10,7 +10,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.presets import fields_of
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import DTYPES, round_to, ulp
@@ -67,7 +67,7 @@ class Draws:
     @cached_property
     def correct(self) -> Errors:
         """What a kernel without a fault makes: nothing but rounding."""
-        return self._joined([run.errors(run.stored(run.expected), self.rows) for run in self._runs])
+        return self._concatenated([run.errors(run.stored(run.expected), self.rows) for run in self._runs])
 
     def errors(self, hypothesis: Hypothesis) -> Errors | None:
         """What a kernel with this fault makes; None where it cannot have it."""
@@ -75,14 +75,14 @@ class Draws:
         whole = [x for x in found if x is not None]
         if len(whole) < len(found):
             return None
-        return self._joined([run.errors(x, self.rows) for run, x in zip(self._runs, whole, strict=True)])
+        return self._concatenated([run.errors(x, self.rows) for run, x in zip(self._runs, whole, strict=True)])
 
     def predicted(self, hypothesis: Hypothesis) -> list[np.ndarray] | None:
         """The stage itself, of a kernel with this fault."""
         found = [run.predicted(hypothesis) for run in self._runs]
         return None if any(x is None for x in found) else found  # type: ignore[return-value]
 
-    def _joined(self, found: Sequence[Errors]) -> Errors:
+    def _concatenated(self, found: Sequence[Errors]) -> Errors:
         return Errors(*(np.concatenate(x) for x in zip(*found, strict=True)))
 
 
@@ -123,7 +123,7 @@ class _Run:
 
     @property
     def _dtype(self) -> np.dtype:
-        return DTYPES[self.cases[0].dtype if self.stage == "out" else "float32"]
+        return DTYPES[self.cases[0].dtype if self.stage == OUT else "float32"]
 
     def stored(self, found: Arrays) -> np.ndarray:
         """The stage as it is stored, so that what is too large is infinite."""

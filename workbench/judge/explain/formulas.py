@@ -5,6 +5,7 @@ the budget; and where it explains nearly all of the error, so that what changes 
 """
 
 from workbench.case.ranks import all_spoken
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.formula import INDEPENDENT, Formula
 from workbench.judge.explain.unknown.maps import mapped
@@ -13,7 +14,6 @@ from workbench.judge.explain.unknown.regression import regression
 from workbench.judge.explain.unknown.relations import related
 from workbench.judge.explain.unknown.tensors import Tensors
 from workbench.judge.stage import StageDiff
-from workbench.trace.trace import Trace
 
 #: scores of a run all of which are computed at once, a quarter of a GB in float64
 LARGEST = 2**25
@@ -21,7 +21,7 @@ LARGEST = 2**25
 SAID = 3
 
 
-def formulas(trace: Trace, stage: StageDiff) -> tuple[Formula, ...]:
+def formulas(run: Observed, stage: StageDiff) -> tuple[Formula, ...]:
     """The formulas that reproduce what is wrong of a stage, those of most elements first, at most SAID; () where none
     does, where less than INDEPENDENT elements are wrong, and of runs with more than LARGEST scores. Refuses a stage
     without a comparison.
@@ -29,9 +29,9 @@ def formulas(trace: Trace, stage: StageDiff) -> tuple[Formula, ...]:
     What needs least is tried first: other indices, a factor, another number of the run; then the terms of a sum; then
     the operands of a product.
     """
-    found, around = of_stage(stage), Tensors(trace, stage)
-    case = trace.case
+    found, around = of_stage(stage), Tensors(run, stage)
+    case = run.case
     if found.wrong.sum() < INDEPENDENT or case.score_count > LARGEST:
         return ()
     made = [*mapped(found), *related(found, around)] or regression(found, around) or operands(found, around)
-    return all_spoken(sorted(made, key=lambda formula: -formula.of)[:SAID], trace.ranks)
+    return all_spoken(sorted(made, key=lambda formula: -formula.of)[:SAID], run.trace.ranks)

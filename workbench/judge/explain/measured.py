@@ -9,16 +9,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from workbench.case.stages import RESULTS, STAGES
 from workbench.judge.explain.fit import unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, altered
 from workbench.judge.explain.scene import Scene, touched
 
+#: sums of weights over keys, of each part of a kernel the numerator first
+_SUMS = (x for x in STAGES.values() if x.offset and "k" not in x.axes)
+_BY_GROUP = (sorted(some, key=lambda x: "d" not in x.axes) for _, some in groupby(_SUMS, attrgetter("group")))
 #: what a kernel may multiply, the plainest first
-_STAGES = ("scale", "out", "lse", "acc", "row_sum", "partial_O", "partial_sum", "merge_sum")
+_STAGES = ("scale", *RESULTS, *(x.name for some in _BY_GROUP for x in some))
 #: share of the error that a factor may leave, of all elements and not of those alone that are wrong, of which a few
 #: have one by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
 LEFT = 0.02

@@ -7,18 +7,19 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.expectation.elements import Comparison, Elements, whole
+from workbench.expectation.observed import Observed
 from workbench.judge.stage import StageDiff
 from workbench.trace.narrow import narrowed
-from workbench.trace.trace import Trace
 
 
-def of_one_rank(trace: Trace, stages: Sequence[StageDiff]) -> tuple[Trace, Sequence[StageDiff]]:
-    """A judged trace, narrowed to the queries of the one rank whose queries hold all that is wrong; of queries in
+def of_one_rank(run: Observed, stages: Sequence[StageDiff]) -> tuple[Observed, Sequence[StageDiff]]:
+    """A judged run, narrowed to the queries of the one rank whose queries hold all that is wrong; of queries in
     several pieces to the piece that holds most of it. As it is where there is no such rank. What one rank does to its
     queries no formula of all rows makes.
     """
+    trace = run.trace
     if not any(one.queries for one in trace.ranks):
-        return trace, stages
+        return run, stages
     outside = np.zeros(trace.case.seqlen_q, int)
     for stage in stages:
         if stage.role == "origin" and stage.decisive is not None and "q" in stage.axes:
@@ -27,11 +28,11 @@ def of_one_rank(trace: Trace, stages: Sequence[StageDiff]) -> tuple[Trace, Seque
     held = [one.queries for one in trace.ranks if any(outside[x.start : x.stop : x.step].any() for x in one.queries)]
     pieces = [x for x in held[0] if x.step == 1] if len(held) == 1 and trace.box is None else []
     if not pieces:
-        return trace, stages
+        return run, stages
     piece = max(pieces, key=lambda x: int(outside[x.start : x.stop].sum()))
     queries = slice(piece.start, piece.stop)
     box = Box(slice(0, trace.case.batch), slice(0, trace.case.heads), queries)
-    return narrowed(trace, box), [_narrowed(stage, queries) for stage in stages]
+    return Observed(narrowed(trace, box)), [_narrowed(stage, queries) for stage in stages]
 
 
 def _narrowed(stage: StageDiff, queries: slice) -> StageDiff:

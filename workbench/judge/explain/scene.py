@@ -20,11 +20,11 @@ from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfuse
 from workbench.judge.explain.library import FAMILIES
 from workbench.judge.explain.surroundings import drawn, surroundings
 from workbench.reference.graph import upstream
-from workbench.reference.manner import FLOAT32_RANGE
+from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.walk import values
+from workbench.trace.dont_care import DontCare
 from workbench.trace.narrow import narrowed
-from workbench.trace.slots import Slots
 from workbench.trace.trace import Trace
 
 Arrays = Mapping[str, np.ndarray]
@@ -32,21 +32,23 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Supposed:
-    """How a kernel that does not tell it may cut the keys."""
+    """How a kernel that does not declare it may cut the keys."""
 
     block_k: int
     splits: int = 1
 
-    def of(self, trace: Trace) -> Trace:
-        """The trace of a kernel that tells so."""
-        told: dict[str, Any] = {"block_k": self.block_k} | ({"splits": self.splits} if self.splits > 1 else {})
-        assumed = tuple(name for name in trace.contract.assumed if name not in told)
-        return replace(
+    def of(self, run: Observed) -> Observed:
+        """The run of a kernel that tells so."""
+        trace = run.trace
+        declared: dict[str, Any] = {"block_k": self.block_k} | ({"splits": self.splits} if self.splits > 1 else {})
+        assumed = tuple(name for name in trace.contract.assumed if name not in declared)
+        made = replace(
             trace,
             algorithm="split_k" if self.splits > 1 else trace.algorithm,
-            contract=replace(trace.contract, assumed=assumed, **told),
-            case=trace.case.but(**told),
+            contract=replace(trace.contract, assumed=assumed, **declared),
+            case=trace.case.but(**declared),
         )
+        return Observed(made)
 
     def __str__(self) -> str:
         return (f"{self.splits} splits, " if self.splits > 1 else "") + f"tiles of {self.block_k} keys"
@@ -54,35 +56,34 @@ class Supposed:
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A trace of attention with its expectation, whole."""
+    """A run of attention with its expectation, whole."""
 
-    trace: Trace
+    run: Observed
     decoded: Arrays = field(default_factory=dict)  #: scales and codes of its inputs, where it reads these
     codes: Codes | None = None
     supposed: Supposed | None = None
-    quantised: Trace | None = None  #: the trace of a kernel on codes, of which `trace` is the attention
+    quantised: Observed | None = None  #: the run of a kernel on codes, of which `run` is the attention
 
-    def like(self, trace: Trace) -> "Scene":
+    @property
+    def trace(self) -> Trace:
+        """What the run left."""
+        return self.run.trace
+
+    def like(self, run: Observed) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""
-        found = Scene.of(trace)
-        return found if self.supposed is None else Scene(self.supposed.of(found.trace), supposed=self.supposed)
+        found = Scene.of(run)
+        return found if self.supposed is None else Scene(self.supposed.of(found.run), supposed=self.supposed)
 
     @staticmethod
-    def of(trace: Trace) -> "Scene":
-        """Of any trace; of a kernel on codes from what it decoded on."""
-        run = Observed(trace)
-        attention = run.attention.trace
-        if attention is trace or trace.case.codes is None:
+    def of(run: Observed) -> "Scene":
+        """Of any run; of a kernel on codes from what it decoded on."""
+        attention = run.attention
+        if attention is run or run.case.codes is None:
             return Scene(attention)
         # what a fault in the decoding that nobody saw would make of them
         p = run.decoding()
         made = values(p, [name for name in OF_QUANTISER if name in p.table])
-        return Scene(attention, {**made, **p.given}, p.codes, quantised=trace)
-
-    @cached_property
-    def run(self) -> Observed:
-        """The trace, with what follows from it."""
-        return Observed(self.trace)
+        return Scene(attention, {**made, **p.given}, p.codes, quantised=run)
 
     @cached_property
     def expectation(self) -> Expectation:
@@ -125,7 +126,7 @@ class Scene:
 
     def group(self, wrong: Mapping[str, np.ndarray]) -> "Scene | None":
         """A batch and a group of heads that share a kv head, the one in which most is wrong; None where there is no
-        other, or it cannot be told apart.
+        other, or it cannot be declared apart.
         """
         trace, case = self.trace, self.trace.case
         if case.batch * case.kv_heads == 1 or self.decoded or trace.box or trace.statistics or trace.input_errors:
@@ -137,7 +138,7 @@ class Scene:
             count += 0 if of_heads is None else of_heads.mean(-1)
         b, h = np.unravel_index(int(count.argmax()), count.shape)
         heads = slice(int(h) * size, (int(h) + 1) * size)
-        found = Scene(narrowed(trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q))))
+        found = Scene(Observed(narrowed(trace, Box(slice(int(b), int(b) + 1), heads, slice(0, case.seqlen_q)))))
         return found if {*found.wrong} >= {*wrong} else None
 
     @property
@@ -184,7 +185,7 @@ class Scene:
             return None
         problem = replace(self.problem, table=unfused(table, hypothesis))
         try:
-            computed = values(problem, manner=FLOAT32_RANGE)
+            computed = values(problem, mode=FLOAT32_RANGE)
             known = {"problem": problem, "computed": computed, "given": self.expectation.given}
             return dict(compared(replace(self.expectation, known=known), names))
         except Unfit:
@@ -197,23 +198,25 @@ class Scene:
 
     def elsewhere(self, case: Case) -> Problem:
         """The same kernel on another case, of which nothing was dumped."""
-        whole = self.trace if self.quantised is None else self.quantised
-        told, keys = whole.contract, whole.case.seqlen_k
-        if told.split_bounds is not None:
-            told = replace(told, split_bounds=tuple(one * case.seqlen_k // keys for one in told.split_bounds))
+        whole = self.trace if self.quantised is None else self.quantised.trace
+        declared, keys = whole.contract, whole.case.seqlen_k
+        if declared.split_bounds is not None:
+            declared = replace(
+                declared, split_bounds=tuple(one * case.seqlen_k // keys for one in declared.split_bounds)
+            )
         elif case.splits != self.trace.case.splits:
-            told = replace(told, splits=case.splits)
-        if case.seqlen_k != keys and not isinstance(told.tile_order, str):
-            told = replace(told, tile_order="ascending")  # theirs is of as many tiles as there were
+            declared = replace(declared, splits=case.splits)
+        if case.seqlen_k != keys and not isinstance(declared.tile_order, str):
+            declared = replace(declared, tile_order="ascending")  # theirs is of as many tiles as there were
         trace = replace(
             whole,
             case=carried(self.trace.case, case, whole.case),
-            contract=told,
+            contract=declared,
             inputs=drawn(whole, case),
             stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
             whole=None,
         )  # fmt: skip
-        return Scene.of(trace).problem
+        return Scene.of(Observed(trace)).problem
 
 
 def carried(one: Case, other: Case, to: Case) -> Case:
@@ -234,14 +237,14 @@ def predicted(p: Problem, expected: Arrays, hypothesis: Hypothesis, names: Colle
         found = values(replace(p, table=table, given=kept | {**p.given}), names, FLOAT32_RANGE)
     except Unfit:
         return None
-    if (slots := _slots(p)) is None:
+    if (dont_care := _dont_care(p)) is None:
         return {name: found[name] for name in names}
-    open_ = {name: slots.open(STAGES[name]) for name in names}
+    open_ = {name: dont_care.mask(STAGES[name]) for name in names}
     kept = {name: found[name] for name, x in open_.items() if x is None}
     return kept | {name: np.where(x, expected[name], found[name]) for name, x in open_.items() if x is not None}
 
 
-def _slots(p: Problem) -> Slots | None:
+def _dont_care(p: Problem) -> DontCare | None:
     """What of a ragged batch nobody judges, and where no prediction is another; None of other runs."""
     if "lengths_k" not in p.inputs:
         return None
@@ -251,7 +254,7 @@ def _slots(p: Problem) -> Slots | None:
     )
     if rows.all() and keys.all():
         return None
-    return Slots(p.contract, p.tiling, p.inputs["mask"], Present(rows[:, None], keys[:, None]))
+    return DontCare(p.contract, p.tiling, p.inputs["mask"], Present(rows[:, None], keys[:, None]))
 
 
 def touched(p: Problem, names: Iterable[str], hypothesis: Hypothesis) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.stages import ALGORITHMS
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import NOTHING, UNEXPLAINED, Fit, fit, missed, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, edited, together
@@ -192,7 +193,7 @@ def _rows(scene: Scene, wrong: Wrong, *, across: bool) -> Scene | None:
         batches, heads = slice(b, b + 1), slice(h * size, (h + 1) * size)
     of_rows = count[batches, heads].sum((0, 1))
     first = int(np.convolve(of_rows, np.ones(ROWS), "valid").argmax())
-    found = Scene(narrowed(trace, Box(batches, heads, slice(first, first + ROWS))))
+    found = Scene(Observed(narrowed(trace, Box(batches, heads, slice(first, first + ROWS)))))
     return found if {*found.wrong} >= {*wrong} else None
 
 

@@ -7,16 +7,16 @@ far as that one shows it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from workbench.case.stages import LSE, OUT
 from workbench.expectation.elements import State
 from workbench.expectation.observed import Observed
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.reference.graph import unseen_upstream
-from workbench.trace.trace import Trace
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
-    "lse": "the order of the keys: whether probs meet the v that belongs to them",
-    "out": "what moves all scores of a row alike: row_max, a constant or a bias of the row",
+    LSE: "the order of the keys: whether probs meet the v that belongs to them",
+    OUT: "what moves all scores of a row alike: row_max, a constant or a bias of the row",
 }
 
 
@@ -30,19 +30,19 @@ class Suspects:
     blind: str  #: what of the cleared stages the right one cannot show, in words
 
 
-def suspects(trace: Trace, stages: Sequence[StageDiff], stage: StageDiff) -> Suspects | None:
+def suspects(run: Observed, stages: Sequence[StageDiff], stage: StageDiff) -> Suspects | None:
     """What a right lse says of a wrong out, or a right out of a wrong lse, in the data flow before which nobody saw
     everything. None where nothing is ruled out: the other was not judged whole, or is not right by itself.
     """
-    other = {"out": "lse", "lse": "out"}.get(stage.name)
+    other = {OUT: LSE, LSE: OUT}.get(stage.name)
     right = next((one for one in stages if one.name == other), None)
-    if right is None or not stage.upstream or right.name not in trace.stages:
+    if right is None or not stage.upstream or right.name not in run.dumped:
         return None
     if right.role != "clean" or right.verdict not in RIGHT_VERDICTS or right.propagated is None:
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)
-    seen = unseen_upstream(Observed(trace).table, right.name, ())
+    seen = unseen_upstream(run.table, right.name, ())
     cleared = tuple(name for name in stage.upstream if name in seen)
     if not whole or not cleared:
         return None

@@ -10,9 +10,9 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.tiling import tiling
+from workbench.judge.explain.counter_cases import alike, cases, grouped
 from workbench.judge.explain.draws import Draws, Errors
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import alike, cases, grouped
 from workbench.judge.explain.likely import likely
 from workbench.judge.explain.plausible import BESIDE, FIRST, FIRST_OF_ROW, Plausible, Values, numbers
 from workbench.judge.explain.symptom_table import Entry, SymptomTable

@@ -11,6 +11,7 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.distributions import FIXED
 from workbench.case.fields import DRAWN, GIVEN, PROBLEM, TILES, of_role
+from workbench.case.stages import RESULTS
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.symptoms/1"
@@ -23,7 +24,7 @@ OPEN: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "split_k": {"input_std": STDS, "splits": (2, 4, 8), "block_k": _BLOCKS},
 }
 #: what was compared -> its axes behind those of batch and head
-STAGES = ("out", "lse")
+STAGES = (*RESULTS,)
 #: fields of a case that a table may have: for all of its cases, or of each
 _SHAPES = ("batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale")
 _OF_ALL = tuple(name for name in of_role(PROBLEM, DRAWN, TILES) if name not in _SHAPES)
@@ -82,7 +83,7 @@ def of_document(document: Any, where: str) -> SymptomTable:
     """As `read`, of what the file holds, its numbers as `decimal.Decimal`; `where` names it in messages."""
     _known(document, (*_BESIDE, *_SHAPES, *_OF_ALL), where)
     for name, accepted in (("schema", (SCHEMA,)), ("kernel", tuple(OPEN)), ("stage", STAGES)):
-        value = document.get(name, "out" if name == "stage" else None)
+        value = document.get(name, STAGES[0] if name == "stage" else None)
         if value not in accepted:
             raise Refusal(f"{where}: {name} is one of {', '.join(accepted)}; got {value!r}")
     kernel = document["kernel"]
@@ -109,7 +110,9 @@ def of_document(document: Any, where: str) -> SymptomTable:
         entries += _entries(one, i, case, place)
     if not entries:
         raise Refusal(f"{where}: none of the cases has max_abs or rows, so that there is nothing to explain")
-    return SymptomTable(kernel, document.get("stage", "out"), tuple(cases), tuple(entries), "seed" in document, unknown)
+    return SymptomTable(
+        kernel, document.get("stage", STAGES[0]), tuple(cases), tuple(entries), "seed" in document, unknown
+    )
 
 
 def _unknown(document: Mapping[str, Any], open_: Mapping[str, tuple[Any, ...]], where: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.expectation.observed import Observed
 from workbench.judge.explain.cause import Trial
 from workbench.judge.explain.coded import Coded
+from workbench.judge.explain.counter_cases import CounterCase, alike, classes
 from workbench.judge.explain.fit import Fit, fit
 from workbench.judge.explain.hypothesis import Hypothesis
-from workbench.judge.explain.imagine import Imagined, alike, classes
 from workbench.judge.explain.scene import Scene, carried
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
@@ -28,7 +29,7 @@ def nowhere(scene: Scene | Coded, case: Case) -> None:
 
 def runner(trace: Trace) -> Run:
     """Runs the kernel of a trace on other cases, each once."""
-    made: dict[Case, Trace | None] = {}
+    made: dict[Case, Observed | None] = {}
     looked_at: dict[tuple[Scene | Coded, Case], Scene | Coded] = {}
 
     def run(scene: Scene | Coded, case: Case) -> Scene | Coded | None:
@@ -37,7 +38,7 @@ def runner(trace: Trace) -> Run:
         whole = carried(scene.trace.case, case, trace.case)
         if whole not in made:
             try:
-                made[whole] = trace.rerun(whole)
+                made[whole] = Observed(trace.rerun(whole))
             except (Refusal, Unavailable):  # a case that this kernel does not take
                 made[whole] = None
         again = made[whole]
@@ -49,7 +50,7 @@ def runner(trace: Trace) -> Run:
 
 
 def separated(
-    rivals: Sequence[Fit], where: Sequence[Imagined], names: Sequence[str], run: Run
+    rivals: Sequence[Fit], where: Sequence[CounterCase], names: Sequence[str], run: Run
 ) -> tuple[list[Fit], Case | None]:
     """The rivals that are left after runs on cases on which they differ, and the case that decided; all of them, and
     None, where no run can tell.
@@ -69,7 +70,7 @@ def separated(
 
 
 def tried(
-    hypothesis: Hypothesis, where: Sequence[Imagined], names: Sequence[str], run: Run, beside: Case | None
+    hypothesis: Hypothesis, where: Sequence[CounterCase], names: Sequence[str], run: Run, beside: Case | None
 ) -> Trial | None:
     """The hypothesis on the first TRIALS of the cases on which it shows, `beside` apart: the one that it fails, or the
     first of them; None where none could be run. Of one that makes NaN alone, further ones are tried until it has told
@@ -156,7 +157,7 @@ def _visible(scene: Scene | Coded, hypothesis: Hypothesis, names: Sequence[str])
     return shares
 
 
-def _moves(hypothesis: Hypothesis, there: Imagined, names: Sequence[str]) -> bool:
+def _moves(hypothesis: Hypothesis, there: CounterCase, names: Sequence[str]) -> bool:
     """Whether the hypothesis changes one of the stages on a case."""
     found = there.predicted(hypothesis, names)
     return found is not None and any(not alike(x, there.expected[name]) for name, x in found.items())

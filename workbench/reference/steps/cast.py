@@ -16,13 +16,14 @@ class Cast:
     """Probs rounded as the contract declares."""
 
     of: Ref
+    site: str  #: one of `sites.Sites`
 
     def value(self, at: Any) -> np.ndarray:
         """In float64, rounded where it is known how."""
-        return at.cast(at(self.of), "probs")
+        return at.cast(at(self.of), self.site)
 
     def control(self, at: Any) -> np.ndarray:
-        return at.cast_control(at(self.of), "probs")
+        return at.cast_control(at(self.of), getattr(at.sites, self.site))
 
     def bound(self, at: Any) -> Bounded:
         """Exact where dumped probs are rounded as declared, else a flip to the next value where an error takes probs
@@ -32,7 +33,7 @@ class Cast:
         # what was lost before a normalisation is then as many times larger as row_sum is, a key 1 at most
         grown = at.p.keys if at.p.casts_normalised else 1
         size = array_namespace(probs).maximum(probs, exp(at.contract.lag) - probs)
-        return Bounded(cast_error(at, probs, at.error(self.of), "probs", grown), size)
+        return Bounded(cast_error(at, probs, at.error(self.of), self.site, grown), size)
 
     words = "{of} rounded as the contract declares"
 
@@ -53,7 +54,7 @@ class Last:
     def control(self, at: Any) -> np.ndarray:
         """Rounded where it is stored."""
         state = last_states(at.whole(self.of), at.tiling.splits, self.initial)
-        return at.cast_control(state, "partials") if self.stored else state
+        return at.cast_control(state, at.sites.partials) if self.stored else state
 
     def bound(self, at: Any) -> Bounded:
         """That of the state, and of a cast where it is stored in fewer bits."""
@@ -97,9 +98,9 @@ def cast_error(at: Any, value: np.ndarray, of: Bound, cast: str, grown: int = 1)
     if cast in at.predicted:
         if of is EXACT:
             return EXACT
-        site = at.arithmetic(cast)
+        site = getattr(at.sites, cast)
         return Bound(site.flips(value, of.worst), site.flips(value, at.likely(of)) if at.statistics else 0.0, 0.0)
-    if (site := at.losses.site(cast)).wide:
+    if (site := getattr(at.losses.sites, cast)).wide:
         return of
     relative, absolute = site.cast()
     size = abs(value) + of.worst

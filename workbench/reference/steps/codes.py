@@ -304,7 +304,7 @@ def as_operands(low: np.ndarray, high: np.ndarray, dtype: str | None) -> tuple[n
     """Smallest and largest value, float64, to which a correct kernel rounds what lies from `low` to `high`: rounding is
     monotone, so that the ends decide.
 
-    `dtype`: to which it rounds; float32 rounds no more; None: nobody told which of them and of the 16-bit ones.
+    `dtype`: to which it rounds; float32 rounds no more; None: it is not declared which of them and of the 16-bit ones.
     """
     possible = (dtype,) if dtype is not None else ("float32", "float16", "bfloat16")
     lows, highs = [low], [high]

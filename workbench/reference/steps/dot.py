@@ -29,7 +29,7 @@ class Dot:
         a, scale, dtype = at(self.a), at.p.scale, at.contract.scaled_q_dtype
         if dtype != "float32" and scale:
             a = (round_to(a * scale, dtype) / scale).astype(a.dtype)
-        return at.cast_control(at.add_products(None, a, at(self.b).swapaxes(-1, -2)), "scores")
+        return at.cast_control(at.add_products(None, a, at(self.b).swapaxes(-1, -2)), at.sites.scores)
 
     def bound(self, at: Any) -> Bounded:
         """An inner product in any order: head_dim - 1 sums, and one product where it rounds, as that of an operand does
@@ -48,7 +48,7 @@ class Dot:
         terms = losses.terms_of_product
         # a narrow accumulator rounds the first product as well
         additions = terms * head_dim - (not losses.narrow and terms == 1)
-        added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.site("qk").accumulation)
+        added = losses.sum_of_products(terms * head_dim, max(1, additions), losses.sites.qk.accumulation)
         of_operands = losses.operands(2) * (not at.p.exact_products)
         products = of_operands + losses.scaled_operands + (losses.product if inexact or losses.narrow else 0.0)
         floor = floor + xp.where(size > 0, 2 * terms * head_dim * losses.accumulator_floor, 0.0)
@@ -60,7 +60,7 @@ class Dot:
             moved = (e @ (abs(b) + f).swapaxes(-1, -2) + abs(a) @ f.swapaxes(-1, -2)) * (1 + 2 * (added + products))
         if not at.statistics:
             random, common = 0.0, 0.0
-        elif losses.site("qk").accumulation == "nearest":
+        elif losses.sites.qk.accumulation == "nearest":
             a, b, total = at(self.a), at(self.b), at.own
             squares = (a * a) @ (b * b).swapaxes(-1, -2)
             sums = terms * head_dim * (squares / 2 + total * total / 3) * losses.accumulators**2
@@ -83,7 +83,7 @@ def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:
     Of a value beside a tie that its error all but surely does not rule out either neighbour is right: common is as far
     as the farther one.
     """
-    if (site := at.losses.site("scores")).wide:
+    if (site := at.losses.sites.scores).wide:
         return bound
     xp = array_namespace(value)
     site = replace(site, rounding="any") if "scores_dtype" in at.contract.assumed else site

@@ -18,20 +18,21 @@ class Quotient:
 
     of: Ref
     over: Ref
+    scores: str  #: which lse may normalise, in place of a division
+    lse: str
     values: str = "v_rows"  #: of which it is a mean
-    scores: str = "scores"  #: which lse may normalise, in place of a division
-    lse: str = "lse"
+    by_tile: bool = False  #: whether what it reads is a state of each tile
 
     def value(self, at: Any) -> np.ndarray:
         return quotient(at(self.of), at(self.over))
 
     def control(self, at: Any) -> np.ndarray:
         """What a division gives, or exp(score - lse) in place of it, which is off by what lse is."""
-        by_lse = at.manner.leans and at.contract.normalisation != "division"
+        by_lse = at.mode.biased and at.contract.normalisation != "division"
         lse = at(self.lse) if by_lse else np.zeros((), np.float32)
         lse = np.where(np.isfinite(lse), abs(lse), 0.0)[..., None]
         made = (self.value(at) * (1 + at.losses.division + U * by_lse * lse)).astype(np.float32)
-        return at.cast_control(made, "out")
+        return at.cast_control(made, at.sites.out)
 
     def bound(self, at: Any) -> Bounded:
         """(error of the numerator + |out| error of the denominator) / (denominator - its error), division and cast
@@ -43,7 +44,9 @@ class Quotient:
             l = at(self.over)[..., None]
             own = by_lse.weight[..., None] * at.terms(self.of) / l + by_lse.largest * largest_v
         bound = self.divided(at, value, own)
-        return Bounded(stored_out(at.p, value, bound), array_namespace(value).broadcast_to(largest_v, value.shape))
+        return Bounded(
+            stored_out(at.p, at.name, value, bound), array_namespace(value).broadcast_to(largest_v, value.shape)
+        )
 
     def divided(self, at: Any, value: np.ndarray, own: np.ndarray | float) -> Bound:
         """The bound of the quotient `value` before it is stored; `own`: what it may lose beside the division."""
@@ -61,7 +64,7 @@ class Quotient:
 
     @property
     def words(self) -> str:
-        last = " of the last tile" if self.over == "row_sum" else ""
+        last = " of the last tile" if self.by_tile else ""
         return f"{{of}} / {{over}}{last}, cast to the output dtype; 0 where {{over}} is 0"
 
 
@@ -71,7 +74,8 @@ class LogSum:
 
     top: Ref
     total: Ref
-    scores: str = "scores"  #: which it may have been merged of
+    scores: str  #: which it may have been merged of
+    by_tile: bool = False  #: whether what it reads is a state of each tile
 
     def value(self, at: Any) -> np.ndarray:
         top, total = at(self.top), at(self.total)
@@ -79,7 +83,7 @@ class LogSum:
         return xp.where((total == 0) & ~xp.isnan(top), -np.inf, top + xp.log(total))
 
     def control(self, at: Any) -> np.ndarray:
-        """Larger by all that log may lose where the manner leans."""
+        """Larger by all that log may lose in a biased mode."""
         losses, total = at.losses, at(self.total)
         log = np.where(total > 0, abs(np.log(total)) + losses.offset_of_row_sum, 0.0)
         return (self.value(at) + 2 * U * losses.log_ulps * log + losses.log_absolute).astype(np.float32)
@@ -106,7 +110,7 @@ class LogSum:
 
     @property
     def words(self) -> str:
-        last = " of the last tile" if self.total == "row_sum" else ""
+        last = " of the last tile" if self.by_tile else ""
         return f"{{top}} + log({{total}}){last}; -inf where {{total}} is 0"
 
 
@@ -116,11 +120,11 @@ def quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return xp.where((column == 0) & ~xp.isnan(x), 0.0, x / column)
 
 
-def stored_out(p: Any, value: np.ndarray, bound: Bound) -> Bound:
+def stored_out(p: Any, name: str, value: np.ndarray, bound: Bound) -> Bound:
     """The bound of out after its cast, which is certain and not predicted."""
-    if (site := p.losses.site("out")).wide:
+    if (site := p.losses.sites.out).wide:
         return bound
-    ends = [bound.worst, *([statistical(bound, p.elements_of("out"))] if p.statistics else [])]
+    ends = [bound.worst, *([statistical(bound, p.elements_of(name))] if p.statistics else [])]
     ends = [site.reach(value, end) for end in ends]
     return Bound(ends[0], 0.0, ends[1] if p.statistics else 0.0)
 

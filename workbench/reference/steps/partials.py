@@ -36,7 +36,7 @@ class Normalised(Quotient):
 
     def control(self, at: Any) -> np.ndarray:
         made = quotient(at(self.of), at(self.over)) * (1 + at.losses.division)
-        return at.cast_control(made.astype(np.float32), "partials")
+        return at.cast_control(made.astype(np.float32), at.sites.partials)
 
     def bound(self, at: Any) -> Bounded:
         """That of a quotient, and of its cast."""
@@ -59,8 +59,10 @@ class Normalised(Quotient):
 class SplitLse(LogSum):
     """Natural log of the sum of exp(scores) of each split, [b, h, s, q]; -inf where a row sees none of its keys."""
 
+    lse: str = ""  #: that of whole rows
+
     def merged(self, at: Any, lse: np.ndarray) -> np.ndarray | float:
-        by_lse = _normaliser(at, self.scores, "lse")
+        by_lse = _normaliser(at, self.scores, self.lse)
         return 0.0 if by_lse is None else by_lse.lse[:, :, None]
 
     @property

@@ -31,7 +31,7 @@ class Scores:
 
     def control(self, at: Any) -> np.ndarray:
         """The product rounded, then the sum."""
-        return at.cast_control(self.value(at), "scores")
+        return at.cast_control(self.value(at), at.sites.scores)
 
     def bound(self, at: Any) -> Bounded:
         """|scale| times the bound of `of`, one rounding of the scale and one of the product (in base 2 one more, of
@@ -62,7 +62,7 @@ class Scores:
         own = own + xp.where(((product != 0) & (roundings > 0)) | (own > 0), losses.floor, 0.0)
         factor = abs(scale) * (1 + 3 * losses.products)
         of_q: np.ndarray | float = 0.0
-        if self.scale and not losses.site("scaled_q").wide:
+        if self.scale and not losses.sites.scaled_q.wide:
             of_q = of_scaled_q(at, self.of, scale, at(self.k))
         random = root_of_squares(factor * of.random, own) if at.statistics else 0.0
         visible = at.own != -np.inf
@@ -97,7 +97,7 @@ class SoftCap:
         x = at(self.of) * at(self.scale) / cap
         side = 1 - 2 * (x.view(np.uint32) & 1).astype(np.float32)
         capped = cap * (np.tanh(x) * (1 + at.losses.functions.get("tanh", 0.0) * side))
-        return at.cast_control(capped, "scores")
+        return at.cast_control(capped, at.sites.scores)
 
     def magnitude(self, at: Any) -> np.ndarray:
         """Of the scaled dot product, which is what cancels, but no more than the cap."""
@@ -114,7 +114,7 @@ class SoftCap:
         xp = array_namespace(at.own)
         x = at(self.of) * scale
         argument = _roundings(at) * losses.products * abs(x) + losses.products * abs(x) + losses.floor
-        if not losses.site("scaled_q").wide:
+        if not losses.sites.scaled_q.wide:
             argument = argument + of_scaled_q(at, self.of, scale, at(self.k))
         factor = abs(scale) * (1 + 4 * losses.products)
         if (of_scale := at.error(self.scale)) is not EXACT:
@@ -147,7 +147,7 @@ class Modified:
         return at(self.of) * at(self.scale) if self.scale else at(self.of)
 
     def control(self, at: Any) -> np.ndarray:
-        return at.cast_control(self.value(at).astype(np.float32), "scores")
+        return at.cast_control(self.value(at).astype(np.float32), at.sites.scores)
 
     def magnitude(self, at: Any) -> np.ndarray:
         """Of what it reads and of what it makes, whichever is larger: what cancels in the function nobody knows."""
@@ -165,7 +165,7 @@ class Modified:
         scale = abs(at(self.scale)) if self.scale else 1.0
         rounded = (_roundings(at) if self.scale else 0) * losses.products * abs(x) + losses.floor
         off = scale * (1 + 3 * losses.products) * of.worst + rounded
-        if self.scale and not losses.site("scaled_q").wide:
+        if self.scale and not losses.sites.scaled_q.wide:
             off = off + of_scaled_q(at, self.of, at(self.scale), at("k_rows"))
         moved = xp.zeros_like(own)
         for part in (-1.0, -0.5, 0.5, 1.0):
@@ -192,7 +192,7 @@ def of_scaled_q(at: Any, qk: str, scale: float, k: np.ndarray) -> np.ndarray:
     of an expression has the dtype of its tensor: scale [v sum|q k| + v |q k| + eta/2 sum|k|], v its unit roundoff, eta
     its smallest subnormal. All scores of a row lose it alike.
     """
-    v, eta = (site := at.losses.site("scaled_q")).unit, 2 * site.floor
+    v, eta = (site := at.losses.sites.scaled_q).unit, 2 * site.floor
     size = at.magnitude(qk)
     xp = array_namespace(size)
     keys = xp.sum(abs(k), axis=-1)[..., None, :]

@@ -28,7 +28,7 @@ class Share:
         return xp.where((w == 0) & ~xp.isnan(total), 0.0, w / total)
 
     def control(self, at: Any) -> np.ndarray:
-        """Larger by all that may be lost where the manner leans."""
+        """Larger by all that may be lost in a biased mode."""
         w, total = self._weight.control(at), at(self.total)[_SPREAD]
         made = np.where(w == 0, w, w / total) * (1 + at.losses.division)
         return made.astype(np.float32)

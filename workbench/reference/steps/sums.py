@@ -10,7 +10,7 @@ from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, part
 from workbench.reference.stage import Bounded, Ref
 from workbench.reference.steps.weight import Weight, difference
 
-#: smallest key tile assumed of a kernel that does not tell its own: every tile is one more rescaling, with one more exp
+#: smallest key tile assumed of a kernel that does not declare its own: each is one more rescaling, with one more exp
 SMALLEST_BLOCK_K = 16
 
 
@@ -25,10 +25,10 @@ class RunningSum:
     rescale: Ref
     previous: Ref
     weights: Ref
+    scores: str  #: whose range tells what rescalings lose that nobody saw
+    maxima: str
     values: Ref = ""
     cast: bool = False  #: whether weights may have been cast, those of one size alike
-    scores: str = "scores"  #: whose range tells what rescalings lose that nobody saw
-    maxima: str = "row_max"
 
     def value(self, at: Any) -> np.ndarray:
         weights, values = at(self.weights), at(self.values) if self.values else None
@@ -112,7 +112,7 @@ class RunningSum:
             moved = (abs(probs) + of.worst) @ of_v.worst
             incoming = incoming + moved
         terms = losses.terms_of_product
-        added = losses.sum_of_products(terms * n + 1, terms * n + 1, losses.site("acc").accumulation)
+        added = losses.sum_of_products(terms * n + 1, terms * n + 1, losses.sites.acc.accumulation)
         of_products = at.p.products_error
         below = xp.where(total + incoming > 0, 2 * (terms * n + 2) * losses.accumulator_floor, 0.0)
         worst = bound_of_sum(at, total, incoming, added + of_products * (1 + added), n + 2) + below
@@ -127,7 +127,7 @@ class RunningSum:
             squares = squares + (of.random * of.random) @ (abs_v * abs_v)
         if of_v is not EXACT:
             common = common + moved
-        if losses.site("acc").accumulation == "nearest":
+        if losses.sites.acc.accumulation == "nearest":
             products = probs @ v
             of_terms = (probs * probs) @ (abs_v * abs_v)
             squares = squares + losses.product**2 * (of_terms + c0 * c0)

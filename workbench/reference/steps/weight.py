@@ -27,7 +27,7 @@ class Weight:
         return xp.where((x == -np.inf) & ~xp.isnan(top), 0.0, xp.exp(x - top))
 
     def control(self, at: Any) -> np.ndarray:
-        """Larger by all that exp and its argument may lose where the manner leans; 0 is exact, and 1 but for fma."""
+        """Larger by all that exp and its argument may lose in a biased mode; 0 is exact, and 1 but for fma."""
         x, top, losses = at(self.of), self._top(at), at.losses
         weight = self.value(at)
         x = x - top

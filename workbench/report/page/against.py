@@ -65,8 +65,8 @@ def cell(pair: Against) -> str:
 
 
 def _verdict_first(lines: Sequence[str]) -> list[str]:
-    """The sentences, those in which they part or do not at first."""
-    first = next(i for i, line in enumerate(lines) if line.startswith("they "))
+    """The sentences, those on where they diverge first."""
+    first = next(i for i, line in enumerate(lines) if line.startswith(words.OF_DIVERGENCE))
     return [*lines[first:], *lines[:first]]
 
 

@@ -127,5 +127,5 @@ def test_what_is_in_no_family_has_its_pattern_though_each_sequence_has_its_own_d
         return np.where(np.arange(case.seqlen_k) % 2 == 1, right + np.float32(1), right)
 
     d = judged(CAUSAL, {"scores": odd})
-    first, *_ = patterns(d.trace, d["scores"])
+    first, *_ = patterns(d.run, d["scores"])
     assert d.origins == ("scores",) and "keys with k % 2 == 1" in first.text

@@ -55,5 +55,5 @@ def test_heads_that_share_an_operand_are_solved_together():
 def test_as_many_rows_as_columns_make_anything_of_another_operand():
     """32 queries and 32 dims: every qk is some product with q, and that one of them is wrong says nothing of k."""
     case = CASE.but(seqlen=32, kv_heads=4, causal=False)
-    trace, stage = judged("qk", scaled_where(lambda b, h, q, k: k % 4 == 1), case)
-    assert stage.judged.outside.any() and formulas(trace, stage) == ()
+    observed, stage = judged("qk", scaled_where(lambda b, h, q, k: k % 4 == 1), case)
+    assert stage.judged.outside.any() and formulas(observed, stage) == ()

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.stages import STAGES
 from workbench.judge.explain.hypothesis import Change, Hypothesis, Unfit, altered, read_as
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
-from workbench.reference.tables import FLASH, SPLIT_K
+from workbench.reference.attention import FLASH, SPLIT_K
 
 #: what may be a factor: the scale, and stages that softmax multiplies or divides by
 _FACTORS = (

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.case.stages import AXIS_PLURALS
-from workbench.expectation.observed import Observed
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.parts import LISTED, in_words, listed, of_axis, residues, runs_of
 from workbench.judge.explain.unknown.splits import Feature, Labels, Values, Words
@@ -32,9 +31,9 @@ def features(found: Difference, around: Tensors | None) -> Iterator[Feature]:
     if {"q", "k"} <= {*found.axes}:
         yield _diagonal(found, around)
     # of several lengths each sequence has its own
-    if "q" in found.axes and {*found.axes} & {"k", "t"} and not around.trace.case_run.ragged:
+    if "q" in found.axes and {*found.axes} & {"k", "t"} and not around.run.trace.case_run.ragged:
         yield _seen(found, around, 1, "query")
-        if block := around.trace.case.block_q:
+        if block := around.run.case.block_q:
             yield _seen(found, around, block, "tile of queries")
     yield Values("expected", found.expected)
     yield Values("|expected|", np.abs(found.expected))
@@ -59,7 +58,7 @@ def _of_axis(found: Difference, axis: str, around: Tensors | None) -> Iterator[L
             yield labelled((index + begin) % period, period, modulo(period))
     if around is None:
         return
-    block, tiling = around.trace.case.block_q, Observed(around.trace).tiling
+    block, tiling = around.run.case.block_q, around.run.tiling
     if axis == "q" and block and block < size:
         yield labelled(
             (index + begin) // block, -(-(begin + size) // block), _called("tile of queries", "tiles of queries")
@@ -99,7 +98,7 @@ def _diagonal(found: Difference, around: Tensors) -> Labels:
         if more:
             return f"k - q in {listed(runs_of(part), low)}" if len(more) < LISTED else ""
         if first == last:
-            on_it = first == around.trace.case_run.diagonal and not around.trace.case_run.ragged
+            on_it = first == around.run.trace.case_run.diagonal and not around.run.trace.case_run.ragged
             return f"k - q == {first}" + (", the diagonal" if on_it else "")
         if last == seen.max():
             return f"k - q >= {first}"
@@ -117,7 +116,7 @@ _SEEN = {
 
 def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
     """Whether the queries of a block see no key of a tile, some, or each all of them."""
-    case, tiles = around.trace.case_run, Observed(around.trace).tiling.keys
+    case, tiles = around.run.trace.case_run, around.run.tiling.keys
     of_block = (found.index("q") + found.first.get("q", 0)) // block
     visible = case.mask()
     first = np.arange(0, len(visible), block)

@@ -122,7 +122,7 @@ def _how(product: Product, as_read: Difference, around: Tensors) -> Iterator[For
 
 def _layouts(read: Difference, around: Tensors) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """The operand as if its memory had another layout."""
-    shared, block = _shared(read.expected), around.trace.contract.block_k
+    shared, block = _shared(read.expected), around.run.contract.block_k
     x = read.expected[:, ::shared]
     b, h, n, d = x.shape
     found: dict[str, np.ndarray] = {

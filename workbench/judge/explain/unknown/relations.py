@@ -65,7 +65,7 @@ def numbers(around: Tensors) -> Mapping[str, float]:
     """Numbers that a formula may hold by their names, 1 and -1 first: those of the case, of bases of logarithms, and
     powers of 2.
     """
-    of_case = around.trace.case.numbers
+    of_case = around.run.case.numbers
     found = {f"{2.0**power:g}" if abs(power) <= 3 else f"2^{power}": 2.0**power for power in POWERS}
     found |= {f"-{name}": -value for name, value in found.items()}
     found |= {**of_case, **{f"1 / {name}": 1 / value for name, value in of_case.items() if value}}

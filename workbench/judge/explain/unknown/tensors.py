@@ -15,7 +15,6 @@ from workbench.reference.graph import direct, upstream
 from workbench.reference.problem import Problem
 from workbench.reference.tables import definition
 from workbench.reference.walk import values
-from workbench.trace.trace import Trace
 
 #: splits of which each is looked at
 SLICES = 16
@@ -27,14 +26,14 @@ class Tensors:
     the reference computes them.
     """
 
-    trace: Trace
+    run: Observed
     stage: StageDiff
     rows: np.ndarray | None = None  #: indices of q; None: all
 
     @cached_property
     def problem(self) -> Problem:
         """What the stage was judged from."""
-        run = Observed(self.trace)
+        run = self.run
         if self.stage.name in run.before_attention:
             return run.decoding()
         run = run.attention

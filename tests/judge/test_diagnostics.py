@@ -15,10 +15,10 @@ from workbench.case.assumptions import usual
 from workbench.case.contract import of_foreign
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
-from workbench.judge import beside
 from workbench.judge import blocks as parts
+from workbench.judge import diagnostics
 from workbench.judge import usual_rules as rules
-from workbench.judge.doubts import with_doubts
+from workbench.judge.sensitivity import with_sensitivity
 from workbench.judge.usual_rules import Rule
 from workbench.reference import dense
 
@@ -46,7 +46,7 @@ def dumping(kernel: str, probes: str) -> Trace:
     return reduced(stored(kernel, CASES[kernel]), probes)
 
 
-def assert_same(found: beside.Beside, expected: beside.Beside) -> None:
+def assert_same(found: diagnostics.Diagnostics, expected: diagnostics.Diagnostics) -> None:
     assert found.rules == expected.rules and len(found.rules) == 3
     assert list(found.bits_lost) == list(expected.bits_lost) and "out" in found.bits_lost
     for name, bits in expected.bits_lost.items():
@@ -58,7 +58,7 @@ def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeyp
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     together, after = diff(trace, report=True), diff(trace)
     assert together.gathered is not None and after.gathered is None
-    assert_same(together.beside, after.beside)
+    assert_same(together.diagnostics, after.diagnostics)
     expected = together["out"].propagated.expected  # type: ignore[union-attr]
     of_parts = (
         rules.deviation(together.run, part, part.of(expected, "bhqd")) for part in parts.parts_of(trace.case, "cpu")
@@ -67,9 +67,9 @@ def test_with_the_verdicts_or_after_them_they_are_the_same(trace: Trace, monkeyp
 
 
 def test_parts_add_up_to_the_whole(trace: Trace, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = beside.beside(Observed(trace))
+    whole = diagnostics.diagnostics(Observed(trace))
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
-    cut = beside.beside(Observed(trace))
+    cut = diagnostics.diagnostics(Observed(trace))
     for found, expected in zip(cut.rules, whole.rules, strict=True):
         assert found.name == expected.name
         # products of fewer rows may add up in another order, plain attention's in float32
@@ -150,9 +150,9 @@ def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest
         assert strict.contract != run.contract
         worst.update(failing(strict, ["out", "lse"]))
         assert passes == ["judge flash"]
-        return with_doubts(run, judged, failing)
+        return with_sensitivity(run, judged, failing)
 
-    monkeypatch.setattr("workbench.judge.diff.with_doubts", doubts)
+    monkeypatch.setattr("workbench.judge.diff.with_sensitivity", doubts)
     passes: list[str] = []
     over_parts = parts.over_parts
     monkeypatch.setattr(parts, "over_parts", lambda *words: (passes.append(words[3]), over_parts(*words))[1])

@@ -9,7 +9,7 @@ from workbench.case.formats import FORMATS
 from workbench.case.stages import OF_HEADS
 from workbench.refusal import Refusal
 
-#: the fields that lengths settle, and that settle them
+#: the fields that lengths resolve, and that resolve them
 OF_LENGTHS = ("batch", "seqlen_q", "seqlen_k", "seqlens_q", "seqlens_k")
 #: length of both where none is given
 _USUAL = 128
@@ -25,7 +25,7 @@ def lengths_of(given: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(given)
     for name in ("seqlens_q", "seqlens_k"):
         if found[name] is not None:
-            found[name] = FIELDS[name].rule.settled(name, found[name])
+            found[name] = FIELDS[name].rule.resolved(name, found[name])
     if found["seqlens_k"] is None and found["seqlen_k"] is None:
         found["seqlens_k"] = found["seqlens_q"]
     several = {x: lengths for x in "qk" if (lengths := found[f"seqlens_{x}"]) is not None}

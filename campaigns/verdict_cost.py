@@ -21,8 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from campaigns.timed import python, seconds
 from workbench.arrays import as_numpy, handed_over
-from workbench.bench.harness import python, seconds, torch_if_installed
+from workbench.bench.harness import torch_if_installed
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.expectation.expectation import Expectation
@@ -234,19 +235,19 @@ def _costs(case: Case, devices: Sequence[str]) -> list[dict[str, Any]]:
         with step(f"run {KERNEL} with {case.heads} x {case.seqlen_k} queries", RUN_S * pairs):
             trace = run(KERNEL, case)
             save(trace, path)
-        settled = trace.case.as_dict()
+        resolved = trace.case.as_dict()
         del trace  # the process that judges may need the room
         for device in devices:
             estimate_s = (REPEATS * JUDGE_S + max(1, REPEATS // case.heads) * PEERS_S) * pairs
             with step(f"judge it on {device} and compare, {REPEATS} times", estimate_s):
-                rows.append({"case": settled, "device": device, **_judged(path, device, REPEATS, True)})
+                rows.append({"case": resolved, "device": device, **_judged(path, device, REPEATS, True)})
     return rows
 
 
 def _judged(path: Path, device: str, repeats: int, compared: bool) -> dict[str, Any]:
     """What `judge` says in a process of its own."""
     asked = json.dumps([str(path), device, repeats, compared]).encode()
-    found: dict[str, Any] = json.loads(python("from workbench.bench.diff import judge; judge()", asked))
+    found: dict[str, Any] = json.loads(python("from campaigns.verdict_cost import judge; judge()", asked))
     return found
 
 
@@ -256,10 +257,10 @@ def _result(case: Case, device: str) -> dict[str, Any]:
         path = Path(folder) / "trace.safetensors"
         trace = run(FUNCTION, case)
         save(trace, path)
-        settled = trace.case.as_dict()
+        resolved = trace.case.as_dict()
         del trace  # the process that judges may need the room
         with step(f"judge out of {case.heads} x {case.seqlen_k} queries on {device}", RESULT_S * case.score_count):
-            return {"case": settled, "device": device, **_judged(path, device, 1, False)}
+            return {"case": resolved, "device": device, **_judged(path, device, 1, False)}
 
 
 def _agreement(case: Case, faults: tuple[str, ...]) -> dict[str, Any]:

@@ -20,18 +20,20 @@ from workbench.floats import round_to, ulp
 _MADE: dict[tuple, np.ndarray] = {}
 _TURN = Lock()  # for threads of a user's that judge at once
 KEPT_BYTES = 2**26
-#: products that meet at once: of 1 to 16 MB the fastest at 4096 and 16384 keys, up to 5 times as fast as whole blocks
+#: bytes of products that are accumulated at once: of 1 to 16 MB the fastest at 4096 and 16384 keys, up to 5 times as
+#: fast as whole blocks
 TERMS_BYTES = 2**22
 
 
 @dataclass(frozen=True)
-class Manner:
+class Mode:
     """How what the contract leaves open is computed."""
 
-    tensor_core: bool = False  #: whether products meet in aligned, truncated blocks instead of one after the other
+    #: whether products are accumulated in aligned, truncated blocks instead of one after the other
+    tensor_core: bool = False
     #: whether exp, log and division lose all that they may, always to the same side, instead of half an ulp; and casts
     #: that may truncate do
-    leans: bool = False
+    biased: bool = False
     method: str = "control"  #: of a step: its value in float64, or its float32 control
     float32_range: bool = False  #: whether what float32 cannot hold becomes infinite, or 0, where it is made
 
@@ -52,11 +54,11 @@ class Manner:
 
 
 #: float64, by the definition
-VALUE = Manner(method="value")
+VALUE = Mode(method="value")
 #: the same with float32's range: what a faulty kernel makes may be large enough to overflow, and small enough for 0
-FLOAT32_RANGE = Manner(method="value", float32_range=True)
+FLOAT32_RANGE = Mode(method="value", float32_range=True)
 #: float32, one product after the other, in the order of dims, keys or splits: of all orders this absorbs the most
-PLAIN = Manner()
+PLAIN = Mode()
 
 
 def _digest(x: np.ndarray | None) -> tuple | None:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from workbench.bench.emulator import measure
+from campaigns.emulator_speed import measure
 
 #: its fixture compiles in fresh processes what others have compiled, for 36 s
 pytestmark = pytest.mark.campaign

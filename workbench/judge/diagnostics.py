@@ -11,6 +11,7 @@ from operator import add
 import numpy as np
 
 from workbench.case.box import Box
+from workbench.case.stages import OUT
 from workbench.expectation.compare import expected_out
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
@@ -21,7 +22,7 @@ from workbench.reference.graph import nearest_dumped
 
 
 @dataclass(frozen=True)
-class Beside:
+class Diagnostics:
     """What a report says beside the verdicts, gathered from the parts of a trace: the condition of its sums, and the
     usual tolerances applied to out.
     """
@@ -41,18 +42,18 @@ class Beside:
         if self.bits_lost:
             cancellation.fill(self.bits_lost, isolated, propagated)
         run = propagated.run
-        if "out" in run.whole:
+        if OUT in run.whole:
             # without a dumped stage before it both expectations of out are the same, and one is computed
-            same = run is isolated.run and not nearest_dumped(run.table, "out", isolated.dumped)
+            same = run is isolated.run and not nearest_dumped(run.table, OUT, isolated.dumped)
             self.deviations.append(deviation(run, isolated.part, expected_out(isolated if same else propagated)))
 
 
-def beside(run: Observed) -> Beside:
+def diagnostics(run: Observed) -> Diagnostics:
     """What is said of a run, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
     read, right = run.attention, run.right_attention
-    found = Beside(cancellation.room(read))
+    found = Diagnostics(cancellation.room(read))
 
     def one(part: Box) -> None:
         found.gather(Expectation(read, read.readable, part), Expectation(right, {}, part))

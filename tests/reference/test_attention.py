@@ -13,11 +13,12 @@ from workbench.case.case import Case
 from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUTS, absent
 from workbench.reference import dense
+from workbench.reference.attention import attention_of, table_of
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.forward import PLAIN, forward
 from workbench.reference.graph import upstream
 from workbench.reference.losses import losses_of
-from workbench.reference.manner import Manner
+from workbench.reference.mode import Mode
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.stage import Bounded, Near, Ref, Same, Stage, Table, reads
 from workbench.reference.steps.cast import Cast, Last
@@ -27,7 +28,7 @@ from workbench.reference.steps.output import LogSum, Quotient
 from workbench.reference.steps.scores import SoftCap
 from workbench.reference.steps.sums import RunningSum, WeightedSum
 from workbench.reference.steps.weight import Weight
-from workbench.reference.tables import attention_of, definition, edited, inserted, parameter, table_of
+from workbench.reference.tables import definition, edited, inserted, parameter
 from workbench.reference.walk import budgets, values
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -359,7 +360,7 @@ def in_float32(p: Problem) -> Problem:
 def test_an_edited_table_has_a_control(edit: str) -> None:
     """In float32, as a kernel with the same fault would compute it."""
     p = problem(EDITS[edit])
-    made, expected = values(in_float32(p), manner=Manner()), values(p)
+    made, expected = values(in_float32(p), mode=Mode()), values(p)
     for name, x in made.items():
         if name in ("visible", "scale", "cap"):
             continue
@@ -371,8 +372,8 @@ def test_an_edited_table_has_a_control(edit: str) -> None:
 def test_a_control_takes_that_of_its_parameters() -> None:
     """A cast whose rounding nobody told is made by the control alone."""
     contract = replace(CONTRACT, probs_dtype="bfloat16", assumed=("probs_rounding",))
-    p = problem(put(FLASH, "summed", Cast("probs")), contract=contract)
-    made, expected = values(in_float32(p), manner=Manner()), values(p)
+    p = problem(put(FLASH, "summed", Cast("probs", "probs")), contract=contract)
+    made, expected = values(in_float32(p), mode=Mode()), values(p)
     assert np.array_equal(expected["probs_cast"], expected["probs"])
     assert np.any(made["probs_cast"] != made["probs"])
     # in the order of keys

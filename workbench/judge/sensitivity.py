@@ -1,5 +1,5 @@
-"""What a run owes to what was assumed of its kernel: right stages that are right for that alone, wrong ones that
-another choice would make right.
+"""Assumption sensitivity: verdicts that hold only under undeclared assumptions on the contract. A stage may be right
+because of one; a wrong stage may be right under another.
 
 The weakest choice for everything that a kernel does not say hides bugs. What is right under it is held against the
 usual contract of a flash kernel, too. What is wrong there is `suspicious` if a known library does as much
@@ -18,7 +18,7 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
-from workbench.case.stages import RESULTS
+from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
@@ -52,28 +52,28 @@ SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in
 Explaining = Mapping[Choice, bool]
 
 
-class Doubt(NamedTuple):
-    """In which way a right stage is wrong of a usual kernel."""
+class Sensitive(NamedTuple):
+    """In which way a stage that is right under the contract is wrong of a usual kernel."""
 
     why: str
     worst: Element | None  #: that tells; None: the size of its errors together does
 
 
-def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
+def with_sensitivity(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
     """The stages, with what the assumptions of the run's contract decide of them."""
     promise, base = run.contract, usual(run.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    doubts = _wrong_if_usual(run, judged, failing)
+    sensitive = _wrong_if_usual(run, judged, failing)
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
-    if not doubts and not wrong:
+    if not sensitive and not wrong:
         return [*judged]
     every = (_as_seen(run, choice) for choice in alternatives(promise))
     choices = [choice for choice in every if _fits(run, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
-        stage if doubts[stage.name].worst is None else replace(stage, verdict="bug")
+        stage if sensitive[stage.name].worst is None else replace(stage, verdict="bug")
         for stage in judged
-        if stage.name in doubts
+        if stage.name in sensitive
     ]
     explained = _explained(run, doubtful, choices)
     # what is wrong by the size of its errors together is tried by that
@@ -90,16 +90,18 @@ def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) ->
     def beyond_casts() -> Factor | None:
         return factor(run)
 
-    by_budget = {name: doubt.worst for name, doubt in doubts.items() if doubt.worst is not None}
+    by_budget = {name: one.worst for name, one in sensitive.items() if one.worst is not None}
     excused = not by_budget or _of_a_library(run, names, by_budget, failing)
 
-    def with_doubt(stage: StageDiff) -> StageDiff:
+    def with_choices(stage: StageDiff) -> StageDiff:
         if stage.name in by_budget and not excused:
-            reason = f"of a usual kernel {doubts[stage.name].why}; {_explaining(explained[stage.name])}"
+            reason = f"of a usual kernel {sensitive[stage.name].why}; {_explaining(explained[stage.name])}"
             return replace(stage, verdict="bug", reason=reason)
-        if stage.name in doubts:
-            reason = f"{_deciding(explained[stage.name], promise)}; of a usual kernel {doubts[stage.name].why}: {SAY}"
-            off = beyond_casts() if stage.name == "out" else None
+        if stage.name in sensitive:
+            reason = (
+                f"{_deciding(explained[stage.name], promise)}; of a usual kernel {sensitive[stage.name].why}: {SAY}"
+            )
+            off = beyond_casts() if stage.name == OUT else None
             known = bool(explained[stage.name]) or _of_a_preset(run, stage)
             doubt = EVIDENCE if off is not None or not known else ASSUMPTION
             reason = f"{off.words}; {reason}" if off is not None else reason
@@ -115,7 +117,7 @@ def with_doubts(run: Observed, judged: Sequence[StageDiff], failing: Failing) ->
             return stage
         return replace(stage, if_declared=_hint(found))
 
-    return [with_doubt(stage) for stage in judged]
+    return [with_choices(stage) for stage in judged]
 
 
 def _of_a_library(run: Observed, names: Sequence[str], doubtful: Mapping[str, Element], failing: Failing) -> bool:
@@ -198,15 +200,15 @@ def _of_a_known_maximum(run: Observed, judged: Sequence[StageDiff]) -> bool:
     return not falls and not lags
 
 
-def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Doubt]:
+def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Sensitive]:
     """The right stages that are not those of a usual kernel -> in which way."""
     right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
     strict = run.under(usual(run.contract))
     if strict is run or not right:
         return {}
-    found = {name: Doubt(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
+    found = {name: Sensitive(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
     rest = [name for name in right if name not in found]
-    return found | {name: Doubt(excess.words, None) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+    return found | {name: Sensitive(excess.words, None) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
 
 
 def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:

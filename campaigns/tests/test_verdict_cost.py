@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from campaigns import verdict_cost
+from campaigns.cli import commands
+from campaigns.verdict_cost import PEERS, agreement, measure, tables
 from workbench import Case, diff, run
-from workbench.bench import diff as bench_diff
-from workbench.bench.diff import PEERS, agreement, measure, tables
-from workbench.cli.main import commands
 
 SMALL = Case(seqlen=48, head_dim=8, block_q=16, block_k=16)
 
@@ -72,9 +72,9 @@ def test_tables_have_equal_columns(results) -> None:
 
 @pytest.mark.campaign
 def test_the_command_prints_one_table_or_the_document(results, monkeypatch) -> None:
-    monkeypatch.setattr(bench_diff, "measure", lambda: results)
-    assert json.loads(CliRunner().invoke(commands, ["bench", "diff", "--json"]).stdout) == results
-    shown = CliRunner().invoke(commands, ["bench", "diff"]).stdout.splitlines()
+    monkeypatch.setattr(verdict_cost, "measure", lambda: results)
+    assert json.loads(CliRunner().invoke(commands, ["diff", "--json"]).stdout) == results
+    shown = CliRunner().invoke(commands, ["diff"]).stdout.splitlines()
     assert shown[0].startswith("heads  seqlen k  head dim  tiles  device  first s  median s")
     others = sum(1 + len(results[name]) for name in ("results", "agreement") if results[name])
     assert len([line for line in shown if line]) == 1 + len(results["costs"]) + others

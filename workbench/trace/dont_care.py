@@ -1,7 +1,8 @@
-"""Slots of a stage that hold nothing to judge: of tiles that a row skips, and of rows that have seen no key so far.
+"""The don't-care mask: elements of a stage left undefined by skipped tiles or a finite mask sentinel.
 
-A kernel that skips a tile leaves its slots as they were. One with a finite sentinel takes exp(sentinel - sentinel) = 1
-for the weight of masked keys until the row sees its first key, whose correction exp(sentinel - max) = 0 wipes them out.
+A kernel that skips a tile leaves its elements as they were. One with a finite sentinel takes exp(sentinel - sentinel) =
+1 for the weight of masked keys until the row sees its first key, whose correction exp(sentinel - max) = 0 wipes them
+out.
 """
 
 import math
@@ -19,8 +20,8 @@ from workbench.floats import array_namespace
 
 
 @dataclass(frozen=True)
-class Slots:
-    """The slots of some rows that hold nothing to judge."""
+class DontCare:
+    """The elements of some rows that hold nothing to judge."""
 
     contract: Contract
     tiling: Tiling
@@ -42,8 +43,8 @@ class Slots:
                 seen[..., t] |= seen[..., before]
         return seen
 
-    def open(self, stage: Stage) -> np.ndarray | None:
-        """Which slots of a stage are not judged, bool that broadcasts to it; None for none."""
+    def mask(self, stage: Stage) -> np.ndarray | None:
+        """The don't-care mask of a stage, bool that broadcasts to it: True is not judged; None for none."""
         found, lacks = self._undefined(stage), self._lacking(stage.axes)
         return found if lacks is None else lacks if found is None else found | lacks
 
@@ -81,17 +82,17 @@ class Slots:
         return no_keys[..., None, :] if "s" in stage.axes else no_keys
 
     def skippable(self, stage: Stage) -> np.ndarray | None:
-        """Which slots of a stage a kernel that skips all that is masked, keys or whole tiles, leaves as they were; None
+        """Mask of what a kernel that skips all that is masked, keys or whole tiles, leaves as it was in a stage; None
         for none.
         """
         if stage.group == "tiles" and "k" in stage.axes:
             return ~self.visible
-        return replace(self, contract=replace(self.contract, skips_masked_tiles=True)).open(stage)
+        return replace(self, contract=replace(self.contract, skips_masked_tiles=True)).mask(stage)
 
     def filled(self, stage: Stage, value: np.ndarray, open_: np.ndarray, initial: float | None = None) -> np.ndarray:
-        """A stage, float64, with what later stages should read in its open slots: a state (which is `initial` before a
-        split's first tile, but for sinks) as it was before the tile, a correction of 1 for a row that has seen a key,
-        what is masked elsewhere. `open_`: as of `open`, where the stage is.
+        """A stage, float64, with what later stages should read where nothing is defined: a state (which is `initial`
+        before a split's first tile, but for sinks) as it was before the tile, a correction of 1 for a row that has seen
+        a key, what is masked elsewhere. `open_`: as of `mask`, where the stage is.
         """
         xp = array_namespace(value)
         if initial is None:
@@ -111,6 +112,6 @@ class Slots:
         return self.sinks if stage.maximum else array_namespace(self.sinks).where(self.sinks == -np.inf, 0.0, 1.0)
 
 
-def of_case(case: Case, contract: Contract, visible: np.ndarray) -> Slots:
-    """Those of all rows of a case; `visible` as of `Slots`."""
-    return Slots(contract, contract.tiling(case.seqlen_k, case.splits), visible, WHOLE.present(case))
+def of_case(case: Case, contract: Contract, visible: np.ndarray) -> DontCare:
+    """Those of all rows of a case; `visible` as of `DontCare`."""
+    return DontCare(contract, contract.tiling(case.seqlen_k, case.splits), visible, WHOLE.present(case))

@@ -32,7 +32,7 @@ _LARGER = 1.25
 
 
 @dataclass(frozen=True, eq=False)
-class Imagined:
+class CounterCase:
     """A correct run of the same kernel on another case, as far as a trace holds what it dumped."""
 
     scene: Scene | Coded
@@ -83,7 +83,7 @@ class Imagined:
         return True if any(x.any() for x in made.values()) else None
 
 
-def imagined(scene: Scene | Coded) -> list[Imagined]:
+def counter_cases(scene: Scene | Coded) -> list[CounterCase]:
     """The kernel of a scene on all `cases`; one that somebody wrote also with another head_dim, for which kernels of
     ours would be compiled anew.
     """
@@ -93,7 +93,7 @@ def imagined(scene: Scene | Coded) -> list[Imagined]:
     for case in cases(ours):
         (further if beyond(ours, case) else same).append(case)
     other = [] if scene.trace.backend != "foreign" or ours.ragged else [_of_other_dims(ours)]
-    return [Imagined(scene, case) for case in (*same, *other, *further)]
+    return [CounterCase(scene, case) for case in (*same, *other, *further)]
 
 
 def _of_other_dims(case: Case) -> Case:
@@ -107,9 +107,9 @@ def _of_other_dims(case: Case) -> Case:
 
 
 def cases(case: Case) -> Iterator[Case]:
-    """Cases on which formulas part that are one on `case`, those first that any kernel takes that takes `case`: other
-    numbers of another size in the same shape, and in one of twice the length. Then ragged tiles, more than two of them,
-    several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
+    """Cases that distinguish formulas which give identical results on `case`. First those that every kernel takes that
+    takes `case`: numbers of another size in the same shape, and in one of twice the length. Then ragged tiles, more
+    than two of them, several heads and batches. Tiles, head_dim and dtype stay, so that nothing is compiled anew.
     """
     block = min(max(case.block_k or 64, SHORTEST), LENGTH)
     plain = {"distribution": "normal"}
@@ -192,7 +192,7 @@ def alike(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def classes(
-    hypotheses: Sequence[Hypothesis], where: Sequence[Imagined], names: Sequence[str]
+    hypotheses: Sequence[Hypothesis], where: Sequence[CounterCase], names: Sequence[str]
 ) -> list[list[Hypothesis]]:
     """The hypotheses by what they predict of the stages `names` on every case: those that no run tells apart are
     together, in their order.

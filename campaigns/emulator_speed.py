@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.bench.harness import python, seconds
+from campaigns.timed import python, seconds
 from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
@@ -127,7 +127,7 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     from workbench.cuda.kernels import KERNELS
     from workbench.cuda.run import run_kernel
 
-    settled = plan.settle(KERNELS[name], case)
+    resolved = plan.resolve(KERNELS[name], case)
     inputs = by_name(case)
     medians = {}
     for field, probes in (("plain_s", "output"), ("probed_s", "all")):
@@ -140,8 +140,8 @@ def _on_emulator(name: str, case: Case) -> dict[str, Any]:
     return {
         "kernel": name,
         "seqlen": case.seqlen_k,
-        "tiles": f"{settled.block_q}x{settled.block_k}",
-        "threads": KERNELS[name].constants(settled).threads,
+        "tiles": f"{resolved.block_q}x{resolved.block_k}",
+        "threads": KERNELS[name].constants(resolved).threads,
         "repeats": REPEATS,
         **medians,
         "watched_ratio": round(medians["watched_s"] / medians["plain_s"], 1),
@@ -189,7 +189,7 @@ def _against_simulator(name: str, case: Case) -> dict[str, Any]:
 
     emulate()  # compiles, or reads the cache
     edited_s = median(seconds(emulate, REPEATS))
-    command = "from workbench.bench.emulator import simulate; simulate()"
+    command = "from campaigns.emulator_speed import simulate; simulate()"
     answer = python(command, pickle.dumps((launches, arrays)), NUMBA_ENABLE_CUDASIM="1")
     taken, simulated = pickle.loads(answer)
     plain = run_kernel(name, case, _OUTPUT).stages
@@ -225,7 +225,7 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
     from workbench.cuda.kernels import KERNELS
 
     kernel = KERNELS[name]
-    case = plan.settle(kernel, case)
+    case = plan.resolve(kernel, case)
     constants, scalars = kernel.constants(case), plan.scalars(case)
     numbers = {key: value for key, value in constants.names().items() if isinstance(value, int)}
     arrays = by_name(case)
@@ -246,7 +246,7 @@ def _edited(name: str, case: Case) -> tuple[list[Launch], dict[str, np.ndarray]]
 def _first_runs(name: str, seqlen: int, options: Mapping[str, Any], watched: bool) -> dict[str, Any]:
     """A row of `starts`."""
     row: dict[str, Any] = {"kernel": name, "seqlen": seqlen, "watched": watched}
-    command = "from workbench.bench.emulator import first_run; first_run()"
+    command = "from campaigns.emulator_speed import first_run; first_run()"
     given = json.dumps([name, {"seqlen": seqlen, **options}, watched]).encode()
     with tempfile.TemporaryDirectory() as folder:
         for cache in ("cold", "cached"):
