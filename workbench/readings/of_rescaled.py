@@ -180,6 +180,8 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
     plainest that makes another one.
     """
     model = right(target)
+    if not _in_blocks(target):
+        return model, []
     several: dict[str, list[Scaled]] = {}
     runs: list[Answer] = []
     for name in ("k", "v"):
@@ -204,6 +206,8 @@ def of_scores(target: Target, model: Model, read: np.ndarray, allowed: np.ndarra
     """The same of K alone, where scores are not as they should be but for what else was found."""
     if target.books or target.behind or target.some is not None or "k" in model.rescaled or "k" in model.sources:
         return model, []
+    if not _in_blocks(target):
+        return model, []
     some = rescaled(target, "k", of_k(target, model, read, allowed))
     if not some:
         return model, []
@@ -212,6 +216,11 @@ def of_scores(target: Target, model: Model, read: np.ndarray, allowed: np.ndarra
     one = next(x for x in some if x is made.rescaled["k"])
     wrong = target.identity.wrong
     return made, [Finding("rescaled", "scores", one.words, int(wrong.sum()), wrong.size, {"k": one})]
+
+
+def _in_blocks(target: Target) -> bool:
+    """Whether dims are as many as whole blocks have."""
+    return all(target.trace.inputs[name].shape[3] % STEP == 0 for name in "kv")
 
 
 def _apart(some: list[Scaled], runs: list[Answer]) -> list[Scaled]:
