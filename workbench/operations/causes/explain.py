@@ -1,0 +1,179 @@
+"""The causes of what is wrong in a run: hypotheses that give its wrong numbers, held against fresh runs."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.operations.causes.neutral import hypotheses
+from workbench.operations.causes.scene import OWN, Fit, Scene
+from workbench.operations.run import OperationRun
+from workbench.refusal import Refusal
+from workbench.reference.walk import values
+
+#: fresh runs that a cause must predict
+FRESH = 2
+#: wrong elements that make a proof: fewer fit by coincidence
+PROOF = 100
+#: formulas that are said where several fit
+MOST = 4
+#: predictions as near are of one formula: float64 rounds as much
+SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class OperationCause:
+    """One formula that gives the wrong numbers."""
+
+    members: tuple[Hypothesis, ...]  #: whose numbers are the same, the plainest first
+    fit: Fit
+    fresh: int  #: other runs that it predicted
+    moved: int  #: wrong elements that it gave, in all runs
+
+    @property
+    def id(self) -> str:
+        """Of its plainest hypothesis."""
+        return self.members[0].id
+
+    @property
+    def text(self) -> str:
+        """What the function does instead of what it should."""
+        alone = f", for {', '.join(self.fit.ways)} alone" if self.fit.others else ""
+        return self.members[0].text + alone
+
+    @property
+    def proved(self) -> bool:
+        """Whether fresh runs were as predicted, in enough elements."""
+        return self.fresh >= FRESH and self.moved >= PROOF
+
+    def as_dict(self) -> dict[str, Any]:
+        """Of plain Python values."""
+        return {
+            "id": self.id,
+            "text": self.text,
+            "same": [one.text for one in self.members[1:]],
+            "stages": list(self.fit.ways),
+            "left": self.fit.left,
+            "moved": self.moved,
+            "fresh_runs": self.fresh,
+            "proved": self.proved,
+        }
+
+
+@dataclass(frozen=True)
+class OperationExplained:
+    """What explains a run; nothing of a right one."""
+
+    causes: tuple[OperationCause, ...] = ()  #: that no run told apart, the best first
+    withdrawn: tuple[str, ...] = ()  #: what fitted the run, and not a fresh one
+    tried: int = 0  #: hypotheses
+    complete: bool = True  #: whether all of them were, in the time that there was
+
+    @property
+    def sentences(self) -> list[str]:
+        """The cause in a line, and what else there is to be known."""
+        said = []
+        for n, one in enumerate(self.causes):
+            sure = "" if one.proved else "perhaps "
+            fresh = f"{one.fresh} fresh runs as predicted" if one.fresh else "nothing was run again"
+            said.append(f"{'or' if n else 'cause'}: {sure}{one.text} ({fresh})")
+            if one.members[1:]:
+                said.append(f"  the same: {'; '.join(same.text for same in one.members[1:MOST])}")
+        if not self.causes and self.tried:
+            more = "" if self.complete else ", for lack of time no more"
+            said.append(f"cause unknown: {self.tried} hypotheses tried{more}")
+        return said
+
+    def as_dict(self) -> dict[str, Any]:
+        """Of plain Python values."""
+        return {
+            "causes": [one.as_dict() for one in self.causes],
+            "withdrawn": list(self.withdrawn),
+            "tried": self.tried,
+            "complete": self.complete,
+        }
+
+
+def library(run: OperationRun) -> Iterator[Hypothesis]:
+    """What may be wrong in an operation: its own faults first, then those that any table has."""
+    of, operation = run.setting, run.case.operation
+    table = operation.table(of)
+    axes = {**run.case.takes, **{name: stage.axes for name, stage in table.items()}}
+    yield from operation.hypotheses(of)
+    yield from hypotheses(of, table, axes, operation.axes)
+
+
+@np.errstate(all="ignore")
+def explain(run: OperationRun, seconds: float) -> OperationExplained:
+    """The causes of what is wrong in a run, searched for at most so long; what fits is tried on fresh runs afterwards."""
+    scene = Scene(run)
+    if not scene.wrong:
+        return OperationExplained()
+    until, tried, complete = time.monotonic() + seconds, 0, True
+    found: list[tuple[Hypothesis, Fit]] = []
+    for hypothesis in library(run):
+        if time.monotonic() > until:
+            complete = False
+            break
+        tried += 1
+        if (fit := scene.fit(hypothesis)) is not None:
+            found.append((hypothesis, fit))
+    causes, withdrawn = [], []
+    scenes = list(_fresh(run)) if found else []
+    for members, fit in _classes(scene, found):
+        moved = predicted(members[0], fit, scenes)
+        if moved is None:
+            withdrawn.append(members[0].text)
+        else:
+            causes.append(OperationCause(members, fit, len(scenes), fit.moved + moved))
+    causes.sort(key=lambda one: one.fit.left)
+    return OperationExplained(tuple(causes), tuple(withdrawn), tried, complete)
+
+
+def _fresh(run: OperationRun) -> Iterator[Scene]:
+    """The same case with other seeds, where the function can be called."""
+    if run.again is None:
+        return
+    for n in range(1, FRESH + 1):
+        try:
+            yield Scene(run.again(replace(run.case, seed=run.case.seed + n)))
+        except Refusal:
+            return
+
+
+def predicted(hypothesis: Hypothesis, fit: Fit, scenes: Sequence[Scene]) -> int | None:
+    """How many wrong elements of other runs a hypothesis gives; None where it does not give one of these."""
+    moved = 0
+    for scene in scenes:
+        again = scene.fit(hypothesis, fit.ways)
+        if again is None:
+            return None
+        moved += again.moved
+    return moved
+
+
+def _classes(
+    scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]
+) -> list[tuple[tuple[Hypothesis, ...], Fit]]:
+    """Hypotheses whose numbers are the same together."""
+    classes: list[tuple[list[Hypothesis], Fit, Mapping[str, np.ndarray]]] = []
+    for hypothesis, fit in found:
+        made = {}
+        for way in {*fit.ways.values()}:
+            names = [name for name in fit.ways if fit.ways[name] == way]
+            made |= scene.predicted(hypothesis, names, way) or {}
+        for members, other, known in classes:
+            if other.ways == fit.ways and all(_same(made[name], known[name]) for name in fit.ways):
+                members.append(hypothesis)
+                break
+        else:
+            classes.append(([hypothesis], fit, made))
+    return [(tuple(members), fit) for members, fit, _ in classes]
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    size = np.nanmax(abs(y), initial=0.0, where=np.isfinite(y))
+    return bool(np.allclose(x, y, rtol=SAME, atol=SAME * size, equal_nan=True))
