@@ -3,6 +3,7 @@ lse of elsewhere.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import numpy as np
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered, read_as
 from workbench.operations.backward_inputs import by_place, seen
 from workbench.operations.backward_steps import AddedUp
+from workbench.operations.causes.neutral import cast_to, swapped
 from workbench.operations.operation import Setting
+from workbench.reference.bound import EXACT, Bound
+from workbench.reference.stage import Bounded, Ref
 
 #: queries and keys that kernels take at once
 TILES = (16, 32, 64, 128)
@@ -64,8 +68,9 @@ def _masks(of: Setting) -> Iterator[Hypothesis]:
         for off in (1, -1):
             said = f"the causal mask shows a key {'more' if off > 0 else 'less'} where P is computed again"
             found[f"causal{off:+d}"] = said, bare & (keys <= rows + diagonal + off)
-        found["top-left"] = "the causal mask begins at the first key, in the place of ending at the last", (
-            bare & (keys <= rows)
+        found["top-left"] = (
+            "the causal mask begins at the first key, in the place of ending at the last",
+            (bare & (keys <= rows)),
         )
         for tile in TILES:
             first = rows // tile * tile
@@ -80,8 +85,9 @@ def _masks(of: Setting) -> Iterator[Hypothesis]:
     left, right = (of.numbers.get(f"window_{side}", -1) for side in ("left", "right"))
     for side, x in (("left", left), ("right", right)):
         if x >= 0:
-            found[f"{side}-forgotten"] = f"the {side} edge of the window is forgotten", by_place(
-                _with(of, **{f"window_{side}": -1})
+            found[f"{side}-forgotten"] = (
+                f"the {side} edge of the window is forgotten",
+                by_place(_with(of, **{f"window_{side}": -1})),
             )
             for off in (1, -1):
                 if x + off >= 0:
@@ -108,8 +114,6 @@ def _masks(of: Setting) -> Iterator[Hypothesis]:
 
 
 def _with(of: Setting, optional: tuple[str, ...] | None = None, **numbers: float) -> Setting:
-    from dataclasses import replace
-
     numbers = {**of.numbers, **numbers}
     return replace(of, numbers=numbers, optional=of.optional if optional is None else optional)
 
@@ -175,9 +179,7 @@ def _weights(of: Setting) -> Iterator[Hypothesis]:
         yield _of(f"probs.{id}", f"P is {said}", altered("probs", change, *names, *hides))
         for cast in ("probs_cast", "dropped", "dropped_cast"):
             yield _of(f"{cast}.{id}", f"P of dV alone is {said}", altered(cast, change, *names, *hides))
-        yield _of(
-            f"dv.{id}", f"P of dV alone is {said}", read_as("dv_sum", "probs", change, *names, *hides)
-        )
+        yield _of(f"dv.{id}", f"P of dV alone is {said}", read_as("dv_sum", "probs", change, *names, *hides))
     yield _of(
         "probs.times-0",
         "hidden weights are multiplied by 0, which is NaN where lse is -inf",
@@ -193,21 +195,9 @@ def _weights(of: Setting) -> Iterator[Hypothesis]:
     yield _of(
         "dscores.operands",
         f"dS is a product of {of.dtype} numbers: P and dP - delta are rounded before it",
-        *(_cast("dscores", ref, of.dtype) for ref in ("probs", "centred")),
-        _cast_result("dscores", of.dtype),
+        *(read_as("dscores", ref, cast_to(of.dtype)) for ref in ("probs", "centred")),
+        altered("dscores", cast_to(of.dtype)),
     )
-
-
-def _cast(stage: str, ref: str, dtype: str) -> Edit:
-    from workbench.floats import round_to
-
-    return read_as(stage, ref, lambda at, x: round_to(x, dtype))
-
-
-def _cast_result(stage: str, dtype: str) -> Edit:
-    from workbench.floats import round_to
-
-    return altered(stage, lambda at, x: round_to(x, dtype))
 
 
 # ---- groups of heads
@@ -242,12 +232,6 @@ def _one_of_group(name: str, place: int) -> Edit:
         return _Chosen(step.of, step.split, step.shape, place)
 
     return Edit(name, changed)
-
-
-from dataclasses import dataclass  # noqa: E402
-
-from workbench.reference.bound import EXACT, Bound  # noqa: E402
-from workbench.reference.stage import Bounded, Ref  # noqa: E402
 
 
 @dataclass(frozen=True)
@@ -317,6 +301,11 @@ def _rows_of_elsewhere(of: Setting) -> Iterator[Hypothesis]:
             for id, said, index in (
                 ("next", f"{what} of the next row of a tile of {tile}", rows - within + (within + 1) % tile + 0 * keys),
                 ("first", f"{what} of the first tile of {tile} queries is read for all", within + first),
+                (
+                    "register",
+                    f"{what} is read by the number of a register, in tiles of {tile} queries",
+                    rows - within + 2 * (within >> 3) + (within & 1) + 0 * keys,
+                ),
                 ("first-row", f"{what} of the first row of a tile of {tile}", rows - within + 0 * keys),
             ):
                 if tile > n and id == "first":
@@ -374,7 +363,7 @@ def _lost_pairs(of: Setting) -> Iterator[Hypothesis]:
         if kept.all() or unique.setdefault(kept.tobytes(), id) != id:
             continue
         text = f"{said}: what is left over is lost" if "down" in id else f"{said} is lost"
-        yield _of(f"lost.{id}", text, *_without(of, kept, write=False))
+        yield _of(f"lost.{id}", text, *_without(of, kept))
         yield _of(f"lost.{id}.dq", f"{text} for dQ", _sum_of(of, "dq_sum", kept))
         yield _of(f"lost.{id}.dk", f"{text} for dK", _sum_of(of, "dk_sum", kept))
         yield _of(f"lost.{id}.dv", f"{text} for dV", _sum_of(of, "dv_sum", kept))
@@ -390,7 +379,7 @@ def _sum_of(of: Setting, name: str, kept: np.ndarray) -> Edit:
     return Edit(name, changed)
 
 
-def _without(of: Setting, kept: np.ndarray, *, write: bool) -> list[Edit]:
+def _without(of: Setting, kept: np.ndarray) -> list[Edit]:
     """Nothing is written there, which is NaN, and no sum has it."""
     edits = [altered(name, lambda at, x: np.where(kept, x, np.nan)) for name in _PRODUCTS]
     return [*edits, _probs_there(of, kept), *(_sum_of(of, name, kept) for name in ("dq_sum", "dk_sum", "dv_sum"))]
@@ -403,13 +392,14 @@ def _probs_there(of: Setting, kept: np.ndarray) -> Edit:
 
 def _in_tiles(of: Setting) -> Iterator[Hypothesis]:
     """Tiles that are read transposed, and rows of fragments that are read twice."""
-    n, m = of.sizes["q"], of.sizes["k"]
     for tile in TILES:
         for name in ("dq_sum", "dk_sum", "dv_sum"):
             yield _of(f"transposed.{name}.{tile}", f"{name} reads tiles of {tile} x {tile} transposed",
                       _transposed(name, tile))  # fmt: skip
     for name, said in (("k_rows", "K"), ("v_rows", "V"), ("q", "Q"), ("dout", "dout")):
-        ref = {"k_rows": ("qk", "k_rows"), "v_rows": ("dprobs", "v_rows"), "q": ("qk", "q")}.get(name, ("dprobs", "dout"))
+        ref = {"k_rows": ("qk", "k_rows"), "v_rows": ("dprobs", "v_rows"), "q": ("qk", "q")}.get(
+            name, ("dprobs", "dout")
+        )
         yield _of(f"fragment.{name}", f"rows g + 8 of a fragment of {said} are rows g",
                   read_as(*ref, lambda at, x: x[:, :, np.arange(x.shape[2]) & ~8]))  # fmt: skip
     for id, said, refs in (
@@ -418,7 +408,8 @@ def _in_tiles(of: Setting) -> Iterator[Hypothesis]:
     ):
         yield _of(f"fragments.{id}", f"rows g + 8 of fragments of {said} are rows g",
                   *(read_as(*ref, lambda at, x: x[:, :, np.arange(x.shape[2]) & ~8]) for ref in refs))  # fmt: skip
-    del n, m
+    yield _of("fragments.pairs", "neighbouring rows of right factors are swapped in their registers",
+              *(read_as(*ref, swapped(2)) for ref in (("dq_sum", "k_rows"), ("dk_sum", "q"), ("dv_sum", "dout"))))  # fmt: skip
 
 
 def _transposed(name: str, tile: int) -> Edit:

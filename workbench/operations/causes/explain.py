@@ -3,16 +3,16 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.operations.causes.neutral import hypotheses
-from workbench.operations.causes.scene import OWN, Fit, Scene
+from workbench.operations.causes.scene import Fit, Scene
 from workbench.operations.run import OperationRun
 from workbench.refusal import Refusal
-from workbench.reference.walk import values
 
 #: fresh runs that a cause must predict
 FRESH = 2
@@ -112,25 +112,49 @@ def explain(run: OperationRun, seconds: float) -> OperationExplained:
     scene = Scene(run)
     if not scene.wrong:
         return OperationExplained()
-    until, tried, complete = time.monotonic() + seconds, 0, True
-    found: list[tuple[Hypothesis, Fit]] = []
-    for hypothesis in library(run):
-        if time.monotonic() > until:
-            complete = False
-            break
-        tried += 1
-        if (fit := scene.fit(hypothesis)) is not None:
-            found.append((hypothesis, fit))
-    causes, withdrawn = [], []
-    scenes = list(_fresh(run)) if found else []
-    for members, fit in _classes(scene, found):
-        moved = predicted(members[0], fit, scenes)
-        if moved is None:
-            withdrawn.append(members[0].text)
-        else:
-            causes.append(OperationCause(members, fit, len(scenes), fit.moved + moved))
-    causes.sort(key=lambda one: one.fit.left)
-    return OperationExplained(tuple(causes), tuple(withdrawn), tried, complete)
+    search = _Search(scene, time.monotonic() + seconds)
+    causes = search.causes(scene.wrong)
+    if not causes and len(scene.wrong) > 1:
+        # several faults, or one in two loops that each have their own: the first wrong stage, and what is left
+        causes = search.causes(scene.wrong[:1])
+        told = {name for one in causes for name in one.fit.ways}
+        if causes and (rest := tuple(name for name in scene.wrong if name not in told)):
+            causes += search.causes(rest)
+    return OperationExplained(tuple(causes), tuple(search.withdrawn), len(search.tried), search.complete)
+
+
+class _Search:
+    """A search through the library for what explains some stages of a run, and then the rest."""
+
+    def __init__(self, scene: Scene, until: float) -> None:
+        self.scene, self.until = scene, until
+        self.tried: set[str] = set()
+        self.withdrawn: list[str] = []
+        self.complete = True
+
+    def causes(self, stages: Sequence[str]) -> list[OperationCause]:
+        """What explains all of `stages`, and fresh runs; the best first."""
+        found: list[tuple[Hypothesis, Fit]] = []
+        for hypothesis in library(self.scene.run):
+            if time.monotonic() > self.until:
+                self.complete = False
+                break
+            self.tried.add(hypothesis.id)
+            if (fit := self.scene.fit(hypothesis, stages)) is not None:
+                found.append((hypothesis, fit))
+        causes = []
+        for members, fit in _classes(self.scene, found):
+            moved = predicted(members[0], fit, self.fresh)
+            if moved is None:
+                self.withdrawn.append(members[0].text)
+            else:
+                causes.append(OperationCause(members, fit, len(self.fresh), fit.moved + moved))
+        return sorted(causes, key=lambda one: one.fit.left)
+
+    @cached_property
+    def fresh(self) -> list[Scene]:
+        """Other runs of the function."""
+        return list(_fresh(self.scene.run))
 
 
 def _fresh(run: OperationRun) -> Iterator[Scene]:
@@ -139,28 +163,27 @@ def _fresh(run: OperationRun) -> Iterator[Scene]:
         return
     for n in range(1, FRESH + 1):
         try:
-            yield Scene(run.again(replace(run.case, seed=run.case.seed + n)))
+            made = run.again(replace(run.case, seed=run.case.seed + n))
         except Refusal:
             return
+        yield Scene(replace(made, stages={name: x for name, x in made.stages.items() if name in run.stages}))
 
 
 def predicted(hypothesis: Hypothesis, fit: Fit, scenes: Sequence[Scene]) -> int | None:
     """How many wrong elements of other runs a hypothesis gives; None where it does not give one of these."""
     moved = 0
     for scene in scenes:
-        again = scene.fit(hypothesis, fit.ways)
+        again = scene.fit(hypothesis, [*fit.ways], fit.ways)
         if again is None:
             return None
         moved += again.moved
     return moved
 
 
-def _classes(
-    scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]
-) -> list[tuple[tuple[Hypothesis, ...], Fit]]:
+def _classes(scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]) -> list[tuple[tuple[Hypothesis, ...], Fit]]:
     """Hypotheses whose numbers are the same together."""
     classes: list[tuple[list[Hypothesis], Fit, Mapping[str, np.ndarray]]] = []
-    for hypothesis, fit in found:
+    for hypothesis, fit in sorted(found, key=lambda one: len(one[1].others)):
         made = {}
         for way in {*fit.ways.values()}:
             names = [name for name in fit.ways if fit.ways[name] == way]

@@ -19,9 +19,7 @@ LOG2E, LN2 = math.log2(math.e), math.log(2)
 TILES = (8, 16, 32, 64, 128)
 
 
-def hypotheses(
-    of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, str]
-) -> Iterator[Hypothesis]:
+def hypotheses(of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, str]) -> Iterator[Hypothesis]:
     """All of them, the cheap and likely first; `axes`: of inputs and stages; `names`: of axes."""
     numbers = {name: x for name, x in of.numbers.items() if not isinstance(x, bool) and x not in (0, 1)}
     yield from _factors(table, numbers)
@@ -224,9 +222,7 @@ def one_alone(place: int, axis: int) -> Change:
     return lambda at, x: np.broadcast_to(np.take(x, [place], axis), x.shape)
 
 
-def _moved(
-    of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, str]
-) -> Iterator[Hypothesis]:
+def _moved(of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, str]) -> Iterator[Hypothesis]:
     """What is read, or made, of other places."""
 
     def ways(letters: str, made: bool) -> Iterator[tuple[str, str, Change]]:

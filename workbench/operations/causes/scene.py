@@ -6,19 +6,22 @@ from functools import cached_property
 
 import numpy as np
 
-from workbench.expectation.elements import State
+from workbench.expectation.elements import WRONG
 from workbench.floats import to_float64, ulp
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, results
 from workbench.reference.at import At
 from workbench.reference.graph import with_upstream
+from workbench.reference.manner import FLOAT32_RANGE
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Table
 from workbench.reference.walk import budgets, values
 
 #: share of the error of a stage that a cause may leave: an edit that changes nothing leaves all of it
 UNEXPLAINED = 0.2
+#: the same in another run, where one hypothesis is asked and not thousands, however wide its budgets are
+LEFT_ELSEWHERE = 0.5
 #: what a stage was made of: what was dumped before it, or the inputs alone, by a chain of its kernel's own
 DUMPED, OWN = "dumped", "own"
 
@@ -47,29 +50,37 @@ class Scene:
         self.kept = [name for name, stage in self.table.items() if stage.dumped or name not in looped]
         made = values(alone, self.kept)
         self.free = run.case.operation.free(run.setting, alone.inputs)
-        given = {name: np.where(self.free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
+        given = {}
+        for name, x in run.stages.items():
+            # what nobody need write a fault may read; as it should be only where nobody wrote it
+            blank = np.broadcast_to(self.free.get(name, False), x.shape) & ~np.isfinite(to_float64(x))
+            given[name] = np.where(blank, made[name], to_float64(x))
         of_dumps = problem(run, given)
         self.problems: Mapping[str, Problem] = {DUMPED: of_dumps, OWN: alone}
         self.made: Mapping[str, Arrays] = {DUMPED: values(of_dumps, self.kept), OWN: made}
         self._downstream: dict[tuple[str, str], frozenset[str]] = {}
 
     @cached_property
-    def right_in(self) -> Mapping[str, frozenset[str]]:
-        """Stage -> the ways in which it is right."""
-        found: dict[str, set[str]] = {name: set() for name in self.run.stages}
+    def outside(self) -> Mapping[tuple[str, str], np.ndarray]:
+        """Stage and way -> which of its elements are wrong in that way."""
+        found = {}
         for way, p in self.problems.items():
-            bounds = budgets(p, self.made[way], [*self.run.stages])
-            for name, bound in bounds.items():
+            for name, bound in budgets(p, self.made[way], [*self.run.stages]).items():
                 one = held(self.run.stages[name], self.made[way][name], bound, self.free.get(name))
-                # a chain of its own has what a kernel returns alone
-                if not one.summary.outside and (way == DUMPED or name in self.results):
-                    found[name].add(way)
-        return {name: frozenset(ways) for name, ways in found.items()}
+                found[name, way] = np.isin(one.state, WRONG)
+        return found
+
+    def right(self, name: str) -> bool:
+        """Whether a stage is right by what was dumped before it; of a result, which a chain of its own may have made,
+        or by the inputs.
+        """
+        ways = (DUMPED, OWN) if name in self.results else (DUMPED,)
+        return any(not self.outside[name, way].any() for way in ways)
 
     @cached_property
     def wrong(self) -> tuple[str, ...]:
-        """Stages that are right neither by what was dumped before them nor by the inputs."""
-        return tuple(name for name, ways in self.right_in.items() if not ways)
+        """Stages that are not right."""
+        return tuple(name for name in self.run.stages if not self.right(name))
 
     def changed(self, stages: Collection[str], way: str, table: Table | None = None) -> frozenset[str]:
         """What an edit of `stages` changes."""
@@ -87,7 +98,7 @@ class Scene:
     def predicted(self, hypothesis: Hypothesis, names: Collection[str], way: str) -> dict[str, np.ndarray] | None:
         """What the edited table makes of the stages `names`; None where it has no such steps."""
         made = self._edited(hypothesis, way)
-        return None if made is None else values(made, names)
+        return None if made is None else values(made, names, FLOAT32_RANGE)
 
     def _edited(self, hypothesis: Hypothesis, way: str) -> Problem | None:
         table = edited(self.table, hypothesis)
@@ -106,7 +117,7 @@ class Scene:
         below = self.changed(hypothesis.stages, way)
         of_edit = self._edited(hypothesis, way)
         assert of_edit is not None
-        made = {**self.made[way], **values(of_edit, [name for name in self.kept if name in below])}
+        made = {**self.made[way], **values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)}
         bounds = budgets(replace(p, table=table), made, names)
         right = budgets(p, self.made[way], names)
         found = {}
@@ -129,8 +140,8 @@ class Scene:
         return bool((hit | np.broadcast_to(self.free.get(name, False), hit.shape)).all())
 
     def left(self, name: str, predicted: np.ndarray, way: str) -> tuple[float, int]:
-        """The share of the error of a stage that a prediction leaves, and how many elements that are off. 1 where NaN
-        and infinities are elsewhere, and where all of it is NaN, which many a fault makes.
+        """The share of the error of a stage that a prediction leaves where the stage is wrong, and how many elements
+        that are. 1 where NaN and infinities are elsewhere, and where all of it is NaN, which many a fault makes.
         """
         dumped = self.run.stages[name]
         actual, expected = to_float64(dumped), self.made[way][name]
@@ -142,20 +153,22 @@ class Scene:
         odd = judged & ~finite
         if not np.array_equal(actual[odd], stored[odd], equal_nan=True):
             return 1.0, 0
-        judged &= finite & np.isfinite(expected)
+        bad = judged & self.outside[name, way]
+        judged = bad & finite & np.isfinite(expected)
         error = abs(actual - expected)[judged]
-        rest = np.maximum(abs(actual - predicted)[judged] - ulp(abs(actual[judged]), dumped.dtype) / 2, 0.0)
-        size = float(error.max(initial=0.0))
-        moved = int((error > ulp(abs(actual[judged]), dumped.dtype)).sum()) + int(odd.sum())
+        rest = np.maximum(abs(actual[judged] - predicted[judged]) - ulp(abs(actual[judged]), dumped.dtype) / 2, 0.0)
+        moved, size = int(bad.sum()), float(error.max(initial=0.0))
         if size == 0:
-            return (0.0 if odd.any() else 1.0), moved
+            return (0.0 if moved else 1.0), moved
         return float(np.linalg.norm(rest / size) / np.linalg.norm(error / size)), moved
 
-    def fit(self, hypothesis: Hypothesis, asked: Mapping[str, str] | None = None) -> Fit | None:
-        """The hypothesis held against all that is wrong; `asked`: the ways in which it explained another run, which it
-        must keep.
+    def fit(
+        self, hypothesis: Hypothesis, stages: Collection[str], asked: Mapping[str, str] | None = None
+    ) -> Fit | None:
+        """The hypothesis held against the wrong ones of `stages`; `asked`: the ways in which it explained another run,
+        which it must keep.
         """
-        wrong = {*self.wrong} | {*(asked or {})}
+        wrong = {*self.wrong} & {*stages} | {*(asked or {})}
         ways = self._ways(hypothesis, wrong, asked)
         if ways is None:
             return None
@@ -174,18 +187,18 @@ class Scene:
                 return None
             for name in wrong & {*names} & {*self.wrong}:
                 share, count = self.left(name, made[name], way)
-                if share > UNEXPLAINED / wider[name]:
+                if share > (UNEXPLAINED / wider[name] if asked is None else LEFT_ELSEWHERE):
                     return None
                 left, moved = max(left, share), moved + count
         own = self.changed(hypothesis.stages, OWN)
-        others = tuple(name for name in self.results if name in own and name not in ways and ways[[*ways][0]] == OWN)
+        others = tuple(name for name in self.results if name in own and name not in ways and OWN in ways.values())
         return Fit(ways, left, moved, others)
 
     def _ways(
         self, hypothesis: Hypothesis, wrong: Collection[str], asked: Mapping[str, str] | None
     ) -> dict[str, str] | None:
         """How it may explain each wrong stage, coarsely."""
-        found = {}
+        found, limit = {}, UNEXPLAINED if asked is None else LEFT_ELSEWHERE
         below = {way: self.changed(hypothesis.stages, way) for way in (DUMPED, OWN)}
         for name in sorted(wrong, key=[*self.run.stages].index):
             some = [asked[name]] if asked and name in asked else [DUMPED, OWN] if name in self.results else [DUMPED]
@@ -201,7 +214,7 @@ class Scene:
                 made = self.predicted(hypothesis, (name,), way)
                 if made is None:
                     return None
-                if name not in self.wrong or self.left(name, made[name], way)[0] <= UNEXPLAINED:
+                if name not in self.wrong or self.left(name, made[name], way)[0] <= limit:
                     found[name] = way
                     break
             else:
