@@ -77,6 +77,32 @@ def diff_operation(
     sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
 
 
+def explain_operation(
+    target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
+) -> None:
+    """Name what is wrong in a function of an operation on each case that is asked for; exits as `diff` does."""
+    from workbench.operations.call import diff_operation as diff
+    from workbench.operations.every import OPERATIONS
+    from workbench.progress import shown
+    from workbench.report.operation import document, report
+    from workbench.report.text import console
+
+    target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    with shown():
+        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        found = [(one, one.explain(seconds)) for one in diffs]
+    if as_json:
+        documents = [document(*one) for one in found]
+        many = {"schema": "workbench.operations/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        screen = console()
+        for one, explained in found:
+            shape: dict[str, Any] = {"unicode": screen.is_terminal, "width": screen.width}
+            screen.print(report(one, **shape, explained=explained), crop=False)
+    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+
+
 def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> "list[Checked]":
     """Watched runs of a kernel of ours of an operation, one for each case that is asked for."""
     from workbench.operations.call import check_operation as check

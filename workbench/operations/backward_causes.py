@@ -1,5 +1,5 @@
-"""What may be wrong in a backward pass of attention, beside what any table has: masks, tiles, groups of heads, delta and
-lse of elsewhere.
+"""What may be wrong in a backward pass of attention, beside what any table has: masks, tiles, groups of heads, rows of
+elsewhere.
 """
 
 from collections.abc import Iterator, Mapping
@@ -408,8 +408,9 @@ def _in_tiles(of: Setting) -> Iterator[Hypothesis]:
     ):
         yield _of(f"fragments.{id}", f"rows g + 8 of fragments of {said} are rows g",
                   *(read_as(*ref, lambda at, x: x[:, :, np.arange(x.shape[2]) & ~8]) for ref in refs))  # fmt: skip
+    right = ("dq_sum", "k_rows"), ("dk_sum", "q"), ("dv_sum", "dout")
     yield _of("fragments.pairs", "neighbouring rows of right factors are swapped in their registers",
-              *(read_as(*ref, swapped(2)) for ref in (("dq_sum", "k_rows"), ("dk_sum", "q"), ("dv_sum", "dout"))))  # fmt: skip
+              *(read_as(*ref, swapped(2)) for ref in right))  # fmt: skip
 
 
 def _transposed(name: str, tile: int) -> Edit:

@@ -21,6 +21,9 @@ from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.shown import shown_by
 
+#: seconds that a report may take for causes
+ON_DIFF_S = 5.0
+
 
 class Condition(NamedTuple):
     """Condition numbers of the elements of a stage: sums of the sizes of terms over what they add up to."""
@@ -83,6 +86,11 @@ class OperationDiff:
             )
             found = [(f"what {whose} do: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
         return tuple(found)
+
+    @cached_property
+    def explained(self) -> OperationExplained:
+        """What a report says of causes: as `explain`, in ON_DIFF_S."""
+        return self.explain(ON_DIFF_S)
 
     def explain(self, seconds: float = 30.0) -> OperationExplained:
         """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a

@@ -18,6 +18,8 @@ from workbench.refusal import Refusal
 FRESH = 2
 #: wrong elements that make a proof: fewer fit by coincidence
 PROOF = 100
+#: numbers that inputs have in all: the stages of more would take GBs, a hundred times
+LARGEST = 2**22
 #: formulas that are said where several fit
 MOST = 4
 #: predictions as near are of one formula: float64 rounds as much
@@ -26,8 +28,9 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class OperationCause:
-    """One formula that gives the wrong numbers."""
+    """One formula that gives the wrong numbers of some stages."""
 
+    stages: tuple[str, ...]  #: wrong ones, in data-flow order
     members: tuple[Hypothesis, ...]  #: whose numbers are the same, the plainest first
     fit: Fit
     fresh: int  #: other runs that it predicted
@@ -41,7 +44,7 @@ class OperationCause:
     @property
     def text(self) -> str:
         """What the function does instead of what it should."""
-        alone = f", for {', '.join(self.fit.ways)} alone" if self.fit.others else ""
+        alone = f", for {', '.join(self.stages)} alone" if self.fit.others else ""
         return self.members[0].text + alone
 
     @property
@@ -49,13 +52,17 @@ class OperationCause:
         """Whether fresh runs were as predicted, in enough elements."""
         return self.fresh >= FRESH and self.moved >= PROOF
 
+    def predicts(self, run: OperationRun) -> bool:
+        """Whether it gives what is wrong of its stages in another run of the function, and they are as it says."""
+        return _predicted(self.members[0], self.fit, [Scene(run)]) is not None
+
     def as_dict(self) -> dict[str, Any]:
         """Of plain Python values."""
         return {
             "id": self.id,
             "text": self.text,
             "same": [one.text for one in self.members[1:]],
-            "stages": list(self.fit.ways),
+            "stages": list(self.stages),
             "left": self.fit.left,
             "moved": self.moved,
             "fresh_runs": self.fresh,
@@ -67,28 +74,31 @@ class OperationCause:
 class OperationExplained:
     """What explains a run; nothing of a right one."""
 
-    causes: tuple[OperationCause, ...] = ()  #: that no run told apart, the best first
+    causes: tuple[OperationCause, ...] = ()  #: that no run told apart, those of the first wrong stage first
     withdrawn: tuple[str, ...] = ()  #: what fitted the run, and not a fresh one
     tried: int = 0  #: hypotheses
     complete: bool = True  #: whether all of them were, in the time that there was
 
     @property
     def sentences(self) -> list[str]:
-        """The cause in a line, and what else there is to be known."""
-        said = []
-        for n, one in enumerate(self.causes):
+        """The cause in a line, what else it may be, and what a fresh run contradicted."""
+        said, apart = [], len({one.stages for one in self.causes}) > 1
+        known: set[tuple[str, ...]] = set()
+        for one in self.causes:
+            word = f"cause in {', '.join(one.stages)}" if apart else "cause"
             sure = "" if one.proved else "perhaps "
-            fresh = f"{one.fresh} fresh runs as predicted" if one.fresh else "nothing was run again"
-            said.append(f"{'or' if n else 'cause'}: {sure}{one.text} ({fresh})")
-            if one.members[1:]:
-                said.append(f"  the same: {'; '.join(same.text for same in one.members[1:MOST])}")
+            fresh = f"{one.fresh} fresh runs as predicted" if one.fresh else "not run again"
+            said.append(f"{'or' if one.stages in known else word}: {sure}{one.text} ({fresh})")
+            known.add(one.stages)
+            if same := [other.text for other in one.members[1:MOST]]:
+                said.append(f"  the same: {'; '.join(same)}")
         if not self.causes and self.tried:
-            more = "" if self.complete else ", for lack of time no more"
+            more = "" if self.complete else ", no more in the time that there was"
             said.append(f"cause unknown: {self.tried} hypotheses tried{more}")
-        return said
+        return said + [f"withdrawn: {text}, which a fresh run contradicts" for text in self.withdrawn[:MOST]]
 
     def as_dict(self) -> dict[str, Any]:
-        """Of plain Python values."""
+        """The part of the document of `workbench explain --operation NAME --json` that says what explains it."""
         return {
             "causes": [one.as_dict() for one in self.causes],
             "withdrawn": list(self.withdrawn),
@@ -108,7 +118,11 @@ def library(run: OperationRun) -> Iterator[Hypothesis]:
 
 @np.errstate(all="ignore")
 def explain(run: OperationRun, seconds: float) -> OperationExplained:
-    """The causes of what is wrong in a run, searched for at most so long; what fits is tried on fresh runs afterwards."""
+    """The causes of what is wrong in a run, searched for in at most so long; what fits is tried on fresh runs. Nothing
+    is searched of runs with more than LARGEST numbers as inputs.
+    """
+    if sum(x.size for x in run.inputs.values()) > LARGEST:
+        return OperationExplained(complete=False)
     scene = Scene(run)
     if not scene.wrong:
         return OperationExplained()
@@ -117,7 +131,7 @@ def explain(run: OperationRun, seconds: float) -> OperationExplained:
     if not causes and len(scene.wrong) > 1:
         # several faults, or one in two loops that each have their own: the first wrong stage, and what is left
         causes = search.causes(scene.wrong[:1])
-        told = {name for one in causes for name in one.fit.ways}
+        told = {name for one in causes for name in one.stages}
         if causes and (rest := tuple(name for name in scene.wrong if name not in told)):
             causes += search.causes(rest)
     return OperationExplained(tuple(causes), tuple(search.withdrawn), len(search.tried), search.complete)
@@ -144,12 +158,15 @@ class _Search:
                 found.append((hypothesis, fit))
         causes = []
         for members, fit in _classes(self.scene, found):
-            moved = predicted(members[0], fit, self.fresh)
+            moved = _predicted(members[0], fit, self.fresh)
             if moved is None:
                 self.withdrawn.append(members[0].text)
-            else:
-                causes.append(OperationCause(members, fit, len(self.fresh), fit.moved + moved))
-        return sorted(causes, key=lambda one: one.fit.left)
+                continue
+            own = tuple(name for name in self.scene.wrong if name in fit.ways)
+            causes.append(OperationCause(own, members, fit, len(self.fresh), fit.moved + moved))
+        # what explains more is the cause of less, too
+        most = [one for one in causes if not any({*one.stages} < {*other.stages} for other in causes)]
+        return sorted(most, key=lambda one: one.fit.left)
 
     @cached_property
     def fresh(self) -> list[Scene]:
@@ -169,7 +186,7 @@ def _fresh(run: OperationRun) -> Iterator[Scene]:
         yield Scene(replace(made, stages={name: x for name, x in made.stages.items() if name in run.stages}))
 
 
-def predicted(hypothesis: Hypothesis, fit: Fit, scenes: Sequence[Scene]) -> int | None:
+def _predicted(hypothesis: Hypothesis, fit: Fit, scenes: Sequence[Scene]) -> int | None:
     """How many wrong elements of other runs a hypothesis gives; None where it does not give one of these."""
     moved = 0
     for scene in scenes:

@@ -92,7 +92,7 @@ def kept_alone(kept: np.ndarray, axis: int) -> Change:
 
 
 def parts(n: int, others: dict[str, int]) -> dict[str, np.ndarray]:
-    """What of an axis of length n a loop may see, in words: tiles rounded down, the first or the last lost, or alone."""
+    """What of an axis of length n a loop may see, in words: tiles rounded down, the first or last lost, or alone."""
     places = np.arange(n)
     found: dict[str, np.ndarray] = {}
     for tile in TILES:
