@@ -198,7 +198,7 @@ def _predicted(hypothesis: Hypothesis, fit: Fit, scenes: Sequence[Scene]) -> int
 
 
 def _classes(scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]) -> list[tuple[tuple[Hypothesis, ...], Fit]]:
-    """Hypotheses whose numbers are the same together."""
+    """Hypotheses whose numbers are the same together; of these the ones that would change the fewest results beside."""
     classes: list[tuple[list[Hypothesis], Fit, Mapping[str, np.ndarray]]] = []
     for hypothesis, fit in sorted(found, key=lambda one: len(one[1].others)):
         made = {}
@@ -207,7 +207,8 @@ def _classes(scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]) -> list[tupl
             made |= scene.predicted(hypothesis, names, way) or {}
         for members, other, known in classes:
             if other.ways == fit.ways and all(_same(made[name], known[name]) for name in fit.ways):
-                members.append(hypothesis)
+                if len(fit.others) == len(other.others):
+                    members.append(hypothesis)
                 break
         else:
             classes.append(([hypothesis], fit, made))

@@ -190,8 +190,8 @@ class Scene:
                 if share > (UNEXPLAINED / wider[name] if asked is None else LEFT_ELSEWHERE):
                     return None
                 left, moved = max(left, share), moved + count
-        own = self.changed(hypothesis.stages, OWN)
-        others = tuple(name for name in self.results if name in own and name not in ways and OWN in ways.values())
+        touched = frozenset[str]().union(*(self.changed(hypothesis.stages, way) for way in ways.values()))
+        others = tuple(name for name in self.results if name in touched and name not in ways)
         return Fit(ways, left, moved, others)
 
     def _ways(
