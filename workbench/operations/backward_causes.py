@@ -11,7 +11,7 @@ import numpy as np
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered, read_as
 from workbench.operations.backward_inputs import by_place, seen
 from workbench.operations.backward_steps import AddedUp
-from workbench.operations.causes.neutral import cast_to, swapped
+from workbench.operations.causes.neutral import cast_to, swapped, told_once
 from workbench.operations.operation import Setting
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref
@@ -329,45 +329,36 @@ def _lost_pairs(of: Setting) -> Iterator[Hypothesis]:
     diagonal = m - n
     rows, keys = np.broadcast_arrays(np.arange(n)[:, None], np.arange(m))
     causal = bool(of.numbers["causal"])
-    found: dict[str, tuple[str, np.ndarray]] = {}
+    found: list[tuple[str, str, np.ndarray]] = []
     for tile in TILES:
         # what a right loop visits ends with the tile of the last key that a tile of queries sees
         end = np.minimum(m, np.maximum(rows // tile * tile + tile + diagonal, 0)) if causal else 0 * rows + m
-        begin = np.maximum(keys // tile * tile - diagonal, 0) if causal else 0 * keys
         last = np.maximum(-(-end // tile) - 1, 0) * tile
-        found |= {
-            f"queries-down-{tile}": (f"tiles of {tile} queries are rounded down", rows < n // tile * tile),
-            f"queries-last-{tile}": (f"the last tile of {tile} queries", rows < (-(-n // tile) - 1) * tile),
-            f"queries-first-{tile}": (f"the first tile of {tile} queries", rows >= tile),
-            f"keys-down-{tile}": (f"tiles of {tile} keys are rounded down", keys < end // tile * tile),
-            f"keys-last-{tile}": (f"the last tile of {tile} keys", keys < last),
-            f"keys-first-{tile}": (f"the first tile of {tile} keys", keys >= tile),
-            f"keys-but-last-{tile}": (f"all tiles of {tile} keys but the last", keys >= last),
-            f"keys-early-{tile}": (
-                f"the last key that a tile of {tile} queries sees, where it begins a tile",
-                keys < -(-np.maximum(end - 1, 0) // tile) * tile,
-            ),
-            f"queries-late-{tile}": (
-                f"the first query that a tile of {tile} keys sees, where it ends a tile",
-                rows >= np.maximum(begin + 1 if causal else begin, 0) // tile * tile if causal else rows >= 0,
-            ),
-            f"queries-but-last-{tile}": (
-                f"all tiles of {tile} queries but the last", rows >= (-(-n // tile) - 1) * tile,
-            ),
-        }  # fmt: skip
-    if causal:
-        late = {tile: np.maximum(keys // tile * tile - diagonal + 1, 0) // tile * tile for tile in TILES}
-        found |= {f"queries-late-{tile}": (found[f"queries-late-{tile}"][0], rows >= x) for tile, x in late.items()}
-    unique: dict[bytes, str] = {}
-    for id, (said, kept) in found.items():
-        if kept.all() or unique.setdefault(kept.tobytes(), id) != id:
-            continue
-        text = f"{said}: what is left over is lost" if "down" in id else f"{said} is lost"
-        yield _of(f"lost.{id}", text, *_without(of, kept))
-        yield _of(f"lost.{id}.dq", f"{text} for dQ", _sum_of(of, "dq_sum", kept))
-        yield _of(f"lost.{id}.dk", f"{text} for dK", _sum_of(of, "dk_sum", kept))
-        yield _of(f"lost.{id}.dv", f"{text} for dV", _sum_of(of, "dv_sum", kept))
-        yield _of(f"lost.{id}.both", f"{text} for dK and dV", _sum_of(of, "dk_sum", kept), _sum_of(of, "dv_sum", kept))
+        early = -(-np.maximum(end - 1, 0) // tile) * tile
+        kept = {
+            "tiles of {} queries are rounded down: what is left over is lost": rows < n // tile * tile,
+            "the last tile of {} queries is lost": rows < (-(-n // tile) - 1) * tile,
+            "the first tile of {} queries is lost": rows >= tile,
+            "tiles of {} keys are rounded down: what is left over is lost": keys < end // tile * tile,
+            "the last tile of {} keys is lost": keys < last,
+            "the first tile of {} keys is lost": keys >= tile,
+            "the last tile of {} keys alone counts": keys >= last,
+            "the last tile of {} queries alone counts": rows >= (-(-n // tile) - 1) * tile,
+            "the last key of a tile of {} queries is lost, where it begins a tile": keys < early,
+        }
+        if causal:
+            late = np.maximum(keys // tile * tile - diagonal + 1, 0) // tile * tile
+            kept["the first query of a tile of {} keys is lost, where it ends a tile"] = rows >= late
+        found += [(said, str(tile), mask) for said, mask in kept.items()]
+    for text, mask in told_once(found):
+        yield _of(f"lost.{text}", text, *_without(of, mask))
+        for id, said, sums in (
+            ("dq", "dQ", ("dq_sum",)),
+            ("dk", "dK", ("dk_sum",)),
+            ("dv", "dV", ("dv_sum",)),
+            ("both", "dK and dV", ("dk_sum", "dv_sum")),
+        ):
+            yield _of(f"lost.{text}.{id}", f"{text}, for {said}", *(_sum_of(of, name, mask) for name in sums))
 
 
 def _sum_of(of: Setting, name: str, kept: np.ndarray) -> Edit:

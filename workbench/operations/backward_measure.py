@@ -7,6 +7,7 @@ dK_j = scale * dS_ij * q_i and dV_j = P_ij * dout_i: dS_ij = <dK_j, q_i> / (scal
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,11 @@ class Reading:
         """Rows [batch, heads, rows] of which nothing arrives in a sum, where something should."""
         return ~self.actual.any(-1) & self.wrong.any(-1)
 
+    def as_dict(self) -> dict[str, Any]:
+        """Of plain Python values."""
+        counts = {"outside": int(self.wrong.sum()), "size": self.wrong.size, "lost_rows": int(self.lost.sum())}
+        return {"stage": self.stage, **counts}
+
 
 @dataclass(frozen=True, eq=False)
 class BackwardMeasured:
@@ -52,6 +58,17 @@ class BackwardMeasured:
     #: the first wrong stage, where what was read tells it: of P where dS and the gradients follow from the P that was
     #: read, of dS where dQ follows from the dS that was read; empty: the gradients' own sums, or it cannot be told
     origin: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench measure --operation attention_backward --json`, of plain Python values."""
+        return {
+            "schema": "workbench.measure-backward/1",
+            "target": self.run.target,
+            "rows": list(self.rows),
+            "calls": self.calls,
+            "stages": [one.as_dict() for one in (self.weights, self.scores)],
+            "origin": self.origin or None,
+        }
 
     @property
     def sentences(self) -> list[str]:

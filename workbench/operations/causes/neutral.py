@@ -1,7 +1,7 @@
 """Hypotheses that any table has: stages times factors, operands of elsewhere, sums over less."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -91,31 +91,47 @@ def kept_alone(kept: np.ndarray, axis: int) -> Change:
     return change
 
 
-def parts(n: int, others: dict[str, int]) -> dict[str, np.ndarray]:
+def parts(n: int, others: Mapping[str, int]) -> dict[str, np.ndarray]:
     """What of an axis of length n a loop may see, in words: tiles rounded down, the first or last lost, or alone."""
     places = np.arange(n)
-    found: dict[str, np.ndarray] = {}
+    found: list[tuple[str, str, np.ndarray]] = []
     for tile in TILES:
-        count = -(-n // tile)
+        count, said = -(-n // tile), str(tile)
         if n % tile and n > tile:
-            found[f"tiles of {tile} are rounded down, the last places are left out"] = places < n // tile * tile
+            found.append(
+                ("tiles of {} are rounded down, the last places are left out", said, places < n // tile * tile)
+            )
         if count > 1:
-            found[f"the last tile of {tile} is left out"] = places < (count - 1) * tile
-            found[f"the first tile of {tile} is left out"] = places >= tile
-            found[f"the last tile of {tile} alone counts"] = places >= (count - 1) * tile
-            found[f"the first tile of {tile} alone counts"] = places < tile
-    found["the first half alone counts"] = places < n // 2
-    found["the second half alone counts"] = places >= n // 2
-    found["the last is left out"] = places < n - 1
-    found["the first is left out"] = places > 0
-    found["the last alone counts"] = places == n - 1
-    found["the first alone counts"] = places == 0
-    found |= {f"the first {m} alone count, as many as {name} has": places < m for name, m in others.items() if m < n}
-    unique: dict[bytes, tuple[str, np.ndarray]] = {}
-    for said, kept in found.items():
-        if not kept.all():
-            unique.setdefault(kept.tobytes(), (said, kept))
-    return dict(unique.values())
+            last = (count - 1) * tile
+            found += [
+                ("the last tile of {} is left out", said, places < last),
+                ("the first tile of {} is left out", said, places >= tile),
+                ("the last tile of {} alone counts", said, places >= last),
+                ("the first tile of {} alone counts", said, places < tile),
+            ]
+    found += [
+        ("the first half alone counts", "", places < n // 2),
+        ("the second half alone counts", "", places >= n // 2),
+        ("the last is left out", "", places < n - 1),
+        ("the first is left out", "", places > 0),
+        ("the last alone counts", "", places == n - 1),
+        ("the first alone counts", "", places == 0),
+    ]
+    found += [("the first {} alone count", f"{m}, as many as {name} has,", places < m) for name, m in others.items()]
+    return dict(told_once(found))
+
+
+def told_once(found: Iterable[tuple[str, str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
+    """Of (sentence, what stands in its braces, what is kept): each that leaves something out once, with all sizes of
+    tiles that keep the same.
+    """
+    same: dict[bytes, list[tuple[str, str, np.ndarray]]] = {}
+    for one in found:
+        if not one[2].all():
+            same.setdefault(one[2].tobytes(), []).append(one)
+    for first, *others in same.values():
+        sizes = [first[1], *(said for text, said, _ in others if text == first[0])]
+        yield first[0].format(" or ".join(sizes)), first[2]
 
 
 def _sums_over_less(of: Setting, table: Table, names: Mapping[str, str]) -> Iterator[Hypothesis]:
