@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.operations.case import OperationCase
 from workbench.operations.judge import OperationDiff, judged
@@ -53,11 +54,16 @@ def _smaller(case: OperationCase) -> Iterator[OperationCase]:
     numbers = case.unusual["numbers"]
     told = [letter for letter, name in of.axes.items() if name in case.told]
 
-    def made(**changed: object) -> Iterator[OperationCase]:
-        given = {"sizes": sizes, "distribution": case.distribution, "numbers": numbers, "optional": case.optional}
+    def made(**changed: Any) -> Iterator[OperationCase]:
+        given: dict[str, Any] = {
+            "sizes": sizes,
+            "distribution": case.distribution,
+            "numbers": numbers,
+            "optional": case.optional,
+        }
         given |= changed
         try:
-            yield OperationCase(of, dtype=case.dtype, seed=case.seed, conventions=case.conventions, **given)  # type: ignore[arg-type]
+            yield OperationCase(of, dtype=case.dtype, seed=case.seed, conventions=case.conventions, **given)
         except Refusal:
             return
 

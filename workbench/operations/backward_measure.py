@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import to_float64, ulp
+from workbench.floats import to_float64, ulp, unit_roundoff
 from workbench.operations.expected import problem
 from workbench.operations.run import OperationRun
 from workbench.reference.walk import budgets, values
@@ -33,12 +33,12 @@ class Reading:
     @property
     def wrong(self) -> np.ndarray:
         """Which elements are outside; NaN are."""
-        return ~(abs(self.actual - self.expected) <= self.budget)
+        return np.logical_not(abs(self.actual - self.expected) <= self.budget)
 
     @property
     def lost(self) -> np.ndarray:
         """Rows [batch, heads, rows] of which nothing arrives in a sum, where something should."""
-        return ~self.actual.any(-1) & self.wrong.any(-1)
+        return np.logical_and(~self.actual.any(-1), self.wrong.any(-1))
 
     def as_dict(self) -> dict[str, Any]:
         """Of plain Python values."""
@@ -174,6 +174,8 @@ def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: 
         # the budget of P times what multiplies it
         change = abs(np.where(weights.actual == 0, 0.0, follows / weights.actual))
         allowed = grown * (scores.budget.max(-1, keepdims=True) + weights.budget * change)
+        # where a right P is 0 so are its budgets: both were cast, and the gradient was stored
+        allowed = allowed + 2 * unit_roundoff(case.dtype) * (abs(scores.actual) + abs(follows))
         return "probs" if scores.wrong.any() and bool((abs(scores.actual - follows) <= allowed).all()) else ""
     if not scores.wrong.any():
         return ""

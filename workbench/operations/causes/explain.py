@@ -201,7 +201,7 @@ def _classes(scene: Scene, found: Sequence[tuple[Hypothesis, Fit]]) -> list[tupl
     """Hypotheses whose numbers are the same together; of these the ones that would change the fewest results beside."""
     classes: list[tuple[list[Hypothesis], Fit, Mapping[str, np.ndarray]]] = []
     for hypothesis, fit in sorted(found, key=lambda one: len(one[1].others)):
-        made = {}
+        made: dict[str, np.ndarray] = {}
         for way in {*fit.ways.values()}:
             names = [name for name in fit.ways if fit.ways[name] == way]
             made |= scene.predicted(hypothesis, names, way) or {}

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.floats import round_to
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
 from workbench.operations.operation import Setting
-from workbench.reference.stage import Table, reads
+from workbench.reference.stage import Step, Table, reads
 from workbench.reference.steps.neutral import Sum, Total
 
 LOG2E, LN2 = math.log2(math.e), math.log(2)
@@ -37,6 +37,11 @@ def _of(id: str, text: str, *edits: Any) -> Hypothesis:
 def times(factor: float) -> Change:
     """x times a factor, NaN and infinities too."""
     return lambda at, x: factor * x
+
+
+def plus(off: float) -> Change:
+    """x and a number."""
+    return lambda at, x: x + off
 
 
 def _factors(table: Table, numbers: dict[str, float]) -> Iterator[Hypothesis]:
@@ -76,7 +81,7 @@ def _operands_times(table: Table, numbers: dict[str, float], axes: dict[str, str
                       read_as(name, ref, times(x)))  # fmt: skip
         for off in (1, -1):
             yield _of(f"read.{name}.{ref}.plus.{off}", f"{name} reads {ref} {off:+d}",
-                      read_as(name, ref, lambda at, x, off=off: x + off))  # fmt: skip
+                      read_as(name, ref, plus(off)))  # fmt: skip
         yield _of(f"read.{name}.{ref}.squared", f"{name} reads {ref} squared", read_as(name, ref, lambda at, x: x * x))
 
 
@@ -122,16 +127,15 @@ def parts(n: int, others: Mapping[str, int]) -> dict[str, np.ndarray]:
 
 
 def told_once(found: Iterable[tuple[str, str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
-    """Of (sentence, what stands in its braces, what is kept): each that leaves something out once, with all sizes of
-    tiles that keep the same.
+    """Of (sentence, what stands in its braces, what is kept): each that leaves something out once, with all sentences
+    and sizes of tiles that keep the same.
     """
-    same: dict[bytes, list[tuple[str, str, np.ndarray]]] = {}
-    for one in found:
-        if not one[2].all():
-            same.setdefault(one[2].tobytes(), []).append(one)
-    for first, *others in same.values():
-        sizes = [first[1], *(said for text, said, _ in others if text == first[0])]
-        yield first[0].format(" or ".join(sizes)), first[2]
+    same: dict[bytes, tuple[np.ndarray, dict[str, list[str]]]] = {}
+    for text, said, kept in found:
+        if not kept.all():
+            same.setdefault(kept.tobytes(), (kept, {}))[1].setdefault(text, []).append(said)
+    for kept, texts in same.values():
+        yield ", or ".join(text.format(" or ".join(sizes)) for text, sizes in texts.items()), kept
 
 
 def _sums_over_less(of: Setting, table: Table, names: Mapping[str, str]) -> Iterator[Hypothesis]:
@@ -200,16 +204,30 @@ def _of_elsewhere(of: Setting, table: Table, axes: dict[str, str]) -> Iterator[H
             same = [of.sizes.get(axis) for axis in own] == [of.sizes.get(axis) for axis in theirs]
             step = table[name].step
             if same and (own == theirs or isinstance(step, Sum)) and ref in getattr(step, "of", ()):
-                edit = Edit(name, lambda step, ref=ref, other=other: _reading(step, ref, other))
+                edit = _reads(name, ref, other)
             else:
-                edit = read_as(name, ref, lambda at, x, other=other: fitted(at(other), x.shape), other)
+                edit = read_as(name, ref, _fitting(other), other)
             yield _of(f"taken.{name}.{ref}.{other}", f"{name} reads {other} in the place of {ref}", edit)
 
 
-def _reading(step: Any, ref: str, other: str) -> Any:
+def _reads(name: str, ref: str, other: str) -> Edit:
     """A step that reads something else."""
-    of = other if isinstance(step.of, str) else tuple(other if one == ref else one for one in step.of)
-    return replace(step, of=of)
+
+    def changed(step: Any) -> Step:
+        of = other if isinstance(step.of, str) else tuple(other if one == ref else one for one in step.of)
+        made: Step = replace(step, of=of)
+        return made
+
+    return Edit(name, changed)
+
+
+def _fitting(other: str) -> Change:
+    return lambda at, x: fitted(at(other), x.shape)
+
+
+def flipped(axis: int) -> Change:
+    """From the end of an axis."""
+    return lambda at, x: np.flip(x, axis)
 
 
 def rolled(by: int, axis: int) -> Change:
@@ -254,7 +272,7 @@ def _moved(of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, 
             yield f"{axis}^1", f"with neighbours along {along} swapped", swapped(n)
             yield f"{axis}=first", f"of the first place for all, along {along}", one_alone(0, n)
             yield f"{axis}=last", f"of the last place for all, along {along}", one_alone(-1, n)
-            yield f"{axis}=reversed", f"from the end, along {along}", lambda at, x, n=n: np.flip(x, n)
+            yield f"{axis}=reversed", f"from the end, along {along}", flipped(n)
         for n, (a, b) in enumerate(pairwise(own)):
             if of.sizes[a] > 1 and of.sizes[b] > 1:
                 order = f"[{', '.join(names[one] for one in [*own[:n], b, a, *own[n + 2 :]])}]"

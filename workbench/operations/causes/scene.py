@@ -191,7 +191,9 @@ class Scene:
                     return None
                 left, moved = max(left, share), moved + count
         touched = frozenset[str]().union(*(self.changed(hypothesis.stages, way) for way in ways.values()))
-        others = tuple(name for name in self.results if name in touched and name not in ways)
+        others: tuple[str, ...] = ()
+        if {*self.results} >= wrong:
+            others = tuple(name for name in self.results if name in touched and name not in ways)
         return Fit(ways, left, moved, others)
 
     def _ways(
