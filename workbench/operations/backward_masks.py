@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
 from workbench.operations.backward_inputs import by_place, seen
 from workbench.operations.causes.neutral import cast_to, flipped, rolled
 from workbench.operations.operation import Setting
@@ -90,7 +90,7 @@ def masks(of: Setting) -> Iterator[Hypothesis]:
             )
             found[f"keys-{tile}"] = (
                 f"the causal mask is forgotten within tiles of {tile} keys on the diagonal",
-                bare & (rows >= np.maximum(keys // tile * tile - diagonal, 0) // tile * tile),
+                bare & _visited_by_keys(of, tile),
             )
     left, right = (of.numbers.get(f"window_{side}", -1) for side in ("left", "right"))
     for side, x in (("left", left), ("right", right)):
@@ -121,6 +121,13 @@ def masks(of: Setting) -> Iterator[Hypothesis]:
                       read_as("visible", "mask", rolled(-1, axis)))  # fmt: skip
             yield named(f"mask.{what}-reversed", f"mask is read with the {what} from the end",
                       read_as("visible", "mask", flipped(axis)))  # fmt: skip
+
+
+def _visited_by_keys(of: Setting, tile: int) -> np.ndarray:
+    """Pairs [q, k] whose tile a causal loop over queries visits for a tile of keys."""
+    rows, keys = np.arange(of.sizes["q"])[:, None], np.arange(of.sizes["k"])
+    diagonal = of.sizes["k"] - of.sizes["q"]
+    return np.asarray(rows >= np.maximum(keys // tile * tile - diagonal, 0) // tile * tile)
 
 
 def _with(of: Setting, optional: tuple[str, ...], **numbers: float) -> Setting:
@@ -156,8 +163,12 @@ def weights(of: Setting) -> Iterator[Hypothesis]:
         x = np.where(shown, scores_of(at), -np.inf)
         return np.where(shown, np.exp(x - x.max(-1, keepdims=True)), 0.0)
 
-    def times_0(at: Any, p: np.ndarray) -> np.ndarray:
-        return np.where(seen_keys(of, at), p, 0.0 * np.exp(scores_of(at) - lse_of_rows(at)))
+    def times_0(visited: np.ndarray) -> Change:
+        def change(at: Any, p: np.ndarray) -> np.ndarray:
+            product = np.where(visited, 0.0 * np.exp(scores_of(at) - lse_of_rows(at)), 0.0)
+            return np.where(seen_keys(of, at), p, product)
+
+        return change
 
     hides = [name for name in ("mask", "seqlens_k") if name in of.optional]
     for id, said, change in (
@@ -168,16 +179,13 @@ def weights(of: Setting) -> Iterator[Hypothesis]:
         for cast in ("probs_cast", "dropped", "dropped_cast"):
             yield named(f"{cast}.{id}", f"P of dV alone is {said}", altered(cast, change, *names, *hides))
         yield named(f"dv.{id}", f"P of dV alone is {said}", read_as("dv_sum", "probs", change, *names, *hides))
-    yield named(
-        "probs.times-0",
-        "hidden weights are multiplied by 0, which is NaN where lse is -inf",
-        altered(
-            "probs",
-            lambda at, p: np.where(seen_keys(of, at), p, 0.0 * np.exp(scores_of(at) - lse_of_rows(at))),
-            *names,
-            lse,
-        ),
-    )
+    said = "hidden weights are multiplied by 0, which is NaN where lse is -inf"
+    yield named("probs.times-0", said, altered("probs", times_0(np.ones((1, 1), bool)), *names, lse))
+    for tile in TILES if of.numbers["causal"] else ():
+        visited = _visited_by_keys(of, tile)
+        if not visited.all():
+            yield named(f"probs.times-0.{tile}", f"{said}, in tiles of {tile} that a tile of keys visits",
+                        altered("probs", times_0(visited), *names, lse))  # fmt: skip
     yield named("delta.of-probs", "delta is the sum of P dP, not of dout * out",
               altered("delta", lambda at, x: (at("probs") * at("dprobs")).sum(-1), "probs", "dprobs"))  # fmt: skip
     yield named("delta.of-dout", "delta is the sum of dout alone",

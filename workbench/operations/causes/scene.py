@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from workbench.expectation.elements import WRONG
-from workbench.floats import to_float64, ulp
+from workbench.floats import round_to, to_float64, ulp
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, results
@@ -15,7 +15,9 @@ from workbench.reference.at import At
 from workbench.reference.graph import with_upstream
 from workbench.reference.manner import FLOAT32_RANGE
 from workbench.reference.problem import Problem
-from workbench.reference.stage import Table
+from workbench.reference.stage import Step, Table
+from workbench.reference.steps.altered import Altered
+from workbench.reference.steps.neutral import CastTo
 from workbench.reference.walk import budgets, values
 
 #: share of the error of a stage that a cause may leave: an edit that changes nothing leaves all of it
@@ -104,6 +106,7 @@ class Scene:
         table = edited(self.table, hypothesis)
         if table is None:
             return None
+        table = {name: replace(stage, step=_overflowing(stage.step)) for name, stage in table.items()}
         p, below = self.problems[way], self.changed(hypothesis.stages, way)
         known = {name: x for name, x in self.made[way].items() if name not in below}
         return replace(p, table=table, given={**known, **p.given})
@@ -135,7 +138,7 @@ class Scene:
         allowed = bound
         if dumped.dtype.itemsize < 4:
             allowed = bound + ulp(abs(predicted) + bound, dumped.dtype) / 2
-        stored = to_float64(predicted.astype(dumped.dtype))  # infinite where it overflows
+        stored = round_to(predicted, dumped.dtype)  # infinite where it overflows
         hit = (abs(actual - predicted) <= allowed) | (actual == stored) | (np.isnan(actual) & np.isnan(predicted))
         return bool((hit | np.broadcast_to(self.free.get(name, False), hit.shape)).all())
 
@@ -146,7 +149,7 @@ class Scene:
         dumped = self.run.stages[name]
         actual, expected = to_float64(dumped), self.made[way][name]
         judged = ~np.broadcast_to(self.free.get(name, False), actual.shape)
-        stored = to_float64(predicted.astype(dumped.dtype))
+        stored = round_to(predicted, dumped.dtype)
         finite = np.isfinite(actual)
         if not (judged & finite).any() or (judged & (finite != np.isfinite(stored))).any():
             return 1.0, 0
@@ -222,3 +225,10 @@ class Scene:
             else:
                 return None
         return found
+
+
+def _overflowing(step: Step) -> Step:
+    """A cast to a dtype that ends sooner than float32, which is infinite beyond its end."""
+    if not isinstance(step, CastTo) or step.dtype != "float16":
+        return step
+    return Altered(step, lambda at, x: np.where(np.isfinite(round_to(x, "float16")), x, np.sign(x) * np.inf))
