@@ -186,3 +186,25 @@ def test_gradients_alone_of_a_kernel_have_their_cause() -> None:
                            probes="output", backend="emulator")  # fmt: skip
     assert [one.text for one in found.explain().causes] == ["row_lse is multiplied by ln(2)"]
     assert judged(found.run).explained.causes[0].fresh == 2
+
+
+#: what edits that any table has name: of the faults that are called wrong, with all stages and from results alone
+NEUTRAL = {"rmsnorm": (8, 8), "rope": (6, 5), "gated_delta_rule": (5, 4)}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_what_neutral_edits_name(name: str) -> None:
+    """And none that is named falsely."""
+    faults = {"rmsnorm": norms.FAULTS, "rope": ropes.FAULTS, "gated_delta_rule": deltas.FAULTS}[name]
+    axes = {axis: {"rows": 128, "tokens": 24}.get(axis, n) for axis, n in AXES[name].items()}
+    for dumps, wanted in zip((True, False), NEUTRAL[name], strict=True):
+        named = 0
+        for fault in faults:
+            distribution = "near-eps" if "eps" in fault else ""
+            function = FUNCTIONS[name](fault, dumps=dumps)
+            causes = diff(name, function, axes=axes, distribution=distribution).explain().causes
+            unseen = diff(name, function, axes=axes, distribution=distribution, seed=77).run
+            assert all(one.predicts(unseen) for one in causes), fault
+            named += bool(causes) and all(one.proved for one in causes)
+        assert named == wanted

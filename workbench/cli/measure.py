@@ -28,7 +28,9 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
     place of V is P itself, for the case's own q and k; other inputs tell its mask, its scale, which element of q, k and
     v stands where, steps along the keys and what weights are divided by. What was found is put into the float64
     reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found or out
-    is wrong. With --operation attention_backward P and dS are read off gradients.
+    is wrong.
+
+    Of --operation attention_backward P and dS are read off gradients.
     """
     if (operation := options.pop("operation")) is not None:
         return measure_operation(target, operation, {**options, "picture": picture}, as_json=as_json)

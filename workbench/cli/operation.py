@@ -65,7 +65,8 @@ def diff_operation(
     from workbench.report.page.operation import save
 
     options = dict(options)
-    html, measure = options.pop("html"), options.pop("measure")
+    html = options.pop("html")
+    measure = options.pop("measure") if operation == "attention_backward" else False
     target = _checked(target, operation, options, OPERATIONS, TAKEN)
     with shown():
         diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
@@ -77,7 +78,8 @@ def diff_operation(
             save(diffs, html)
     if as_json:
         documents = [document(one) for one in diffs]
-        documents = [one | {"measured": what.as_dict()} for one, what in zip(documents, read, strict=True)] or documents
+        if measure:
+            documents = [one | {"measured": what.as_dict()} for one, what in zip(documents, read, strict=True)]
         many = {"schema": "workbench.operations/1", "runs": documents}
         click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
     else:

@@ -36,7 +36,7 @@ def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, 
     and what is unusual left out, while verdict and first wrong stage stay.
     """
     if (operation := options.pop("operation")) is not None:
-        return shrink_operation(target, operation, {**options, "out": out}, seconds=seconds, as_json=as_json)
+        return shrink_operation(target, operation, dict(options, out=out), seconds=seconds, as_json=as_json)
     refuse_of_operation(options)
     from workbench.cli.runs import runs
     from workbench.explore.shrink.shrink import shrink
