@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.operations import backwards
@@ -57,6 +58,33 @@ def test_what_does_not_arrive_in_a_sum_is_said_and_is_no_origin() -> None:
     found = read("heads of a group overwritten")
     assert found.scores.lost.sum() == found.scores.lost.size / 2 and not found.weights.lost.any()
     assert any("rows do not arrive in the sum over queries" in line for line in found.sentences)
+
+
+def test_queries_that_neither_sum_has_are_no_wrong_p() -> None:
+    """Their P and dS read as 0, and the one follows from the other."""
+
+    def function(*arrays: Any, **numbers: Any) -> Any:
+        dq, *_ = backwards.backward(dumps=False)(*arrays, **numbers)
+        q, k, v, out, lse, dout = arrays
+        few = (q[:, :, :16], k[:, :, :20], v[:, :, :20], out[:, :, :16], lse[:, :, :16], dout[:, :, :16])
+        _, dk, dv = backwards.backward(dumps=False)(*few, **numbers)
+        wide = [np.zeros_like(x) for x in (k, v)]
+        wide[0][:, :, :20], wide[1][:, :, :20] = dk, dv
+        return dq, *wide
+
+    found = measured(diff_operation(function, "attention_backward", axes=AXES, numbers={"causal": True}).run)
+    assert found.weights.lost.any() and found.scores.lost.any() and found.origin == ""
+
+
+def test_two_wrong_sums_are_no_wrong_p() -> None:
+    """dS does not follow from the P that was read."""
+
+    def function(*arrays: Any, **numbers: Any) -> Any:
+        dq, dk, dv = backwards.backward(dumps=False)(*arrays, **numbers)
+        return dq, dk * np.float32(0.5), dv * np.float32(2)
+
+    found = measured(diff_operation(function, "attention_backward", axes=AXES, numbers={"causal": True}).run)
+    assert found.weights.wrong.any() and found.scores.wrong.any() and found.origin == ""
 
 
 def test_the_command(tmp_path: Any) -> None:

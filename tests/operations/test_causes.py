@@ -13,6 +13,7 @@ from tests.refusals import invoked
 from workbench import diff_operation
 from workbench.judge.explain.hypothesis import edited
 from workbench.operations.causes.explain import library
+from workbench.operations.causes.scene import Scene
 from workbench.operations.expected import problem
 from workbench.operations.judge import OperationDiff, judged
 from workbench.reference.walk import values
@@ -31,6 +32,7 @@ FUNCTIONS = {
 }
 #: what is named of a fault, with all stages and from results alone
 NAMED = [
+    ("rmsnorm", "mean over the padded width", "the mean is over 128"),
     ("rmsnorm", "last vector lost", "the last tile of 8 is left out"),
     ("rmsnorm", "rstd of the row before", "of the place before, along rows"),
     ("rmsnorm", "rstd twice", "squared"),
@@ -105,6 +107,22 @@ def test_what_cannot_be_run_again_is_no_proof() -> None:
 def test_few_wrong_elements_prove_nothing() -> None:
     found = diff("rmsnorm", norms.rmsnorm("weight left out"), axes={"rows": 1, "dim": 16}).explain()
     assert found.causes and not found.causes[0].proved
+
+
+def test_wide_budgets_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An edit whose budgets are ten times as wide leaves a tenth as much."""
+
+    def backward(*arrays: Any, **numbers: Any) -> Any:
+        dq, dk, dv = backwards.backward("scale left out of dq", dumps=False)(*arrays, **numbers)
+        return dq * np.float32(1.05), dk, dv
+
+    scene = Scene(diff("attention_backward", backward).run)
+    (hypothesis,) = (one for one in library(scene.run) if one.id == "factor.dq.1/scale")
+    assert scene.fit(hypothesis, scene.wrong) is None
+    for wider, fits in ((1.0, True), (10.0, False)):
+        monkeypatch.setattr(scene, "within", lambda h, names, way, wider=wider: dict.fromkeys(names, wider))
+        found = scene.fit(hypothesis, scene.wrong)
+        assert (found is not None) == fits and (found is None or 0.02 < found.left < 0.2)
 
 
 def test_what_is_in_no_library_is_unknown() -> None:
@@ -188,17 +206,17 @@ def test_gradients_alone_of_a_kernel_have_their_cause() -> None:
     assert judged(found.run).explained.causes[0].fresh == 2
 
 
-#: what edits that any table has name: of the faults that are called wrong, with all stages and from results alone
-NEUTRAL = {"rmsnorm": (8, 8), "rope": (6, 5), "gated_delta_rule": (5, 4)}
+#: how many faults are named, with all stages and from results alone
+NAMED_OF_ALL = {"rmsnorm": (12, 12), "rope": (6, 5), "gated_delta_rule": (5, 4)}
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_what_neutral_edits_name(name: str) -> None:
+@pytest.mark.parametrize("name", NAMED_OF_ALL)
+def test_how_many_faults_are_named(name: str) -> None:
     """And none that is named falsely."""
     faults = {"rmsnorm": norms.FAULTS, "rope": ropes.FAULTS, "gated_delta_rule": deltas.FAULTS}[name]
     axes = {axis: {"rows": 128, "tokens": 24}.get(axis, n) for axis, n in AXES[name].items()}
-    for dumps, wanted in zip((True, False), NEUTRAL[name], strict=True):
+    for dumps, wanted in zip((True, False), NAMED_OF_ALL[name], strict=True):
         named = 0
         for fault in faults:
             distribution = "near-eps" if "eps" in fault else ""
