@@ -27,7 +27,13 @@ OPERATION = OPERATIONS["attention_backward"]
 #: what a watched run of a fault takes, where its needs say nothing else: two tiles of queries and of keys
 WATCHED = {"heads": 2, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}
 # seconds of a run that is judged and of the builds of a fault, measured on 2 cores, for an estimate only
-RUN_S, BUILDS_S = 0.3, 4.0
+RUN_S, CAUSES_S, BUILDS_S = 0.3, 5.0, 4.0
+#: what is counted of the runs of a fault
+COUNTS = ("shown", "at_stage", "detected", "visible", "both", "cause", "cause_alone")
+#: seconds of a search for causes, which most take a tenth of
+CAUSE_S = 30.0
+#: added to a seed: of a run that no search has seen
+ELSEWHERE = 1000
 
 
 def measure(correct: int = 200, per_fault: int = 5, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
@@ -37,13 +43,15 @@ def measure(correct: int = 200, per_fault: int = 5, seed: int = 0, jobs: int = 1
     any gradient, with torch's tolerances, against float64). `faults`: for each fault the `runs`, those in which it
     changes a bit of a stage or gradient (`shown`), those whose first wrong stage is its own with all stages dumped
     (`at_stage`), those called wrong from dq, dk and dv alone (`detected`), the `visible` ones, in which an error of
-    some gradient is more than twice the right kernel's largest, and those `both` visible and detected; `check` is
-    whether a watched run reports what the fault says that one does; `elsewhere` are runs that are called wrong at no
-    stage of it, and visible ones that are called right.
+    some gradient is more than twice the right kernel's largest, and those `both` visible and detected; the `cause` is
+    named of a run with all stages dumped, and `cause_alone` of a visible one from dq, dk and dv; `false` are causes
+    that do not predict a run which the search has not seen; `check` is whether a watched run reports what the fault
+    says that one does; `elsewhere` are runs that are called wrong at no stage of it, and visible ones that are called
+    right.
     """
     sizes = [(n, seed) for n in range(correct)]
     runs = gathered(f"judge {correct} right runs", RUN_S * correct / jobs, spread(right_run, sizes, jobs))
-    estimate_s = (BUILDS_S + 2 * RUN_S * per_fault) * len(FAULTS) / jobs
+    estimate_s = (BUILDS_S + (3 * RUN_S + CAUSES_S) * per_fault) * len(FAULTS) / jobs
     rows = spread(partial(fault_row, runs=per_fault, seed=seed), [*FAULTS], jobs)
     return {
         "schema": SCHEMA,
@@ -57,18 +65,17 @@ def measure(correct: int = 200, per_fault: int = 5, seed: int = 0, jobs: int = 1
 def wrong(results: Mapping[str, Any]) -> bool:
     """Whether a right run was called wrong, or a fault was not where it says or not seen by who should see it."""
     called = any(row["bug"] or row["biased"] or row["missing"] for row in results["right"])
-    return called or any(row["elsewhere"] or row["check"] is False for row in results["faults"])
+    return called or any(row["elsewhere"] or row["false"] or row["check"] is False for row in results["faults"])
 
 
 def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
     check = {None: "", True: "yes", False: "no"}
     faults = [
-        row | {"check": check[row["check"]], "elsewhere": "; ".join(row["elsewhere"])} for row in results["faults"]
+        row | {"check": check[row["check"]]} | {name: "; ".join(row[name]) for name in ("elsewhere", "false")}
+        for row in results["faults"]
     ]
-    sums = {
-        name: sum(row[name] for row in faults) for name in ("runs", "shown", "at_stage", "detected", "visible", "both")
-    }
+    sums = {name: sum(row[name] for row in faults) for name in ("runs", *COUNTS)}
     total = dict.fromkeys(faults[0], "") | {"fault": f"{len(faults)} faults"} | sums
     return [results["right"], [*faults, total]]
 
@@ -131,11 +138,11 @@ def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
     dtype = {
         "dtype": fault.needs.get("dtype", str(rng.choice(OF_OPERATIONS[fault.kernel].dtypes)))
     }  # one, since each has builds of its own
-    counts: Counter[str] = Counter(shown=0, at_stage=0, detected=0, visible=0, both=0)
-    elsewhere = []
+    counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))
+    elsewhere, false = [], []
     for _ in range(runs):
         case = drawn(rng, {**fault.needs, **dtype})
-        one = partial(diff_operation, fault.kernel, OPERATION, **case, backend="emulator")
+        one = partial(diff_operation, fault.kernel, OPERATION, backend="emulator", **case)
         faulty, clean = one(faults=[id]), diff_operation(fault.kernel, OPERATION, **_needed(fault, case))
         alone = judged(replace(faulty.run, stages={x: faulty.run.stages[x] for x in results_of(faulty.run.case)}))
         visible = _visible(faulty, clean)
@@ -144,6 +151,14 @@ def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
             shown=_differ(faulty, clean), at_stage=at_stage, visible=visible, detected=alone.origin is not None
         )
         counts.update(both=visible and alone.origin is not None)
+        again = one(faults=[id], seed=case["seed"] + ELSEWHERE).run
+        for what, judgement in (("cause", faulty), ("cause_alone", alone)):
+            explained = judgement.explain(CAUSE_S)
+            run = replace(again, stages={name: again.stages[name] for name in judgement.run.stages})
+            wrong = [cause.text for cause in explained.causes if not cause.predicts(run)]
+            false += [f"{text}: {judgement.headline}" for text in wrong]
+            named = judgement.origin is not None and bool(explained.causes) and not wrong
+            counts.update({what: named and (visible or judgement is faulty)})
         if fault.stages and not at_stage and (visible or faulty.origin is not None):
             elsewhere.append(f"{faulty.origin}: {faulty.headline}")
     check = None
@@ -152,7 +167,15 @@ def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
         watched = check_operation(fault.kernel, OPERATION, axes=small, faults=[id])
         check = fault.finding in {finding.kind for finding in watched.findings}
     stages = ", ".join(fault.stages)
-    return {"fault": id, "stages": stages, "runs": runs, **counts, "check": check, "elsewhere": elsewhere}
+    return {
+        "fault": id,
+        "stages": stages,
+        "runs": runs,
+        **counts,
+        "check": check,
+        "elsewhere": elsewhere,
+        "false": false,
+    }
 
 
 def _needed(fault: Fault, case: Mapping[str, Any]) -> dict[str, Any]:

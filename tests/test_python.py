@@ -19,6 +19,8 @@ import workbench
 from workbench import Against, Case, Diff, Measured, MeasuredContract, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
+from workbench.operations.backward_measure import BackwardMeasured
+from workbench.operations.causes.explain import OperationExplained
 from workbench.operations.judge import OperationDiff
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/python.md").read_text()
@@ -82,6 +84,10 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert [one.text for one in found.findings] == [one["text"] for one in told["findings"]]
     elif isinstance(found, MeasuredContract):
         assert found.fields == told["fields"] and found.unread == told["unread"] and found.calls == told["calls"]
+    elif isinstance(found, OperationExplained):
+        assert found.as_dict() == {name: told[name] for name in found.as_dict()} and found.causes
+    elif isinstance(found, BackwardMeasured):
+        assert found.as_dict() == told
     elif isinstance(found, Diff | Against | OperationDiff) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):

@@ -42,7 +42,7 @@ def test_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, race = results["faults"]
     assert seen == {
         **{"fault": few[0], "stages": "dk", "runs": 2, "shown": 2, "at_stage": 2, "detected": 2, "visible": 2},
-        **{"both": 2, "check": None, "elsewhere": []},
+        **{"both": 2, "cause": 2, "cause_alone": 2, "check": None, "elsewhere": [], "false": []},
     }
     # one block after the other, as the emulator has them, loses nothing
     assert (race["shown"], race["detected"], race["visible"], race["check"]) == (0, 0, 0, True)
@@ -58,14 +58,15 @@ def test_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
         {"right": {"bug": 1}},
         {"right": {"biased": 1}},
         {"faults": {"elsewhere": ["dv: ..."]}},
+        {"faults": {"false": ["dk is multiplied by 2: ..."]}},
         {"faults": {"check": False}},
     ],
-    ids=["bug", "biased", "elsewhere", "check"],
+    ids=["bug", "biased", "elsewhere", "false cause", "check"],
 )
 def test_what_is_wrong(change: dict[str, Any]) -> None:
     clean: dict[str, dict[str, Any]] = {
         "right": {"bug": 0, "biased": 0, "missing": 0},
-        "faults": {"elsewhere": [], "check": None},
+        "faults": {"elsewhere": [], "false": [], "check": None},
     }
     assert not backward.wrong({name: [row] for name, row in clean.items()})
     assert backward.wrong({name: [row | change.get(name, {})] for name, row in clean.items()})

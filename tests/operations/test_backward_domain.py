@@ -13,7 +13,8 @@ from workbench import Refusal
 from workbench.operations.backward_inputs import forward
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
-from workbench.operations.judge import OperationDiff, judged, problem
+from workbench.operations.expected import problem
+from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import OWN, OperationRun, results, run_operation
 from workbench.reference.walk import budgets, values
 

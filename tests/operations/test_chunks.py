@@ -13,7 +13,8 @@ from workbench.floats import to_float64
 from workbench.operations.case import OperationCase
 from workbench.operations.chunk_steps import Gates
 from workbench.operations.every import OPERATIONS
-from workbench.operations.judge import OperationDiff, judged, problem
+from workbench.operations.expected import problem
+from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import run_operation
 from workbench.reference.walk import budgets, values
 

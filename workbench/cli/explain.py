@@ -11,6 +11,7 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
+from workbench.cli.operation import explain_operation, operation_options, refuse_of_operation
 from workbench.cli.options import json_option, one_target, run_options, values_option
 from workbench.judge.fails import failing, outcome
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@operation_options
 @values_option
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=30.0, help="For the search, pairs of faults included [30]"
@@ -55,7 +57,8 @@ def explain(
     faults are put into the float64 reference, one and two at a time; a cause is one that gives the kernel's wrong
     numbers within the error budget, and gives them again on a fresh case where the kernel can be run. Kernels in
     numba.cuda are watched first: of a race no cause is to be told from its numbers. Where nothing does, the kernel is
-    held to the laws of attention, and known faults that break the same ones are named. Exits as `diff` does.
+    held to the laws of attention, and known faults that break the same ones are named. Exits as `diff` does. With
+    --operation TARGET is a function, or a kernel of ours, of another operation, whose own faults are tried.
     """
     from workbench.cli.runs import runs
     from workbench.explore.laws.alike import as_dict, of_trace
@@ -63,6 +66,10 @@ def explain(
     from workbench.judge.diff import diff
     from workbench.progress import shown
 
+    if (operation := options.pop("operation")) is not None:
+        asked = {**options, "symptoms": symptoms, "script": script, "html": html}
+        return explain_operation(target, operation, asked, seconds=seconds, as_json=as_json)
+    refuse_of_operation(options)
     if symptoms is not None:
         return _symptoms(target, symptoms, as_json, html, options)
     found: list[tuple[Diff, Explained]] = []

@@ -11,12 +11,14 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
+from workbench.cli.operation import measure_operation, operation_options, refuse_of_operation
 from workbench.cli.options import json_option, one_target, run_options
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@operation_options
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write ln(P / expected) as FILE.png")
 @json_option
 def measure(target: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
@@ -27,7 +29,12 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
     v stands where, steps along the keys and what weights are divided by. What was found is put into the float64
     reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found or out
     is wrong.
+
+    Of --operation attention_backward P and dS are read off gradients.
     """
+    if (operation := options.pop("operation")) is not None:
+        return measure_operation(target, operation, {**options, "picture": picture}, as_json=as_json)
+    refuse_of_operation(options)
     from workbench.cli.runs import runs
     from workbench.files import write_atomically
     from workbench.progress import shown

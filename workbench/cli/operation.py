@@ -57,24 +57,144 @@ def diff_operation(
     target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
 ) -> None:
     """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
+    from workbench.operations.backward_measure import measured
+    from workbench.operations.call import diff_operation as diff
+    from workbench.operations.every import OPERATIONS
+    from workbench.progress import shown
+    from workbench.report.operation import document
+    from workbench.report.page.operation import save
+
+    options = dict(options)
+    html = options.pop("html")
+    measure = options.pop("measure") if operation == "attention_backward" else False
+    target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    with shown():
+        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        read = [measured(one.run) for one in diffs] if measure else []
+        for n, one in enumerate(diffs):
+            if out is not None:
+                _write(one, out if len(diffs) == 1 else out / f"{n:03d}")
+        if html is not None:
+            save(diffs, html)
+    if as_json:
+        documents = [document(one) for one in diffs]
+        if measure:
+            documents = [one | {"measured": what.as_dict()} for one, what in zip(documents, read, strict=True)]
+        many = {"schema": "workbench.operations/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        _print(diffs, verbose)
+        for what in read:
+            click.echo("\n".join(what.sentences))
+        if html is not None:
+            click.echo(f"page: {html}")
+    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+
+
+def explain_operation(
+    target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
+) -> None:
+    """Name what is wrong in a function of an operation on each case that is asked for; exits as `diff` does."""
+    from workbench.operations.call import diff_operation as diff
+    from workbench.operations.every import OPERATIONS
+    from workbench.progress import shown
+    from workbench.report.operation import document, report
+    from workbench.report.text import console
+
+    target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    with shown():
+        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        found = [(one, one.explain(seconds)) for one in diffs]
+    if as_json:
+        documents = [document(*one) for one in found]
+        many = {"schema": "workbench.operations/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        screen = console()
+        for one, explained in found:
+            shape: dict[str, Any] = {"unicode": screen.is_terminal, "width": screen.width}
+            screen.print(report(one, **shape, explained=explained), crop=False)
+    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+
+
+def measure_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Read P and dS of a backward pass off its gradients on each case that is asked for; exits with 1 where one is
+    wrong.
+    """
+    from workbench.operations.backward_measure import measured
+    from workbench.operations.call import diff_operation as diff
+    from workbench.progress import shown
+
+    target = _checked(target, operation, options, ("attention_backward",), TAKEN)
+    with shown():
+        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        found = [measured(one.run) for one in diffs]
+    if as_json:
+        documents = [one.as_dict() for one in found]
+        many = {"schema": "workbench.measures-backward/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        for one, what in zip(diffs, found, strict=True):
+            click.echo("\n".join([one.headline, *what.sentences]))
+    wrong = any(what.weights.wrong.any() or what.scores.wrong.any() for what in found)
+    sys.exit(BUG if wrong or any(one.origin is not None for one in diffs) else 0)
+
+
+def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Judge a function of an operation on every combination of what is asked for, axes and numbers with several values
+    among it; exits with 1 where one fails.
+    """
+    from workbench.explore.operation_sweep import sweep_operation as sweep
+    from workbench.operations.every import OPERATIONS
+    from workbench.progress import shown
+    from workbench.report.operation_sweep import document, report
+
+    _checked(target, operation, options, OPERATIONS, TAKEN)
+    several = {**dict.fromkeys((*TAKEN, *OWN)), **options}
+    with shown():
+        cases = (
+            case
+            for axes, numbers in itertools.product(_values(options["axes"], "--axes"),
+                                                   _values(options["numbers"], "--numbers"))
+            for case in _cases(operation, {**several, "axes": axes, "numbers": numbers})
+        )  # fmt: skip
+        found = sweep(target, operation, cases)
+    if as_json:
+        click.echo(json.dumps(document(found)))
+    else:
+        report(found)
+    sys.exit(BUG if found.groups else 0)
+
+
+def _values(said: str | None, option: str) -> list[str]:
+    """Every combination of NAME=A/B/C,..., each as NAME=A,..."""
+    pairs = [[f"{name}={x}" for x in several.split("/")] for name, several in _pairs(said, option).items()]
+    return [",".join(one) for one in itertools.product(*pairs)]
+
+
+def shrink_operation(
+    target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
+) -> None:
+    """Find the smallest case on which a function of an operation fails as it does on this one; exits with 1."""
+    from workbench.explore.operation_shrink import shrink_operation as shrink
     from workbench.operations.call import diff_operation as diff
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
     from workbench.report.operation import document
 
     target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    cases = [*_cases(operation, options)]
+    if len(cases) != 1:
+        raise Refusal(f"shrink takes one case; TARGET and options make {len(cases)}")
     with shown():
-        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
-        for n, one in enumerate(diffs):
-            if out is not None:
-                _write(one, out if len(diffs) == 1 else out / f"{n:03d}")
+        found = shrink(diff(target, operation, **cases[0]), seconds)
     if as_json:
-        documents = [document(one) for one in diffs]
-        many = {"schema": "workbench.operations/1", "runs": documents}
-        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+        click.echo(json.dumps(document(found.diff) | {"tried": found.tried, "complete": found.complete}))
     else:
-        _print(diffs, verbose)
-    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+        ended = "" if found.complete else ", more in more --seconds"
+        click.echo(f"smallest of {found.tried} cases that were tried{ended}:")
+        _print([found.diff], verbose=False)
+    sys.exit(BUG)
 
 
 def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> "list[Checked]":

@@ -11,12 +11,14 @@ from workbench import process
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
+from workbench.cli.operation import operation_options, refuse_of_operation, shrink_operation
 from workbench.cli.options import json_option, one_target, run_options
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@operation_options
 @click.option("--seconds", type=click.FloatRange(min=1.0), default=60.0, help="For all of it, compiles among them [60]")
 @click.option(
     "--out",
@@ -30,8 +32,12 @@ def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, 
     TARGET and options are those of `workbench diff`, of one case. As it does: the same stage is the first wrong one,
     by the same cause as `workbench explain` names it. Counts become smaller, options and inputs plainer, dtype and
     contract stay. Then come boundaries: which lengths, heads, options beside the smallest fail, and which pass.
-    Ctrl-C prints the smallest so far. Exits with 1; with 2 where no stage is wrong.
+    Ctrl-C prints the smallest so far. Exits with 1; with 2 where no stage is wrong. With --operation axes are halved,
+    and what is unusual left out, while verdict and first wrong stage stay.
     """
+    if (operation := options.pop("operation")) is not None:
+        return shrink_operation(target, operation, dict(options, out=out), seconds=seconds, as_json=as_json)
+    refuse_of_operation(options)
     from workbench.cli.runs import runs
     from workbench.explore.shrink.shrink import shrink
     from workbench.files import write_atomically

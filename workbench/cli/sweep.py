@@ -11,6 +11,7 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG, DEFECT, USAGE
 from workbench.cli.html import html_option
+from workbench.cli.operation import operation_options, refuse_of_operation, sweep_operation
 from workbench.cli.options import (
     case_options,
     cases_of,
@@ -28,6 +29,7 @@ from workbench.cli.options import (
 @fault_option
 @case_options
 @target_options
+@operation_options
 @run_option("limit_gb")
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
 @click.option(
@@ -76,7 +78,15 @@ def sweep(
     process that may crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped
     by the first wrong stage and its cause, each group with its smallest case and the rule of where it fails. Exits with
     1 where a case fails, with 2 where none does and one was refused.
+
+    With --operation every combination of --axes rows=1/64/65,dim=512, --numbers causal=0/1 and of lists is judged in
+    this process, and a table printed.
     """
+    if (operation := options.pop("operation")) is not None:
+        of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}
+        asked = {**options, **of_attention, "jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
+        return sweep_operation(target, operation, asked, as_json=as_json)
+    refuse_of_operation(options)
     from workbench.explore.sweep.plan import TIMEOUT_S, random_cases, with_telling
     from workbench.explore.sweep.sweep import DISK_GB
     from workbench.explore.sweep.sweep import sweep as swept

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from workbench.operations.backward_causes import hypotheses
 from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, rule, seen
 from workbench.operations.backward_table import table
 from workbench.operations.operation import Operation, Setting, Sizes
@@ -90,4 +91,5 @@ ATTENTION_BACKWARD = Operation(
     free=_free,
     terms=_terms,
     rule=rule,
+    hypotheses=hypotheses,
 )  # fmt: skip

@@ -163,7 +163,7 @@ def runner(
         if gradients:
             called = through_autograd(function, name, forward_case(case, read), device=device)
         made = run_operation(called, case, name=name, arrays=arrays, device=device, backend=backend, inputs=read)
-        return replace(made, called_with=called_with if inputs is None else None)
+        return replace(made, called_with=called_with if inputs is None else None, again=run)
 
     return run
 

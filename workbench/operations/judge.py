@@ -5,27 +5,24 @@ inputs; the first wrong one.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.case.case import Case
-from workbench.case.contract import of_foreign
-from workbench.case.tiling import Tiling
-from workbench.expectation.elements import Comparison, State, compare, kept
-from workbench.floats import to_float64, ulp
+from workbench.expectation.elements import Comparison
+from workbench.floats import to_float64
 from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
-from workbench.operations.run import OperationRun, shape_of, size_of
-from workbench.reference.bound import NEGLIGIBLE, Budget
+from workbench.operations.causes.explain import OperationExplained, explain
+from workbench.operations.expected import held, problem
+from workbench.operations.run import OperationRun, shape_of
+from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.graph import nearest_dumped
-from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.shown import shown_by
 
-#: of attention, of which no step of another operation asks anything
-_CONTRACT = of_foreign({}, Case())
+#: seconds that a report may take for causes
+ON_DIFF_S = 5.0
 
 
 class Condition(NamedTuple):
@@ -89,6 +86,17 @@ class OperationDiff:
             )
             found = [(f"what {whose} do: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
         return tuple(found)
+
+    @cached_property
+    def explained(self) -> OperationExplained:
+        """What a report says of causes: as `explain`, in ON_DIFF_S."""
+        return self.explain(ON_DIFF_S)
+
+    def explain(self, seconds: float = 30.0) -> OperationExplained:
+        """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a
+        right run. `seconds`: for the search.
+        """
+        return explain(self.run, seconds) if self.origin is not None else OperationExplained()
 
     def _right_with(self, conventions: Mapping[str, Any]) -> bool:
         case = self.run.case
@@ -176,31 +184,6 @@ def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) ->
     return Condition(float(np.median(found)), float(found.max())) if found.size else Condition(1.0, 1.0)
 
 
-def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
-    """What the reference computes the stages of a run from."""
-    case = run.case
-    operation = case.operation
-    table = operation.table(run.setting)
-    axes_of = {**case.takes, **{name: stage.axes for name, stage in table.items()}}
-    sizes = {axis: size_of(case, axis) for axis in "".join(axes_of.values())}
-    steps, tile = sizes.get("t", 1), operation.tile(run.setting)
-    one = tuple(slice(n * tile, (n + 1) * tile) for n in range(steps))
-    return Problem(
-        table=table,
-        contract=_CONTRACT,
-        losses=losses_of(_CONTRACT),
-        inputs={name: to_float64(x) for name, x in run.inputs.items()},
-        numbers=case.numbers,
-        attn_bias=None,
-        exact_products=False,
-        tiling=Tiling(one, (tuple(range(steps)),)),
-        given=given,
-        elements={name: prod(sizes[axis] for axis in axes) for name, axes in axes_of.items()},
-        axes=case.takes,
-        sizes=sizes,
-    )
-
-
 def _compared(
     run: OperationRun, of: Problem, free: Mapping[str, np.ndarray], terms: Mapping[str, np.ndarray]
 ) -> dict[str, Comparison]:
@@ -211,15 +194,4 @@ def _compared(
         # of no terms at all an element is 0, which can be told
         size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))
         bounds[name] = replace(bounds[name], size=size)
-    return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
-
-
-def _held(actual: np.ndarray, expected: np.ndarray, budget: Budget, free: np.ndarray | None) -> Comparison:
-    if actual.dtype.itemsize < np.dtype(np.float32).itemsize:  # what is stored in 16 bits was computed in more
-        stored = ulp(abs(expected) + budget.bound, actual.dtype) / 2
-        budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
-    free = np.broadcast_to(False if free is None else free, actual.shape)
-    held = np.where(free, expected, to_float64(actual))
-    found = compare(held, np.zeros(actual.shape, bool), expected, budget, actual.dtype)
-    found.over_budget[free], found.state[free] = np.nan, State.ABSENT
-    return kept(actual, found)
+    return {name: held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}

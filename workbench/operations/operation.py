@@ -3,12 +3,13 @@
 What runs it, judges it and shows it knows none of its stages by name.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.reference.stage import Table
 
 #: axis letter -> how long it is
@@ -59,5 +60,7 @@ class Operation:
     #: stage -> the sum of the sizes of the terms of which each element is made, through what cancels on the way, of the
     #: inputs and stages; an error budget as large says nothing, and divided by the element it is its condition number
     terms: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, values: {}
+    #: what may be wrong in it, beside what any table has
+    hypotheses: Callable[[Setting], Iterable[Hypothesis]] = lambda of: ()
     walked: str = ""  #: letter of the axis along which a state is carried, whose tiles are "t", and their places "c"
     tile: Callable[[Setting], int] = lambda of: 1  #: how long a tile of it is

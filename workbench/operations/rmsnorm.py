@@ -3,6 +3,7 @@
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
+from workbench.operations.rmsnorm_causes import hypotheses
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, product
 
@@ -55,5 +56,6 @@ RMSNORM = Operation(
     results=("out", "rstd"),
     distributions={"normal": _normal, "near-eps": _near_eps, "outlier": _outlier},
     numbers={"eps": 1e-6},
+    hypotheses=hypotheses,
     conventions={"weight_offset": (0, 1), "cast": ("after weight", "before weight")},
 )

@@ -32,6 +32,8 @@ class OperationRun:
     #: of a function arrays, device, backend and gradients, as of `diff_operation`, of a kernel of ours backend, faults
     #: and probes; None of a run on inputs of Python's
     called_with: Mapping[str, Any] | None = None
+    #: runs the function on another case, and on other inputs than it draws; None where nobody can
+    again: "Callable[..., OperationRun] | None" = field(default=None, repr=False)
 
     @property
     def setting(self) -> Setting:

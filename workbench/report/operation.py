@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from workbench.expectation.elements import State
 from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
+from workbench.operations.causes.explain import OperationExplained
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import Condition, OperationDiff
 from workbench.operations.run import OperationRun
@@ -23,10 +24,19 @@ from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, p
 SCHEMA = "workbench.operation/1"
 
 
-def report(diff: OperationDiff, *, unicode: bool, width: int, full: bool = False) -> RenderableType:
-    """What was run, a row for each stage, the first wrong one and its definition."""
+def report(
+    diff: OperationDiff,
+    *,
+    unicode: bool,
+    width: int,
+    full: bool = False,
+    explained: OperationExplained | None = None,
+) -> RenderableType:
+    """What was run, a row for each stage, the first wrong one, its definition and its cause: as `explained` says, or as
+    far as a report searches for it.
+    """
     table = stage_table(diff, full)
-    below = [line for text in sentences(diff) for line in wrapped(text, "", width if unicode else None)]
+    below = [line for text in sentences(diff, explained) for line in wrapped(text, "", width if unicode else None)]
     head = wrapped(diff.headline, "", None)
     return Group(*head, table.screen(unicode=unicode, width=width), *below)
 
@@ -44,7 +54,7 @@ def html(diff: OperationDiff) -> str:
     return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff))
 
 
-def sentences(diff: OperationDiff) -> list[str]:
+def sentences(diff: OperationDiff, explained: OperationExplained | None = None) -> list[str]:
     """What the table does not say."""
     table = diff.run.case.operation.table(diff.run.setting)
     said = []
@@ -54,6 +64,7 @@ def sentences(diff: OperationDiff) -> list[str]:
     else:
         said.append(f"first wrong stage: {diff.origin} = {definition(table, diff.origin)}")
         said += _of_origin(diff[diff.origin])
+        said += [f"  {text}" for text in (explained or diff.explained).sentences]
     if diff.others:
         said.append(f"  not given: {', '.join(diff.others)}")
     if diff.assumed:
@@ -132,8 +143,8 @@ def in_short(diff: OperationDiff) -> str:
     return plain(report(diff, unicode=False, width=WIDTH))
 
 
-def document(diff: OperationDiff) -> dict[str, Any]:
-    """The document of `workbench diff --operation NAME --json`, of plain Python values."""
+def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:
+    """The document of `workbench diff --operation NAME --json`, and of `explain`, of plain Python values."""
     case = diff.run.case
     return {
         "schema": SCHEMA,
@@ -151,6 +162,7 @@ def document(diff: OperationDiff) -> dict[str, Any]:
         "stages": [_stage(stage) for stage in diff.stages],
         "not_given": list(diff.others),
         "conditions": {name: number(one._asdict()) for name, one in diff.conditions.items()},
+        **(explained or diff.explained).as_dict(),
         "explained_by": [dict(one) for _, one in diff.explained_by],
         "repeat": repeat_command(diff),
     }

@@ -1,0 +1,170 @@
+"""What may be wrong in a backward pass of attention, beside what any table has."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.operations.backward_loops import in_tiles, lost_pairs, rows_of_elsewhere
+from workbench.operations.backward_masks import masks, named, weights
+from workbench.operations.backward_steps import AddedUp
+from workbench.operations.causes.neutral import rolled
+from workbench.operations.operation import Setting
+from workbench.reference.bound import EXACT, Bound
+from workbench.reference.stage import Bounded, Ref
+
+
+def hypotheses(of: Setting) -> Iterator[Hypothesis]:
+    """All of them."""
+    yield from masks(of)
+    yield from weights(of)
+    yield from _groups(of)
+    yield from rows_of_elsewhere(of)
+    yield from lost_pairs(of)
+    yield from in_tiles(of)
+    yield from _of_options(of)
+    yield from _unwritten(of)
+
+
+# ---- groups of heads
+
+
+def _groups(of: Setting) -> Iterator[Hypothesis]:
+    heads, kv_heads = of.sizes["h"], of.sizes["g"]
+    group = heads // kv_heads
+    if group == 1:
+        return
+    for name, what in (("dk_group", "dK"), ("dv", "dV")):
+        for id, place, said in (
+            ("last", -1, f"{what} of a kv head is that of the last query head of its group"),
+            ("first", 0, f"{what} of a kv head is that of the first query head of its group"),
+        ):
+            yield named(f"group.{name}.{id}", said, _one_of_group(name, place))
+    for id, place in (("last", -1), ("first", 0)):
+        yield named(f"group.both.{id}", f"dK and dV of a kv head are those of the {id} query head of its group",
+                  _one_of_group("dk_group", place), _one_of_group("dv", place))  # fmt: skip
+    if kv_heads > 1:
+        rows = [_tiled(name, ref, group) for name, ref in (("k_rows", "k"), ("v_rows", "v"))]
+        sums = [_modulo_sums("dk_group", kv_heads), _modulo_sums("dv", kv_heads)]
+        said = "query head h reads kv head h % kv_heads"
+        yield named("group.modulo.read", f"{said}, and adds to that of its group", *rows)
+        yield named("group.modulo", f"{said}, and adds to it", *rows, *sums)
+        yield named("group.modulo.written", "query head h adds to kv head h % kv_heads", *sums)
+
+
+def _one_of_group(name: str, place: int) -> Edit:
+    def changed(step: Any) -> Any:
+        assert isinstance(step, AddedUp)
+        return _Chosen(step.of, step.split, step.shape, place)
+
+    return Edit(name, changed)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """One query head of each group, in the place of their sum."""
+
+    of: Ref
+    split: tuple[int, ...]
+    shape: tuple[int, ...]
+    place: int
+
+    def _taken(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(self.split)[:, :, self.place].reshape(self.shape)
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._taken(at(self.of))
+
+    def bound(self, at: Any) -> Bounded:
+        """That of the one."""
+        x, error = at(self.of), at.error(self.of)
+        if error is EXACT:
+            return Bounded(EXACT)
+        return Bounded(Bound(*(self._taken(0.0 * abs(x) + part) for part in error)))
+
+    words = "{of} of one query head of a group"
+
+
+def _tiled(name: str, ref: str, group: int) -> Edit:
+    """Kv heads of which the first comes after the last, for each query head."""
+    return altered(name, lambda at, x: np.tile(at(ref), (1, group, 1, 1)), ref)
+
+
+def _modulo_sums(name: str, kv_heads: int) -> Edit:
+    def changed(step: Any) -> Any:
+        assert isinstance(step, AddedUp)
+        b, g, group, *rest = step.split
+        return AddedUp(step.of, (b, group, g, *rest), (1,), step.shape, "query heads h with the same h % kv_heads")
+
+    return Edit(name, changed)
+
+
+# ---- what a case may have
+
+
+def _of_options(of: Setting) -> Iterator[Hypothesis]:
+    cap = of.numbers.get("softcap")
+    if cap:
+        yield named("softcap.left-out", "the derivative of the softcap is left out",
+                  altered("cap_slope", lambda at, x: np.ones_like(x)))  # fmt: skip
+        yield named("softcap.capped", "the derivative of the softcap is taken of the capped score",
+                  altered("cap_slope", lambda at, x: 1 - np.tanh(at("capped") / cap) ** 2, "capped"))  # fmt: skip
+        yield named("softcap.unsquared", "the derivative of the softcap is 1 - tanh",
+                  altered("cap_slope", lambda at, x: 1 - at("tanh"), "tanh"))  # fmt: skip
+    if "dropout_mask" in of.optional:
+        factor = 1 / (1 - of.numbers["dropout_p"])
+        for stage, said in (("dkept", "dP"), ("dropped", "P of dV")):
+            what = "dprobs" if stage == "dkept" else "probs"
+            yield named(f"dropout.{stage}", f"dropout is left out of {said}",
+                      altered(stage, _instead(what), what))  # fmt: skip
+            yield named(f"dropout.{stage}.factor", f"{said} is not divided by 1 - p",
+                      altered(stage, lambda at, x: x / factor))  # fmt: skip
+        for axis, what in enumerate(("batch", "head", "query", "key")):
+            for off in (1, -1):
+                yield named(f"dropout.{what}{off:+d}", f"the dropout mask is that of another {what}",
+                          *(read_as(stage, "dropout_mask", rolled(off, axis))
+                            for stage in ("dkept", "dropped")))  # fmt: skip
+    if "bias" in of.optional:
+        yield named(
+            "bias", "the bias is left out where P is computed again", altered("wide_bias", lambda at, x: 0.0 * x)
+        )
+    if "sinks" in of.optional:
+        for place, said in ((0, "first"), (-1, "last")):
+            yield named(f"dsink.{said}", f"dsink is of the {said} row alone, in the place of their sum",
+                      altered("dsink", _of_row(place),
+                              "dsink_rows"))  # fmt: skip
+        yield named("dsink.batch", "dsink is of the first batch alone",
+                  altered("dsink", lambda at, x: at("dsink_rows")[0].sum(-1), "dsink_rows"))  # fmt: skip
+    if "dlse" in of.optional:
+        edits = [read_as("centred", "dlse", lambda at, x: 0.0 * x)]
+        if "sinks" in of.optional:
+            yield named("dlse.dsink", "dlse is left out of dsink",
+                      read_as("delta_of_sink", "dlse", lambda at, x: 0.0 * x))  # fmt: skip
+            edits.append(read_as("delta_of_sink", "dlse", lambda at, x: 0.0 * x))
+        yield named("dlse", "dlse is ignored", *edits)
+
+
+def _unwritten(of: Setting) -> Iterator[Hypothesis]:
+    """Dims of a result that are not written, since another axis has fewer."""
+    pairs: Mapping[str, tuple[str, str]] = {"dq": ("d", "e"), "dk": ("d", "e"), "dv": ("e", "d")}
+    for name, (own, other) in pairs.items():
+        n, m = of.sizes[own], of.sizes[other]
+        if m >= n:
+            continue
+        for said, x in (("are not written", np.nan), ("are 0", 0.0)):
+            yield named(f"unwritten.{name}.{x}", f"dims of {name} from {m} on {said}, as the other dims are fewer",
+                      altered(name, _unwritten_from(m, x)))  # fmt: skip
+
+
+def _instead(what: str) -> Change:
+    return lambda at, x: at(what)
+
+
+def _of_row(place: int) -> Change:
+    return lambda at, x: at("dsink_rows")[:, :, place].sum(0)
+
+
+def _unwritten_from(first: int, value: float) -> Change:
+    return lambda at, x: np.where(np.arange(x.shape[-1]) < first, x, value)
