@@ -13,7 +13,7 @@ from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, results
 from workbench.reference.at import At
 from workbench.reference.graph import with_upstream
-from workbench.reference.manner import FLOAT32_RANGE
+from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Step, Table
 from workbench.reference.steps.altered import Altered
