@@ -13,6 +13,7 @@ from workbench.lazy import attribute
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
+    from workbench.explore.capturing.capture import capture
     from workbench.explore.laws.every import laws
     from workbench.explore.read import measure, measure_contract
     from workbench.explore.shrink.shrink import shrink
@@ -71,6 +72,7 @@ _HOMES = {
     "load_sweep": "explore.sweep.sweep.load",
     "compare": "explore.sweep.compare.compare",
     "check": "foreign.check.check",
+    "capture": "explore.capturing.capture.capture",
     "kernel": "cuda.prepared.kernel",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",
@@ -86,6 +88,7 @@ __all__ = [
     "Trace",
     "Unavailable",
     "against",
+    "capture",
     "case_of",
     "check",
     "compare",

@@ -36,13 +36,6 @@ def case_of(case: Case, part: Box) -> Case:
     )  # fmt: skip
 
 
-def masks_of(case: Case, part: Box, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The masks among the `inputs` of a case at some rows, and as `mask` what these see of it, where they see not all."""
-    seen = part.visible(case, inputs)
-    found = {name: part.of(spread(case, inputs[name]), "bhqk") for name in MASKS if name in inputs}
-    return found if seen.all() else found | {"mask": seen}
-
-
 def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Trace:
     """out and lse of some rows [ascending] of some heads, whole groups that share their keys, as a trace of a case of
     these alone; what its rows see in the whole case is the `mask` of its inputs.
@@ -58,7 +51,10 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     part = Box(batches, heads, rows)
     of_kv = part.of_kv(case)
     some = case_of(case, part)
-    masks = masks_of(case, part, trace.inputs)
+    seen = part.visible(case, trace.inputs)
+    masks = {name: part.of(spread(case, trace.inputs[name]), "bhqk") for name in MASKS if name in trace.inputs}
+    if not seen.all():
+        masks["mask"] = seen
     at = {"q": part, "k": of_kv._replace(q=slice(None)), "v": of_kv._replace(q=slice(None))}
     stages = {name: part.of(trace.stages[name], stage.axes) for name, stage in RESULTS.items() if name in trace.stages}
     inputs = {name: trace.inputs[name][at[name]] for name in INPUTS} | masks
