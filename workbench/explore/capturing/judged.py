@@ -16,12 +16,12 @@ from workbench.judge.bias import biases
 from workbench.judge.diff import Diff, diff
 from workbench.judge.evidence import excesses
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
-from workbench.trace import seen
-from workbench.trace.trace import Trace, check
+from workbench.trace.assembled import assembled
+from workbench.trace.trace import Trace
 
 #: standard deviations beyond which a mean of errors is none of a right kernel, of all calls of a process together: a
-#: normal number is beyond 7 once in 4e11, so that of 1e6 calls with 66 tests each (all elements and 32 lanes, of out and
-#: of lse) 2e-4 are called wrong by chance; `diff` of one run doubts beyond 6
+#: normal number is beyond 7 once in 4e11, so that of 1e6 calls with 66 tests each (all elements and 32 lanes, out and
+#: lse) 2e-4 are called wrong by chance; `diff` of one run doubts beyond 6
 BEYOND = 7.0
 
 
@@ -54,19 +54,8 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
         stages["lse"] = stages["lse"].astype(np.float64) * math.log(2)
     declared = merged(fields_of(heard.contract, case), {} if said is None else fields_of(said, case), name)
     on_gpu = snapshot.ready is not None
-    promise = seen.promise_of(declared, stages, inputs, case, generation() if on_gpu else None)
-    splits = promise.splits not in (None, 1)
-    made = Trace(
-        target=name,
-        algorithm="split_k" if splits else "flash",
-        case=case.but(block_k=promise.block_k, splits=promise.splits),
-        contract=promise,
-        inputs=inputs,
-        stages=stages,
-        requested=(),
-        notes=(*notes, *seen.notes(stages, case)),
-    )
-    return check(made, name)
+    gpu = None if snapshot.ready is None else generation()
+    return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
 def array(x: Any) -> np.ndarray:
