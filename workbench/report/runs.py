@@ -85,9 +85,11 @@ def _rounding(found: Runs) -> list[str]:
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:
         left = 1 - sum(one.share for one in found.shares)
-        made.append("of what arises in the calls (square of the difference, inputs apart):")
+        made.append("of what arises in the calls (squares, what inputs differ by left out):")
         made += [f"  {_percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
-        made.append(f"  {_percent(left):>5}  the order of sums, exp, and what else float32 rounds")
+        made.append(
+            f"  {_percent(left):>5}  what none of these explains: the order of sums, exp, other numbers that are cast"
+        )
     return made
 
 

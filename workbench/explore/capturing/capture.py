@@ -17,7 +17,7 @@ from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
 from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.report import Report
-from workbench.explore.capturing.snapshot import returned, taken
+from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
 from workbench.foreign.heard import Given, listener_of
 from workbench.refusal import Refusal
@@ -89,6 +89,8 @@ class Capture(ContextDecorator):
 
     def _watched(self) -> Callable[..., Any]:
         function, in_graph = self._function, _recording()
+        judged = _eager(self._judged, recursive=False)
+        self._eager_before, self._eager_after = _eager(self._before), _eager(self._after)
 
         @functools.wraps(function)
         def watched(*args: Any, **kwargs: Any) -> Any:
@@ -99,45 +101,59 @@ class Capture(ContextDecorator):
                 return function(*args, **kwargs)
             if call < self._next:
                 return function(*args, **kwargs)
-            return self._judged(call, args, kwargs)
+            return judged(call, args, kwargs)
 
         # a compiled caller leaves its graph for this call, and one compiled before is compiled again: without it Dynamo
-        # would trace what is below once, and count nothing afterwards
-        watched._torchdynamo_disable = True  # type: ignore[attr-defined]
-        return watched
+        # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
+        return _eager(watched, recursive=False)
 
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
         self._sampled += 1
-        start = time.perf_counter()
-        before = None
-        with _told(self._unread):
+        before = self._eager_before(call, args, kwargs)
+        made = self._function(*args, **kwargs)
+        if before is not None:
+            self._eager_after(before, made)
+        return made
+
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | None:
+        """What is to be judged of a call that is about to run; None where it cannot be."""
+        with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            before = taken(self._listener.hear(*args, **kwargs), call, self._limit, random)
-        between = time.perf_counter()
-        made = self._function(*args, **kwargs)
-        after = time.perf_counter()
-        if before is not None:
-            with _told(self._unread):
-                self._judging.submit(returned(before, made))
-        self._host_s += (between - start) + (time.perf_counter() - after)
-        return made
+            return taken(self._listener.hear(*args, **kwargs), call, self._limit, random)
+        return None
+
+    def _after(self, before: Snapshot, made: Any) -> None:
+        with self._told():
+            self._judging.submit(returned(before, made))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Takes the time, and counts what goes wrong in the place of raising it: nobody's model may fail because it is
+        watched.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        except Refusal as refusal:
+            self._unread[str(refusal).splitlines()[0]] += 1
+        except Exception as error:
+            self._unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
+        finally:
+            self._host_s += time.perf_counter() - start
 
     def _gap(self) -> int:
         """Calls to the next that is judged: at random, since every hundredth may be the same layer each time."""
         return int(self._random.geometric(self._sample))
 
 
-@contextmanager
-def _told(counts: Counter[str]) -> Iterator[None]:
-    """Counts what went wrong in the place of raising it: nobody's model may fail because it is watched."""
-    try:
-        yield
-    except Refusal as refusal:
-        counts[str(refusal).splitlines()[0]] += 1
-    except Exception as error:
-        counts[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
+def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
+    """The function, which torch's compiler leaves alone, and what it calls too where `recursive`."""
+    import torch
+
+    made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-untyped-call]
+    return made
 
 
 def _recording() -> Callable[[], bool] | None:

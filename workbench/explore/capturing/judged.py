@@ -53,7 +53,6 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
     if heard.base2 and "lse" in stages:
         stages["lse"] = stages["lse"].astype(np.float64) * math.log(2)
     declared = merged(fields_of(heard.contract, case), {} if said is None else fields_of(said, case), name)
-    on_gpu = snapshot.ready is not None
     gpu = None if snapshot.ready is None else generation()
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 

@@ -65,7 +65,7 @@ def taken(heard: Heard, call: int, limit: int, random: np.random.Generator) -> S
     own = _cut(heard, case, part)
     size = sum(x.nbytes for x in own.values())
     if size > limit:
-        raise Refusal(f"a head of {size / 2**20:.0f} MB where limit_mb={limit / 2**20:g}")
+        raise Refusal(f"a part of {size / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
     copies = {name: x.detach().clone() for name, x in own.items()}
     return Snapshot(call, heard, case, part, copies, own, {})
 

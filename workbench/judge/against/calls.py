@@ -1,5 +1,5 @@
-"""Two runs of one model, call by call: each call of both is held against float64 on its own inputs, so that a difference
-is a bug of one side, what the inputs differed by already, or rounding, and of which kind.
+"""Two runs of one model, call by call: each call of both is held against float64 on its own inputs, so that what
+differs is a bug of one side, what the inputs differed by already, or rounding, and of which kind.
 
 With e a side's out less what float64 makes of its own inputs: own = e_a - e_b arises in the call, and the rest of
 out_a - out_b was carried to it.
@@ -18,6 +18,7 @@ from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
 from workbench.records import number
+from workbench.reference.stage import reads
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 from workbench.trace.file import load
@@ -126,7 +127,8 @@ class Runs:
         pairs = [asdict(pair) | {"wrong": pair.wrong, "shares": _documents(pair.shares)} for pair in self.pairs]
         made: dict[str, Any] = number({
             "schema": "workbench.compare-runs/1", "a": self.a, "b": self.b, "verdict": self.verdict,
-            "first": None if first is None else first.call, "causes": {x: asdict(one) for x, one in self.causes.items()},
+            "first": None if first is None else first.call,
+            "causes": {name: asdict(cause) for name, cause in self.causes.items()}, 
             "shares": _documents(self.shares), "alone": list(self.alone), "calls": pairs,
         })  # fmt: skip
         return made
@@ -150,8 +152,8 @@ def compare_runs(
 ) -> Runs:
     """Two captured runs of one model held against each other, call by call.
 
-    `a` and `b` are folders of `capture(..., keep="all")`, or traces by the number of their call. Calls of one number are
-    a pair. Refusal for a folder without calls, no call that both have, and calls of different shapes.
+    `a` and `b` are folders of `capture(..., keep="all")`, or traces by the number of their call (`load_dump`). Calls
+    of one number are a pair. Refusal for a folder without calls, no call that both have, and calls of different shapes.
     """
     sides = [_calls(x) for x in (a, b)]
     names = [str(x) if isinstance(x, str | Path) else name for x, name in zip((a, b), "AB", strict=True)]
@@ -270,8 +272,15 @@ def _cause(found: Diff) -> Cause | None:
     causes = found.explain(CAUSE_S).causes
     if not causes:
         return None
-    of = causes[0].members[0]
-    return Cause(of.stages[0] if of.stages else causes[0].stage, causes[0].text, len(causes[0].rivals))
+    changed = causes[0].members[0].stages
+    return Cause(_stage(found, changed[0] if changed else causes[0].stage), causes[0].text, len(causes[0].rivals))
+
+
+def _stage(found: Diff, name: str) -> str:
+    """The stage `name`, or of a parameter, such as the scale, the first that reads it."""
+    table = found.run.table
+    readers = (one for one in table if table[one].dumped and name in reads(table[one].step))
+    return name if name not in table or table[name].dumped else next(readers, name)
 
 
 def _rms(x: np.ndarray) -> float:

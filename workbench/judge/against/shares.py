@@ -1,9 +1,12 @@
-"""How much of the difference of two right runs comes from which rounding: each of them is computed again in float32 with
+"""How much of the difference of two right runs comes from which rounding: each run is computed again in float32 with
 the casts and splits that its contract has, and with one after the other left out.
 
-What a run's out is off float64, e, has a part for each of these, d = control(with) - control(without). Of the difference
-D = e_a - e_b the share of a rounding is <d_a - d_b, D> / <D, D>: 1 where the recomputed rounding is the difference, bit
-for bit, and about 0 of one that has nothing to do with it, however large it is.
+What a run's out is off float64, e, has a part for each of these, d = control(with) - control(without). Of D = e_a - e_b
+the share of a rounding is <d_a - d_b, D> / <D, D>: 1 where the recomputed rounding is the difference, bit for bit.
+
+A contract says what a kernel may do, and not what it did: a rounding is taken for one that happened where the errors
+are nearer to what was recomputed with it than without it. One that did not happen has nothing in common with the
+errors, and would have a share by chance, of several times the difference where it is large.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +72,7 @@ def errors(run: Observed, expected: np.ndarray) -> Errors | None:
         return None
     own = run.dumped["out"].astype(np.float64) - expected
     run = _as_seen(run.only(("out",)), own, expected)
-    roundings = _roundings(run)
+    run, roundings = _happened(run, own, expected)
     return Errors(own, roundings, _parts(run, roundings), _parts(run, roundings[::-1]))
 
 
@@ -104,6 +107,27 @@ def _roundings(run: Observed) -> tuple[Rounding, ...]:
     if contract.out_dtype != "float32":
         found.append(Rounding("out", f"out in {contract.out_dtype}", _with(out_dtype="float32")))
     return tuple(found)
+
+
+def _happened(run: Observed, own: np.ndarray, expected: np.ndarray) -> tuple[Observed, tuple[Rounding, ...]]:
+    """The run without what its errors are nearer to without, the farthest first, and the roundings that are left."""
+    left, roundings = _left(run, own, expected), _roundings(run)
+    while roundings:
+        tried = [one.plain(run) for one in roundings]
+        nearest = min(tried, key=lambda one: _left(one, own, expected))
+        if (without := _left(nearest, own, expected)) > left:
+            break
+        run, left, roundings = (
+            nearest,
+            without,
+            tuple(x for x, y in zip(roundings, tried, strict=True) if y is not nearest),
+        )
+    return run, roundings
+
+
+def _left(run: Observed, own: np.ndarray, expected: np.ndarray) -> float:
+    """What the recomputed run leaves of the errors, squared."""
+    return float(((own - (_out(run) - expected)) ** 2).sum())
 
 
 def _with(**fields: object) -> Callable[[Observed], Observed]:
@@ -143,7 +167,6 @@ def _as_seen(run: Observed, own: np.ndarray, expected: np.ndarray) -> Observed:
         return run
     left = {}
     for dtype in PROBS:
-        tried = run.under(replace(promise, probs_dtype=dtype))
-        left[dtype] = float(((own - (_out(tried) - expected)) ** 2).sum())
+        left[dtype] = _left(run.under(replace(promise, probs_dtype=dtype)), own, expected)
     first, second = sorted(left, key=lambda dtype: left[dtype])[:2]
     return run.under(replace(promise, probs_dtype=first)) if left[first] < TELLS * left[second] else run
