@@ -87,9 +87,7 @@ def _rounding(found: Runs) -> list[str]:
         left = 1 - sum(one.share for one in found.shares)
         made.append("of what arises in the calls (squares, what inputs differ by left out):")
         made += [f"  {_percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
-        made.append(
-            f"  {_percent(left):>5}  what none of these explains: the order of sums, exp, other numbers that are cast"
-        )
+        made.append(f"  {_percent(left):>5}  what none of these explains: order of sums, exp, other casts")
     return made
 
 
