@@ -58,7 +58,8 @@ def verdict(found: Runs) -> list[str]:
             + (f"; {len(pairs) - 1} more calls do" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:
-            others = f" ({cause.rivals} other formulas fit as well)" if cause.rivals else ""
+            several = f"{cause.rivals} other formulas fit" if cause.rivals > 1 else "another formula fits"
+            others = f" ({several} as well)" if cause.rivals else ""
             made.append(f"  cause, in {cause.stage}: {cause.text}{others}")
         else:
             made.append("  no cause of the library explains it: workbench explain of the call says more")
