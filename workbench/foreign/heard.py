@@ -52,7 +52,7 @@ def listener_of(function: Callable[..., Any], spec: Callable[..., Given] | None 
         return Listener(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
     adapter = adapter_of(function)
     target = next((target for target, one in ADAPTERS.items() if one is adapter), None)
-    if adapter is None or target not in _READERS:
+    if adapter is None or target is None or target not in _READERS:
         raise Refusal(
             f"{target or name}: calls of {', '.join(_READERS)} are read as they are; of any other function say what a "
             "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True})"

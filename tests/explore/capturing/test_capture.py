@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 from workbench import Refusal, capture, diff, load
 from workbench.cli.main import commands
+from workbench.explore.capturing import capture as capturing
+from workbench.explore.capturing import judged as judging_of
 from workbench.explore.capturing.judging import FIRST
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -238,3 +240,33 @@ def test_a_head_of_more_than_the_limit_is_told(tmp_path: Path) -> None:
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, limit_mb=0.001) as c:
         c.function(*(torch.ones(1, 2, 64, 16) for _ in "qkv"))
     assert c.report.judged == 0 and "a part of 0.0234 MB where limit_mb=0.000999" in next(iter(c.report.unread))
+
+
+@pytest.mark.parametrize(("beyond", "wrong"), [(7.0, 1), (1e6, 0)])
+def test_what_no_chance_explains_is_kept_though_no_bound_is_broken(
+    beyond: float, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging_of, "BEYOND", beyond)
+    q, k, v = (torch.randn(1, 4, 48, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    slightly, scales = (lambda q, k, v: toy.causal(q, k, v) * next(scales)), iter([1.0, 1 + 7e-6, 1.1])
+    with capture(slightly, tmp_path, spec=toy.spec, contract="torch-eager") as c:
+        for _ in range(2):
+            c.function(q, k, v)
+        found = c.report
+        assert (found.judged, found.wrong, found.doubted) == (2, wrong, 1 - wrong)
+        assert found.verdict == ("suspicious" if wrong else "rounding")
+        if wrong:
+            again = diff(load(tmp_path / FIRST))
+            assert (again.verdict, found.kept.stage, found.kept.call) == (found.kept.verdict, "out", 1)
+        # what breaks a bound says more, and takes its place
+        c.function(q, k, v)
+        assert (c.report.verdict, c.report.kept.call, c.report.wrong) == ("bug", 2, wrong + 1)
+        assert diff(load(tmp_path / FIRST)).verdict == "bug"
+
+
+def test_calls_that_are_recorded_into_a_graph_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "_recording", lambda: lambda: True)
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
+        c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    assert (c.report.calls, c.report.sampled, c.report.verdict) == (1, 0, "untestable")
+    assert "recorded into a CUDA graph" in str(c.report)

@@ -152,7 +152,7 @@ def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[
     """The function, which torch's compiler leaves alone, and what it calls too where `recursive`."""
     import torch
 
-    made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)  # type: ignore[no-untyped-call]
+    made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
     return made
 
 

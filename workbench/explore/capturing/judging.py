@@ -97,12 +97,13 @@ class Judging:
             self.dropped["its inputs changed while it ran"] += 1
             return
         trace = trace_of(snapshot, self._name, self._contract, (f"call {snapshot.call}: {snapshot.where}",))
-        found, _ = judged(trace, snapshot.call)
+        found = judged(trace, snapshot.call)
         if found.verdict == "untestable":
             self.unread["nothing of it could be judged"] += 1
             return
         self.judged += 1
-        first = found.leaves and self.kept is None
+        # what breaks a bound takes the place of what is beyond chance alone
+        first = found.leaves and (self.kept is None or (found.proved and not self.kept.proved))
         if first or self._keep_all:
             import torch
 
@@ -114,9 +115,9 @@ class Judging:
                 path = self._folder / EACH.format(snapshot.call)
                 path.parent.mkdir(exist_ok=True)
                 save(trace, path)
+        self.kept = found if first else self.kept
         if found.leaves:
             self.wrong += 1
-            self.kept = self.kept or found
             return
         self.doubted += found.verdict not in ("exact", "rounding")
         if self.worst is None or found.over_budget > self.worst.over_budget:

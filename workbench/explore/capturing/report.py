@@ -20,7 +20,7 @@ class Report:
     judged: int  #: of these, judged in float64
     dropped: Mapping[str, int]  #: of the sampled, those that were not judged because of how they came: why -> how many
     unread: Mapping[str, int]  #: those of which the judge knows no reference, and defects: why -> how many
-    wrong: int  #: of the judged, those that left their budget
+    wrong: int  #: of the judged, those that left their budgets
     doubted: int  #: of the judged, those within it that `diff` calls suspicious or biased
     worst: Judged | None  #: of those within their budget the one nearest to it
     kept: Judged | None  #: the first that left it
@@ -30,12 +30,12 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """bug where a call left its budget; untestable where none was judged; suspicious; else rounding."""
-        if self.wrong:
-            return "bug"
-        if not self.judged:
-            return "untestable"
-        return "suspicious" if self.doubted else "rounding"
+        """That of the call that was kept: bug, or suspicious beyond chance; untestable where none was judged; rounding,
+        also where some of many right calls are suspicious.
+        """
+        if self.kept is not None:
+            return self.kept.verdict
+        return "rounding" if self.judged else "untestable"
 
     def as_dict(self) -> dict[str, Any]:
         """The document `workbench.capture/1`, of plain Python values."""

@@ -147,9 +147,7 @@ def _documents(found: Sequence[Share]) -> list[dict[str, Any]]:
     return [{"words": one.words, "share": one.share, "interaction": one.interaction} for one in found]
 
 
-def compare_runs(
-    a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace], *, judge: Callable[[Trace], Diff] = diff
-) -> Runs:
+def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace]) -> Runs:
     """Two captured runs of one model held against each other, call by call.
 
     `a` and `b` are folders of `capture(..., keep="all")`, or traces by the number of their call (`load_dump`). Calls
@@ -168,7 +166,7 @@ def compare_runs(
     for call in both:
         traces = [side[call]() for side in sides]
         _check_alike(call, *traces)
-        judged = [judge(trace) for trace in traces]
+        judged = [diff(trace) for trace in traces]
         pair = _pair(call, *judged)
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
@@ -177,8 +175,8 @@ def compare_runs(
         pairs.append(pair)
     alone = [
         f"{name} alone has {_numbers(only)}"
-        for name, side, other in ((names[0], *sides), (names[1], *sides[::-1]))
-        if (only := [call for call in side if call not in other])
+        for name, side in zip(names, sides, strict=True)
+        if (only := [call for call in side if call not in both])
     ]
     return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes)
 
@@ -245,12 +243,10 @@ def _expected(found: Diff) -> np.ndarray:
 
 
 def _side(found: Diff) -> OfCall:
-    worst = max((x.decisive.summary.worst.over_budget for x in found.stages if _has_worst(x)), default=0.0)
-    return OfCall(found.verdict, found.origin, float(worst), found.doubt)
-
-
-def _has_worst(stage: Any) -> bool:
-    return stage.decisive is not None and stage.decisive.summary.worst is not None
+    decisive = (stage.decisive for stage in found.stages)
+    worst = (one.summary.worst for one in decisive if one is not None)
+    over_budget = max((float(one.over_budget) for one in worst if one is not None), default=0.0)
+    return OfCall(found.verdict, found.origin, over_budget, found.doubt)
 
 
 def _asked(a: Trace, b: Trace) -> dict[str, tuple[str, str]]:
@@ -261,7 +257,7 @@ def _asked(a: Trace, b: Trace) -> dict[str, tuple[str, str]]:
         if values[0] != values[1]:
             found[name] = tuple("none" if x is None else f"{x:.6g}" for x in values)
     seen = [spread(trace.case, visible(trace.case, trace.inputs)) for trace in (a, b)]
-    if not np.array_equal(*seen):
+    if not np.array_equal(seen[0], seen[1]):
         hidden = [f"{int(x.size - x.sum()):,} of {x.size:,} keys hidden" for x in seen]
         found["mask"] = (hidden[0], hidden[1])
     return found  # type: ignore[return-value]
