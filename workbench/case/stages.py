@@ -150,6 +150,7 @@ RESULTS: Mapping[str, Stage] = _named(
     ),
     Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
 )
+OUT, LSE = RESULTS
 _FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order

@@ -54,7 +54,7 @@ def verdict(found: Runs) -> list[str]:
         first = pairs[0]
         of = first.a if name == "A" else first.b
         made.append(
-            f"{name} leaves its budget at call {first.call}: {of.stage or 'out'}, {ratio(of.over_budget)} x of budget"
+            f"{name} leaves its budget at call {first.call}: {of.stage}, {ratio(of.over_budget)} x of budget"
             + (f"; {len(pairs) - 1} more calls do" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:

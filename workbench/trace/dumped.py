@@ -15,7 +15,7 @@ from workbench.arrays import as_numpy
 from workbench.case.fields import FIELDS
 from workbench.case.inputs import NAMES, normalised
 from workbench.case.options import Options
-from workbench.case.stages import INPUTS, STAGES
+from workbench.case.stages import INPUTS, LSE, OUT, STAGES
 from workbench.refusal import Refusal
 from workbench.trace.assembled import assembled
 from workbench.trace.inputs import case_of, read_any
@@ -89,7 +89,7 @@ def _mapping(given: str | Path | Mapping[str, Any]) -> Mapped:
     known = (*NAMES, *STAGES)
     if unknown := [name for name, value in tensors.items() if name not in known or not isinstance(value, str)]:
         raise Refusal(f"{where}: [tensors] maps inputs and stages ({', '.join(known)}) to texts; got {unknown[0]}")
-    if lacking := [name for name in (*INPUTS, "out") if name not in tensors]:
+    if lacking := [name for name in (*INPUTS, OUT) if name not in tensors]:
         raise Refusal(f"{where}: [tensors] needs q, k, v and out; it lacks {', '.join(lacking)}")
     if unknown := [name for name in told.get("case", {}) if name not in FIELDS]:
         raise Refusal(f"{where}: [case] has no field {unknown[0]}; fields are {', '.join(FIELDS)}")
@@ -183,10 +183,10 @@ def _trace(said: Mapped, call: int, arrays: Mapping[str, Any]) -> Trace:
     inputs = normalised({x: value for x, value in arrays.items() if x in NAMES}, name)
     case = case_of(inputs, name, **stated)
     stages = {x: as_numpy(value, f"{name}: {x}") for x, value in arrays.items() if x in STAGES}
-    stages["out"] = boxed(stages["out"], said.layout, case.heads, f"{name}: out")
-    if "lse" in stages:
+    stages[OUT] = boxed(stages[OUT], said.layout, case.heads, f"{name}: out")
+    if LSE in stages:
         layout = said.lse_layout or "".join(axis for axis in "bhs" if axis != "b" or "b" in said.layout)
-        stages["lse"] = boxed(stages["lse"], layout, case.heads, f"{name}: lse")
+        stages[LSE] = boxed(stages[LSE], layout, case.heads, f"{name}: lse")
     return assembled(name, case, inputs, stages, said.contract)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.presets import fields_of, merged
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, LSE
 from workbench.expectation.elements import State
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.foreign.call import generation
@@ -58,8 +58,8 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
     if not seen_keys.all():
         inputs["mask"] = np.ascontiguousarray(seen_keys)
     stages = {stage: array(x) for stage, x in snapshot.results.items()}
-    if heard.base2 and "lse" in stages:
-        stages["lse"] = stages["lse"].astype(np.float64) * math.log(2)
+    if heard.base2 and LSE in stages:
+        stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(heard.contract, case), {} if said is None else fields_of(said, case), name)
     gpu = None if snapshot.ready is None else generation()
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)

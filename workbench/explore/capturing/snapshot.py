@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
-from workbench.case.stages import INPUTS, RESULTS
+from workbench.case.stages import INPUTS, LSE, OUT, RESULTS
 from workbench.foreign.heard import DTYPES, Heard
 from workbench.foreign.layouts import BOX
 from workbench.foreign.returned import by_name
@@ -75,21 +75,19 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
     import torch
 
     results = {}
-    of_lse = {"lse": before.heard.lse} if before.heard.lse else {}
-    for name, axes in {"out": before.heard.out, **of_lse}.items():
+    for name, axes in ((OUT, before.heard.out), (LSE, before.heard.lse)):
         x = by_name(made, "the call").get(name)
-        if name == "lse":
-            x = getattr(x, "lse", x)  # torch's AuxOutput
-        if x is None or not hasattr(x, "detach"):
+        x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
+        if not axes or not hasattr(x, "detach"):
             continue
         x = _boxed(x.detach(), axes)
         shape = tuple(before.whole.sizes[axis] for axis in RESULTS[name].axes)
         if tuple(x.shape) != shape:
-            if name == "lse":
+            if name == LSE:
                 continue  # flash_attn and others may return something else there
             raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
         results[name] = _of_part(x, before.part, before.part.h).clone()
-    if "out" not in results:
+    if OUT not in results:
         raise Refusal("no out")
     same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.own.items()]
     changed = torch.stack(same).all().logical_not()

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from workbench.case.masks import spread, visible
+from workbench.case.stages import INPUTS, OUT
+from workbench.expectation.observed import Observed
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
@@ -164,9 +166,9 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
     for call in both:
-        traces = [side[call]() for side in sides]
-        _check_alike(call, *traces)
-        judged = [diff(trace) for trace in traces]
+        runs = [Observed(side[call]()) for side in sides]
+        _check_alike(call, *runs)
+        judged = [diff(run.trace) for run in runs]
         pair = _pair(call, *judged)
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
@@ -205,12 +207,12 @@ def _numbers(calls: Iterable[int]) -> str:
     return f"call{'s' * (len(found) > 1)} {', '.join(map(str, found[:5]))}{more}"
 
 
-def _check_alike(call: int, a: Trace, b: Trace) -> None:
+def _check_alike(call: int, a: Observed, b: Observed) -> None:
     """Refusal where two calls are of different shapes, or lack out."""
-    for name, trace in (("A", a), ("B", b)):
-        if "out" not in trace.stages or "out" in trace.sparse:
+    for name, run in (("A", a), ("B", b)):
+        if OUT not in run.whole:
             raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
-    shapes = [{x: trace.inputs[x].shape for x in "qkv" if x in trace.inputs} for trace in (a, b)]
+    shapes = [{x: run.trace.inputs[x].shape for x in INPUTS if x in run.trace.inputs} for run in (a, b)]
     if shapes[0] != shapes[1]:
         said = " and ".join(str({x: list(shape) for x, shape in one.items()}) for one in shapes)
         raise Refusal(
@@ -219,7 +221,7 @@ def _check_alike(call: int, a: Trace, b: Trace) -> None:
 
 
 def _pair(call: int, a: Diff, b: Diff) -> CallPair:
-    outs = [found.trace.stages["out"].astype(np.float64) for found in (a, b)]
+    outs = [found.run.dumped[OUT].astype(np.float64) for found in (a, b)]
     expected = [_expected(found) for found in (a, b)]
     difference = outs[0] - outs[1]
     carried = expected[0] - expected[1]
@@ -230,14 +232,14 @@ def _pair(call: int, a: Diff, b: Diff) -> CallPair:
         if of[0] is not None and of[1] is not None:
             found = tuple(shares(of[0], of[1]))
     return CallPair(
-        call, sides[0], sides[1], _asked(a.trace, b.trace), float(abs(difference).max()),
+        call, sides[0], sides[1], _asked(a.run, b.run), float(abs(difference).max()),
         _rms(difference), _rms(carried), _rms(difference - carried), found,
     )  # fmt: skip
 
 
 def _expected(found: Diff) -> np.ndarray:
     """Out in float64, of the inputs of a run alone."""
-    of = found["out"].propagated
+    of = found[OUT].propagated
     assert of is not None
     return np.asarray(of.expected)
 
@@ -249,14 +251,14 @@ def _side(found: Diff) -> OfCall:
     return OfCall(found.verdict, found.origin, over_budget, found.doubt)
 
 
-def _asked(a: Trace, b: Trace) -> dict[str, tuple[str, str]]:
+def _asked(a: Observed, b: Observed) -> dict[str, tuple[str, str]]:
     """What the two calls asked otherwise."""
     found = {}
     for name in ASKED:
-        values = [getattr(trace.case, name) for trace in (a, b)]
+        values = [getattr(run.case, name) for run in (a, b)]
         if values[0] != values[1]:
             found[name] = tuple("none" if x is None else f"{x:.6g}" for x in values)
-    seen = [spread(trace.case, visible(trace.case, trace.inputs)) for trace in (a, b)]
+    seen = [spread(run.case, visible(run.case, run.trace.inputs)) for run in (a, b)]
     if not np.array_equal(seen[0], seen[1]):
         hidden = [f"{int(x.size - x.sum()):,} of {x.size:,} keys hidden" for x in seen]
         found["mask"] = (hidden[0], hidden[1])

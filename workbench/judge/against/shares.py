@@ -16,6 +16,7 @@ import numpy as np
 
 from workbench.case.assumptions import usual
 from workbench.case.contract import Contract
+from workbench.case.stages import OUT
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to
@@ -70,8 +71,8 @@ def errors(run: Observed, expected: np.ndarray) -> Errors | None:
     """Of a run whose out should be `expected` (float64); None where no control has its arithmetic."""
     if not has_control(run.contract):
         return None
-    own = run.dumped["out"].astype(np.float64) - expected
-    run = _as_seen(run.only(("out",)), own, expected)
+    own = run.dumped[OUT].astype(np.float64) - expected
+    run = _as_seen(run.only((OUT,)), own, expected)
     run, roundings = _happened(run, own, expected)
     return Errors(own, roundings, _parts(run, roundings), _parts(run, roundings[::-1]))
 
@@ -97,15 +98,16 @@ def shares(a: Errors, b: Errors, names: tuple[str, str] = ("A", "B")) -> list[Sh
 def _roundings(run: Observed) -> tuple[Rounding, ...]:
     """Those of a run, in the order of the data."""
     contract, found = run.contract, []
-    for kind, name in (("scores", "scores_dtype"), ("probs", "probs_dtype")):
-        if (dtype := getattr(contract, name)) != "float32":
-            found.append(Rounding(kind, f"{dtype} {kind}", _with(**{name: "float32"})))
+    for field in ("scores_dtype", "probs_dtype"):
+        if (dtype := getattr(contract, field)) != "float32":
+            stage = field.removesuffix("_dtype")
+            found.append(Rounding(field, f"{dtype} {stage}", _with(**{field: "float32"})))
     if contract.splits not in (None, 1):
         found.append(Rounding("splits", f"the split of keys in {contract.splits}", _unsplit))
     elif contract.block_k is not None and contract.block_k < run.case.seqlen_k:
         found.append(Rounding("tiles", f"tiles of {contract.block_k} keys", _with(block_k=None)))
     if contract.out_dtype != "float32":
-        found.append(Rounding("out", f"out in {contract.out_dtype}", _with(out_dtype="float32")))
+        found.append(Rounding("out_dtype", f"{OUT} in {contract.out_dtype}", _with(out_dtype="float32")))
     return tuple(found)
 
 
@@ -154,7 +156,7 @@ def _parts(run: Observed, roundings: Sequence[Rounding]) -> dict[str, np.ndarray
 
 def _out(run: Observed) -> np.ndarray:
     """What the kernel's arithmetic makes of the inputs of a run."""
-    made = control(Expectation(run, {}, statistics=False))["out"]
+    made = control(Expectation(run, {}, statistics=False))[OUT]
     dtype = run.contract.out_dtype
     return (made if dtype == "float32" else round_to(made, dtype)).astype(np.float64)
 
