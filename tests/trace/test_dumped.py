@@ -1,17 +1,21 @@
 """Dumps of other programs, written here by their public formats, read by a mapping."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
-from torch.utils._debug_mode import DebugMode
+from click.testing import CliRunner
 
 from workbench import Refusal, diff
+from workbench.cli.main import commands
 from workbench.trace.dumped import boxed, load_dump
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.nn.functional as F  # noqa: E402 - needs torch
+from torch.utils._debug_mode import DebugMode  # noqa: E402
 
 HEADS, KV_HEADS, DIM, TOKENS = 4, 2, 16, 24
 FILE = "exp_1/step={call}___rank=0___dump_index=*___name=NAME___layer_id=3.pt:value"
@@ -32,7 +36,7 @@ DEBUG = {
 }
 
 
-def tensors(seed: int, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, ...]:
+def tensors(seed: int, dtype: Any = torch.bfloat16) -> tuple[Any, ...]:
     made = torch.Generator().manual_seed(seed)
     return tuple(torch.randn(1, h, TOKENS, DIM, generator=made).to(dtype) for h in (HEADS, KV_HEADS, KV_HEADS))
 
@@ -132,3 +136,42 @@ def test_layouts_come_back_as_boxes(layout: str) -> None:
     if "x" in layout:
         laid = laid.reshape([sizes.get(axis, 12) for axis in layout])
     assert np.array_equal(boxed(laid, layout, sizes["h"], "it"), whole)
+
+
+def written(folder: Path) -> Path:
+    """The mapping of the dump of SGLang as a file."""
+    lines = [f'target = "sglang"\nlayout = "{SGLANG["layout"]}"', "[tensors]"]
+    lines += [f'{name} = "{pattern}"' for name, pattern in SGLANG["tensors"].items()]
+    lines += ["[case]", f"heads = {HEADS}", f"kv_heads = {KV_HEADS}", "causal = true"]
+    path = folder / "mapping.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_command_line_judges_every_call_and_repeats_itself(tmp_path: Path) -> None:
+    dump = tmp_path / "dump"
+    dump.mkdir()
+    mapping = written(tmp_path)
+    sglang(dump, lambda step: 0.4 if step == 1 else None)
+    asked = ["diff", str(dump), "--mapping", str(mapping)]
+    shown = CliRunner().invoke(commands, [*asked, "--json"])
+    told = json.loads(shown.stdout)
+    assert shown.exit_code == 1 and [run["verdict"] for run in told["runs"]] == ["rounding", "bug"]
+    for path in dump.glob("exp_1/step=0*"):
+        path.unlink()
+    shown = CliRunner().invoke(commands, asked)
+    assert shown.exit_code == 1 and f"workbench diff {dump} --mapping {mapping}" in shown.stdout, shown.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--causal"], "the mapping says what the case is"),
+        (["--against", "flash"], "--against holds two beside each other"),
+        (["--where", "q=0:2"], "got --where"),
+    ],
+)
+def test_what_a_mapping_says_is_no_option(more: list[str], said: str, tmp_path: Path) -> None:
+    asked = ["diff", str(sglang(tmp_path)), "--mapping", str(written(tmp_path)), *more]
+    with pytest.raises(Refusal, match=said):
+        CliRunner().invoke(commands, asked, catch_exceptions=False)

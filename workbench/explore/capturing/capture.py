@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
@@ -150,16 +151,15 @@ class Capture(ContextDecorator):
 
 def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
     """The function, which torch's compiler leaves alone, and what it calls too where `recursive`."""
-    import torch
-
+    torch = module("torch", "a capture")
     made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
     return made
 
 
 def _recording() -> Callable[[], bool] | None:
     """Tells whether the current stream records a CUDA graph; None without a GPU."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    torch = module("torch", "a capture")
+    if not torch.cuda.is_available():
         return None
     found: Callable[[], bool] = torch.cuda.is_current_stream_capturing
     return found
@@ -167,14 +167,14 @@ def _recording() -> Callable[[], bool] | None:
 
 def _places(function: Callable[..., Any]) -> Iterator[tuple[Any, str]]:
     """Modules that have the function under a name, and the class whose method it is."""
-    for module in [*sys.modules.values()]:
-        for name, value in [*getattr(module, "__dict__", {}).items()]:
+    for one in [*sys.modules.values()]:
+        for name, value in [*getattr(one, "__dict__", {}).items()]:
             if value is function:
-                yield module, name
+                yield one, name
     *path, name = getattr(function, "__qualname__", "").split(".")
     owner: Any = sys.modules.get(getattr(function, "__module__", ""))
-    for one in path:
-        owner = getattr(owner, one, None)
+    for outer in path:
+        owner = getattr(owner, outer, None)
     if path and isinstance(owner, type) and owner.__dict__.get(name) is function:
         yield owner, name
 

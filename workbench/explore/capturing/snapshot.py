@@ -78,7 +78,7 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
     for name, axes in ((OUT, before.heard.out), (LSE, before.heard.lse)):
         x = by_name(made, "the call").get(name)
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
-        if not axes or not hasattr(x, "detach"):
+        if x is None or not axes or not hasattr(x, "detach"):
             continue
         x = _boxed(x.detach(), axes)
         shape = tuple(before.whole.sizes[axis] for axis in RESULTS[name].axes)
