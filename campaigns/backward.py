@@ -20,6 +20,7 @@ from workbench.judge.usual_rules import assert_close, max_abs
 from workbench.operations.call import check_operation, diff_operation
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
+from workbench.operations.run import results as results_of
 
 SCHEMA = "workbench.bench-backward/1"
 OPERATION = OPERATIONS["attention_backward"]
@@ -73,7 +74,10 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def drawn(rng: np.random.Generator, fixed: Mapping[str, Any]) -> dict[str, Any]:
-    """A random case as arguments of `diff_operation`, but for what is fixed; where something is, of several tiles."""
+    """A random case as arguments of `diff_operation`, but for what is fixed; where something is, of several tiles, and
+    of keys that differ: of equal ones a fault that takes another key's is none.
+    """
+    distributions = [name for name in OPERATION.distributions if not fixed or name != "equal-scores"]
     kv_heads = int(fixed.get("kv_heads", rng.integers(1, 3)))
     axes = {
         "batch": int(rng.integers(1, 3)),
@@ -89,7 +93,7 @@ def drawn(rng: np.random.Generator, fixed: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "axes": {name: n for name, n in axes.items() if name not in fixed},
         "dtype": fixed.get("dtype", str(rng.choice([*DTYPES]))),
-        "distribution": str(rng.choice([*OPERATION.distributions])),
+        "distribution": str(rng.choice(distributions)),
         "seed": int(rng.integers(2**31)),
         "numbers": {} if "causal" in fixed else {"causal": bool(rng.integers(2))},
     }
@@ -133,7 +137,7 @@ def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
         case = drawn(rng, {**fault.needs, **dtype})
         one = partial(diff_operation, fault.kernel, OPERATION, **case, backend="emulator")
         faulty, clean = one(faults=[id]), diff_operation(fault.kernel, OPERATION, **_needed(fault, case))
-        alone = judged(replace(faulty.run, stages={x: faulty.run.stages[x] for x in OPERATION.results}))
+        alone = judged(replace(faulty.run, stages={x: faulty.run.stages[x] for x in results_of(faulty.run.case)}))
         visible = _visible(faulty, clean)
         at_stage = faulty.origin in fault.stages
         counts.update(
@@ -171,7 +175,7 @@ def _differ(one: OperationDiff, other: OperationDiff) -> bool:
 def _gradients(found: OperationDiff) -> list[tuple[np.ndarray, np.ndarray]]:
     """dq, dk and dv, with what float64 makes of the inputs."""
     pairs = []
-    for name in OPERATION.results:
+    for name in results_of(found.run.case):
         propagated = found[name].propagated
         assert propagated is not None
         pairs.append((found.run.stages[name], propagated.expected))

@@ -67,6 +67,18 @@ def verdicts(
 
 
 @commands.command()
+@click.option("--runs", type=click.IntRange(min=1), default=540, help="Random cases [540]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@json_option
+def gradients(runs: int, seed: int, as_json: bool) -> None:
+    """Judge gradients of PyTorch's own attention on a CPU, in which nothing is wrong, beside assert_close."""
+    from campaigns import gradients as gradients_campaign
+
+    results = measured(gradients_campaign, as_json, runs, seed)
+    sys.exit(BUG if any(row["verdicts"]["bug"] for row in results["backends"].values()) else 0)
+
+
+@commands.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
@@ -77,12 +89,27 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
     measured(reports_campaign, as_json, jobs, names)
 
 
+@commands.command()
+@click.option("--right", type=click.IntRange(min=0), default=40, help="Right functions, in random styles [40]")
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For each function [10]")
+@click.option("--seed", default=0, help="Seed of which styles these are [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--cheat", "names", multiple=True, metavar="NAME", help="Only this one, and no right ones; repeatable")
+@json_option
+def accept(right: int, seconds: float, seed: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Hold functions that cheat, and right ones, to `workbench accept`; 1 where a cheat passes or a right one fails."""
+    from campaigns import accepted as accept_campaign
+
+    results = measured(accept_campaign, as_json, right, seconds, seed, jobs, names)
+    sys.exit(BUG if accept_campaign.wrong(results) else 0)
+
+
 @commands.command("measured")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
 def measured_functions(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
-    """Measure 390 wrong functions and their right twins, written by people who never saw the readings."""
+    """Measure 510 wrong functions and their right twins, written by people who never saw the readings."""
     from campaigns import measured as measured_campaign
 
     measured(measured_campaign, as_json, jobs, names)
@@ -153,6 +180,20 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
 
     results = measured(backward_campaign, as_json, correct, per_fault, seed, jobs)
     sys.exit(BUG if backward_campaign.wrong(results) else 0)
+
+
+@commands.command("backward-reports")
+@click.option("--seeds", type=click.IntRange(min=1), default=2, help="Runs of each distribution [2]")
+@click.option("--cases", type=click.IntRange(min=1), default=1000, help="Random cases of a search [1000]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def backward_reports(seeds: int, cases: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Judge ten backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
+    from campaigns.backward_reports import measure as reports_campaign
+
+    results = measured(reports_campaign, as_json, seeds, jobs, names, cases)
+    sys.exit(BUG if reports_campaign.wrong(results) else 0)
 
 
 @commands.command()

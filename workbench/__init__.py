@@ -13,6 +13,7 @@ from workbench.lazy import attribute
 if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
+    from workbench.explore.acceptance.run import accept
     from workbench.explore.capturing.capture import capture
     from workbench.explore.laws.every import laws
     from workbench.explore.read import measure, measure_contract
@@ -66,6 +67,7 @@ _HOMES = {
     "Against": "judge.against.pair.Against",
     "compare_runs": "judge.against.calls.compare_runs",
     "Runs": "judge.against.calls.Runs",
+    "accept": "explore.acceptance.run.accept",
     "measure": "explore.read.measure",
     "measure_contract": "explore.read.measure_contract",
     "Measured": "readings.reader.Measured",
@@ -93,6 +95,7 @@ __all__ = [
     "StageDiff",
     "Trace",
     "Unavailable",
+    "accept",
     "against",
     "capture",
     "case_of",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.operations import chunks
+from tests.operations.deltas import gated_delta_rule
 from workbench import Refusal
 from workbench.floats import to_float64
 from workbench.operations.case import OperationCase
@@ -126,6 +127,19 @@ def test_shapes_are_those_of_chunks() -> None:
     with pytest.raises(Refusal, match=r"scores has axes \[batch, heads, tokens, tile\] and shape \[1, 2, 40, 16\]"):
         diff(whole)
     assert to_float64(diff(chunks.in_numpy(16))["state"].dumped).shape == (1, 2, 3, 16, 16)
+
+
+def test_chunks_explain_no_state_of_tokens() -> None:
+    """A state after each token is none after each chunk; from out alone all lengths of chunks are asked."""
+
+    def wrong(*inputs: Any, **numbers: Any) -> Any:
+        made = gated_delta_rule("beta twice")(*inputs, **numbers)
+        return {"state": made["state"], "out": made["out"]}
+
+    got = diff(wrong)
+    assert got.origin == "state" and {*got.assumed} == {"chunk"} and got.explained_by == ()
+    alone = diff(gated_delta_rule("beta twice", dumps=False))
+    assert alone.origin == "out" and alone.explained_by == ()
 
 
 def moved(case: OperationCase, changes: dict[str, Any], **more: Any) -> dict[str, tuple[Any, Any]]:

@@ -34,10 +34,16 @@ def random_case(name: str, seed: int) -> OperationCase:
     rng, of = np.random.default_rng(seed), OPERATIONS[name]
     while True:
         sizes = {axis: int(rng.integers(1, 4 if axis in ("b", "h", "g") else 60)) for axis in of.axes}
-        numbers = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
+        numbers: dict[str, float] = {"causal": bool(rng.integers(2))} if "causal" in of.numbers else {}
         dtype, distribution = str(rng.choice(["float32", "float16", "bfloat16"])), str(rng.choice([*of.distributions]))
+        optional = tuple(one for one in of.optional if rng.random() < 0.2)
+        if name == "attention_backward":
+            sizes |= {one: sizes[of_] if rng.random() < 0.5 else 1 for one, of_ in zip("mnr", "bhq", strict=True)}
+            numbers |= {"dropout_p": float(rng.choice([0.1, 0.5]))} if "dropout_mask" in optional else {}
+            numbers |= {"softcap": float(rng.choice([0.5, 30.0]))} if rng.random() < 0.2 else {}
+            numbers |= {f"window_{x}": int(rng.integers(-1, 20)) for x in ("left", "right") if rng.random() < 0.2}
         try:
-            return OperationCase(of, sizes, dtype, distribution, seed, numbers)
+            return OperationCase(of, sizes, dtype, distribution, seed, numbers, optional=optional)
         except Refusal:
             continue
 
@@ -226,3 +232,8 @@ def test_gradients_that_autograd_does_not_see_are_refused() -> None:
             diff_operation(function, "attention_backward", arrays="torch", gradients=True)
     with pytest.raises(Refusal, match="gradients are of attention_backward, in torch; got rmsnorm of numpy arrays"):
         diff_operation(norms.rmsnorm(), "rmsnorm", gradients=True)
+
+
+def test_in_a_shell_a_judgement_is_a_line() -> None:
+    got = diff_operation(norms.rmsnorm("eps outside the root"), "rmsnorm", distribution="near-eps")
+    assert repr(got) == "<OperationDiff of function, rmsnorm: bug, origins ['rstd'], victims ['normed', 'out']>"

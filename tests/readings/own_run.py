@@ -122,12 +122,12 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
         "V is divided by the largest element of a head of V and multiplied by the largest element of a head of V, of "
         "head 0",
     ),
-    "numbers of heads": (_head_numbers, "rescaled", "out", "V of heads is multiplied by 1, 0.25"),
+    "numbers of heads": (_head_numbers, "rescaled", "scores", "K of heads is multiplied by 3, 1"),
     "tiles without a cap": (_uncapped_tiles, "tiles", "scores", "scores of keys 32-47 in rows 0-31 are not capped"),
     "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k count 5.6569 times"),
     "half a reduction": (_half_lanes, "lanes", "row_sum", "but for the step lane ^ 1"),
     "a mean too little": (_mean_added, "added", "out", "out has -0.25 times the mean of V over the keys"),
-    "means of tiles": (_tile_means, "smoothed", "scores", "the mean of each tile of 16 keys is taken from K"),
+    "means of tiles": (_tile_means, "smoothed", "scores", "the mean of each tile of 16 keys is taken from K, and scores lack it"),
     "one buffer": (_one_buffer, "pool", "scores", "[batch, token, head, K or V, dim], and are read [batch, token, K"),
     "lse of a half": (_prefix_lse, "shares", "merge_weight", "keys 0-31 are merged with the lse of keys 0-15"),
     "lse by query": (

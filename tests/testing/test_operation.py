@@ -1,5 +1,7 @@
 """`assert_operation`: the report of a wrong function, and what it returns of a right one."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -19,6 +21,18 @@ def test_a_wrong_function_fails_with_its_report() -> None:
         assert_operation(rmsnorm("half a row"), "rmsnorm", axes={"rows": 8, "dim": 40})
     said = str(failed.value)
     assert said.startswith("bug: squares\n") and "first wrong stage: squares = sum of x * x" in said
+
+
+def half(x: Any, weight: Any, *, eps: float) -> Any:
+    return rmsnorm("half a row")(x, weight, eps=eps)
+
+
+def test_a_failure_says_how_to_repeat_it() -> None:
+    with pytest.raises(AssertionError) as failed:
+        assert_operation(half, "rmsnorm", axes={"rows": 8, "dim": 40}, seed=2)
+    said = str(failed.value)
+    command = "workbench diff tests/testing/test_operation.py:half --operation rmsnorm --axes rows=8,dim=40 --seed 2"
+    assert f"repeat: {command}\n" in said and said.splitlines()[-1].startswith("repeat: pytest tests/testing/test_op")
 
 
 def test_nan_everywhere_fails() -> None:

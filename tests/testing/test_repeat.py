@@ -8,8 +8,8 @@ import pytest
 
 from workbench import Case
 from workbench.case.user_code import function_of
-from workbench.foreign.find import find
-from workbench.testing.repeat import name_of, python_line
+from workbench.foreign.find import find, name_of
+from workbench.testing.repeat import python_line
 
 
 def at_the_top(q, k, v, *, scale, causal):

@@ -328,9 +328,11 @@ def in_window(keys: np.ndarray, own: np.ndarray, left: int, right: int) -> np.nd
     """Whether keys lie in a window of two sides around their row's own; -1: a side has no end. Indices, which broadcast
     against each other.
     """
-    seen = np.ones(np.broadcast_shapes(keys.shape, own.shape), bool)
-    if left != -1:
-        seen &= keys >= own - left
-    if right != -1:
-        seen &= keys <= own + right
-    return seen
+    # 64 million of them are 16,384 queries and 4,096 keys: half the memory, and one pass for each side
+    keys, own = keys.astype(np.int32), own.astype(np.int32)
+    from_left = None if left == -1 else keys >= own - np.int32(left)
+    to_right = None if right == -1 else keys <= own + np.int32(right)
+    if from_left is None or to_right is None:
+        one = to_right if from_left is None else from_left
+        return np.ones(np.broadcast_shapes(keys.shape, own.shape), bool) if one is None else one
+    return np.logical_and(from_left, to_right, out=from_left)

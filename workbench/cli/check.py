@@ -12,7 +12,7 @@ from workbench.case.options import FOREIGN
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.html import html_option
-from workbench.cli.operation import check_operation, which_operation
+from workbench.cli.operation import check_operation, refuse_of_operation, which_operation
 from workbench.cli.options import CASE_OPTIONS, case_options, cases_of, fault_option, given, json_option, needs_of
 from workbench.refusal import Refusal
 
@@ -56,14 +56,13 @@ def check(target: str, as_json: bool, html: Path | None, operation: str | None, 
     """
     from workbench.progress import shown
 
-    of_operation = {name: options.pop(name) for name in ("axes", "numbers")}
-    if operation is None and (said := [name for name, x in of_operation.items() if x]):
-        raise Refusal(f"--{said[0]} is of an operation beside attention: say --operation")
+    if operation is None:
+        refuse_of_operation(options)
     with shown():
         if options["backend"] not in ("emulator", "cuda"):
             raise Refusal(f"check runs on emulator or cuda; got --backend {options['backend']!r}")
         if operation is not None:
-            checked = check_operation(target, operation, {**options, **of_operation})
+            checked = check_operation(target, operation, options)
         else:
             run = _on_gpu if options.pop("backend") == "cuda" else _of_ours if _is_ours(target) else _emulated
             checked = run(target, **options)

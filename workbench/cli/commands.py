@@ -24,7 +24,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "A second run beside it": (
         "against", "against_trace", "measure",
     ),
-    "An operation beside attention": ("operation", "axes", "numbers", "gradients"),
+    "An operation beside attention": ("operation", "axes", "numbers", "optional", "gradients"),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),

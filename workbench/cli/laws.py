@@ -11,6 +11,7 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
+from workbench.cli.operation import laws_of_operation, operation_options, refuse_of_operation
 from workbench.cli.options import cases_of, given, json_option, needs_of, one_target, random_limits, run_options
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
+@operation_options
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
 @click.option("--invariant", is_flag=True, help="The kernel claims bits that do not depend on what is beside a row")
 @json_option
@@ -28,12 +30,17 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     """Hold TARGET to laws of attention, which need no reference values.
 
     TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
-    within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken.
+    within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken. With --operation
+    attention_backward TARGET is a backward pass, and with --gradients a forward pass in torch.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.text import show
 
+    if (operation := options.pop("operation")) is not None:
+        asked = {**options, "random": random, "invariant": invariant}
+        return laws_of_operation(target, operation, asked, as_json=as_json)
+    refuse_of_operation(options)
     if target is None:
         raise Refusal("TARGET is missing: a kernel of ours, or FILE.py:FUNCTION")
     if options.pop("by_head"):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench import process
-from workbench.case.options import flag_of
 from workbench.cli import against as cli_against
+from workbench.cli.accept import accept
 from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.commands import Commands
@@ -31,7 +31,7 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
-from workbench.cli.operation import diff_operation, operation_options
+from workbench.cli.operation import diff_operation, operation_options, refuse_of_operation
 from workbench.cli.options import (
     json_option,
     mapping_option,
@@ -111,8 +111,8 @@ def commands(context: click.Context) -> None:
 
 
 for command in (
-    *(bench, check, compare, compare_runs, contract, explain, faults, inputs, kernels, laws, measure, show, shrink),
-    *(sweep, watch),
+    *(accept, bench, check, compare, compare_runs, contract, explain, faults, inputs, kernels, laws, measure),
+    *(show, shrink, sweep, watch),
 ):
     commands.add_command(command)
 
@@ -177,8 +177,7 @@ def diff(
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "against_trace": against_trace, "measure": measure}
         return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
-    if of_operation := [flag_of(name) for name in ("axes", "numbers", "gradients") if options.pop(name)]:
-        raise Refusal(f"{of_operation[0]} is of an operation beside attention: say --operation")
+    refuse_of_operation(options)
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:

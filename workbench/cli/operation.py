@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.operations.judge import OperationDiff
 
+#: options of an operation alone
+OWN = ("axes", "numbers", "optional", "gradients")
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
 TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "faults", "probes")
 #: those of `check`
@@ -37,8 +39,18 @@ def which_operation(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Those, and how a function of it is called."""
-    by_autograd = "attention_backward of a forward pass in torch, by autograd"
-    return which_operation(click.option("--gradients", is_flag=True, help=by_autograd)(command))
+    for option in (
+        click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
+        click.option("--optional", metavar="NAME[,...]", help="Inputs that it may have: sinks,dlse"),
+    ):
+        command = option(command)
+    return which_operation(command)
+
+
+def refuse_of_operation(options: dict[str, Any]) -> None:
+    """Take the options of operations out of `options`; Refusal where one was given without --operation."""
+    if found := [flag_of(name) for name in OWN if options.pop(name, None)]:
+        raise Refusal(f"{found[0]} is of an operation beside attention: say --operation")
 
 
 def diff_operation(
@@ -46,12 +58,11 @@ def diff_operation(
 ) -> None:
     """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
     from workbench.operations.call import diff_operation as diff
+    from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
     from workbench.report.operation import document
 
-    _refuse_others(operation, options, {*TAKEN, "gradients"})
-    if target is None:
-        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
+    target = _checked(target, operation, options, OPERATIONS, TAKEN)
     with shown():
         diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
         for n, one in enumerate(diffs):
@@ -69,23 +80,48 @@ def diff_operation(
 def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> "list[Checked]":
     """Watched runs of a kernel of ours of an operation, one for each case that is asked for."""
     from workbench.operations.call import check_operation as check
+    from workbench.operations.every import OPERATIONS
 
-    _refuse_others(operation, options, {*CHECKED})
+    _checked(target, operation, options, OPERATIONS, CHECKED)
     if options["backend"] != "emulator":
         raise Refusal(f"--operation {operation} is watched on the emulator; got --backend {options['backend']}")
-    cases = _cases(operation, {**dict.fromkeys((*TAKEN, "gradients")), **options, "backend": None})
+    cases = _cases(operation, {**dict.fromkeys((*TAKEN, *OWN)), **options, "backend": None})
     return [check(target, operation, **case, schedules=options["schedules"]) for case in cases]
 
 
-def _refuse_others(operation: str, options: Mapping[str, Any], taken: Collection[str]) -> None:
-    """Refusal for an operation that there is not, and for an option that is none of its."""
-    from workbench.operations.every import OPERATIONS
+def laws_of_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
+    """Hold a function of an operation to its laws on each case that is asked for; exits with 1 where one is broken."""
+    from workbench.explore.laws.of_gradients import gradient_laws
+    from workbench.progress import shown
+    from workbench.report.gradient_laws import report
 
-    if operation not in OPERATIONS:
-        raise Refusal(f"--operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
+    target = _checked(target, operation, options, ("attention_backward",), TAKEN)
+    with shown():
+        found = [gradient_laws(target, **case) for case in _cases(operation, options)]
+    if as_json:
+        documents = [one.as_dict() for one in found]
+        many = {"schema": "workbench.gradient-laws-table/1", "runs": documents}
+        click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
+    else:
+        for one in found:
+            report(one)
+    sys.exit(BUG if any(one.broken for one in found) else 0)
+
+
+def _checked(
+    target: str | None, operation: str, options: Mapping[str, Any], known: Collection[str], taken: Collection[str]
+) -> str:
+    """TARGET; Refusal where there is none, for an operation that is not among the `known`, and for options that are not
+    among the `taken`.
+    """
+    if operation not in known:
+        raise Refusal(f"--operation is one of {', '.join(known)}; got {operation!r}")
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
-    if others := sorted(flag_of(name) for name in said - {*taken, "axes", "numbers"}):
+    if others := sorted(flag_of(name) for name in said - {*taken, *OWN}):
         raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+    if target is None:
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
+    return target
 
 
 def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -103,6 +139,8 @@ def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any
         shared["contract"] = {key: next((x for x in known.get(key, ()) if str(x) == y), y) for key, y in told.items()}
     shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
     shared |= {name: options[name] for name in ("faults", "probes") if options[name]}
+    if options["optional"]:
+        shared["optional"] = tuple(filter(None, options["optional"].split(",")))
     if options["gradients"]:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
     lists = [options["dtype"] or (None,), options["distribution"] or ("",), options["seed"] or (0,)]

@@ -22,7 +22,7 @@ from pathlib import Path
 from numba import cuda, float32
 from numba.cuda import libdevice
 
-from workbench.cuda.backward_build import CONTRACT, STAGES, work
+from workbench.cuda.backward_build import CONTRACT, NUMBERS, STAGES, work
 from workbench.cuda.device import LANES, row_sum_of
 from workbench.cuda.operation_kernel import OperationKernel
 
@@ -241,4 +241,5 @@ KERNEL = OperationKernel(
     stages=STAGES,
     work=work,
     contract=CONTRACT,
+    numbers=NUMBERS,
 )

@@ -31,7 +31,10 @@ CONTRACT: Mapping[str, Any] = {
     "dscores_dtype": "inputs",
     "dk_sum_dtype": "float32",
     "dv_sum_dtype": "float32",
+    "accumulation_dtype": "float32",
 }
+#: numbers of the operation that they take
+NUMBERS = ("scale", "causal")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from numba import cuda, float32, uint32
 
 from workbench.cuda import backward, ptx
 from workbench.cuda.backward import dscore, scaled, visible, weight
-from workbench.cuda.backward_build import CONTRACT, STAGES
+from workbench.cuda.backward_build import CONTRACT, NUMBERS, STAGES
 from workbench.cuda.backward_mma_build import DIMS_AT_ONCE, DTYPES, work
 from workbench.cuda.fragments import column, register
 from workbench.cuda.operation_kernel import OperationKernel
@@ -228,6 +228,7 @@ KERNEL = OperationKernel(
     stages=STAGES,
     work=work,
     contract=CONTRACT,
+    numbers=NUMBERS,
     dtypes=DTYPES,
     dims=DIMS_AT_ONCE,
 )

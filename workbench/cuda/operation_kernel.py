@@ -42,6 +42,7 @@ class OperationKernel:
     stages: tuple[str, ...]  #: that it can dump beside its results; `_cast` where the inputs have 16 bits
     work: Works  #: Refusal for inputs that it cannot take
     contract: Mapping[str, Any]  #: conventions of the operation that it keeps
+    numbers: tuple[str, ...]  #: of the operation's, that it takes
     dtypes: tuple[str, ...] = (*DTYPES,)  #: of q, k and v, that random cases may have
     dims: int = 1  #: that a load takes at once: sizes of dims are multiples of it
 

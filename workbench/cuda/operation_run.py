@@ -27,12 +27,13 @@ def run(
     probes: str = "all",
     backend: str = "auto",
 ) -> dict[str, Any]:
-    """The stages of kernel `name` on the inputs of its operation, by name, with its "contract".
+    """The stages of kernel `name` on the inputs of its operation, by name, with its "contract". `numbers`: by keyword,
+    as a function of the operation takes them, with inputs that a case need not have.
 
     `probes`: all, output (the results alone), or names of stages, separated by commas. Refusal for a fault, a stage or
     inputs that the kernel cannot take; Unavailable for a backend that this machine lacks.
     """
-    kernel, backend = OF_OPERATIONS[name], choose_backend(backend)
+    kernel, backend = _taking(name, numbers), choose_backend(backend)
     wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
     work = kernel.work(inputs, numbers, wanted)
     memory = Memory(backend, work.arrays, {}, work.filled, 0)
@@ -57,7 +58,7 @@ def check(
     """What a watched run of kernel `name` finds, as of `workbench.cuda.check.check`: nothing, of a correct kernel. Sums
     of atomics may have other bits in other schedules.
     """
-    kernel, tried = OF_OPERATIONS[name], schedules_of(schedules)
+    kernel, tried = _taking(name, numbers), schedules_of(schedules)
     wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
 
     def launches(work: Work) -> Iterator[WatchedLaunch]:
@@ -78,6 +79,14 @@ def check(
             findings += differences(ordered, work.arrays, stores)
     blocks = sum(int(np.prod(grid)) for _, grid, _ in first.launches)
     return Checked(name, tuple(faults), None, tried, len(first.launches), blocks, merged_findings(findings))
+
+
+def _taking(name: str, numbers: Mapping[str, Any]) -> OperationKernel:
+    """Kernel `name`; Refusal for numbers, and inputs among them that a case need not have, which it does not take."""
+    kernel = OF_OPERATIONS[name]
+    if other := [what for what in numbers if what not in kernel.numbers]:
+        raise Refusal(f"{name} takes {', '.join(kernel.numbers)}, and no {', '.join(other)}")
+    return kernel
 
 
 def _wanted(kernel: OperationKernel, inputs: Inputs, probes: str) -> tuple[str, ...]:

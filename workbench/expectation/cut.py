@@ -3,12 +3,13 @@
 Half of the work of a causal trace, and nearly all of one with a narrow window.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from workbench.arrays import in_float64
 from workbench.case.box import Box
+from workbench.case.case import Case
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.reference.problem import Cut
@@ -45,8 +46,7 @@ def cuts(run: Observed, device: str) -> Cuts | None:
         # a whole head is small, and is computed as it always was
         if part.edges()["q"] == (0, case.seqlen_q):
             return None
-        (seen,) = np.nonzero(part.visible(case, trace.inputs).reshape(-1, case.seqlen_k).any(axis=0))
-        first, last = (int(seen[0]), int(seen[-1]) + 1) if seen.size else (0, 1)
+        first, last = _seen(part, case, trace.inputs)
         left = slice(first // STEP * STEP, min(-(-last // STEP) * STEP, case.seqlen_k))
         if left == slice(0, case.seqlen_k):
             return None
@@ -55,3 +55,15 @@ def cuts(run: Observed, device: str) -> Cuts | None:
         return Cut(left, case.seqlen_k, *whole)
 
     return of
+
+
+def _seen(part: Box, case: Case, inputs: Mapping[str, np.ndarray]) -> tuple[int, int]:
+    """The first key that a query of a part sees, and the one behind the last."""
+    if isinstance(part.q, slice) and "mask" not in inputs and not case.ragged:
+        # windows of queries move by a key each: of all keys in between one sees each
+        rows = range(case.seqlen_q)[part.q]
+        ends = case.mask(np.array([rows[0], rows[-1]]))
+        if ends.any(axis=1).all():
+            return int(ends[0].argmax()), case.seqlen_k - int(ends[1][::-1].argmax())
+    (seen,) = np.nonzero(part.visible(case, inputs).reshape(-1, case.seqlen_k).any(axis=0))
+    return (int(seen[0]), int(seen[-1]) + 1) if seen.size else (0, 1)

@@ -48,6 +48,8 @@ class Adapter:
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
     rules: tuple[Rule, ...] = ()
     call: Callable[[Call], Any] | None = None  #: where keywords alone do not say all
+    #: device -> conventions of its backward pass
+    gradients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     poisoned: bool = True  #: whether nothing reads behind the end of a sequence; else what lies there is finite
 
     @property
@@ -136,6 +138,13 @@ _FLEX_ON_CPU = {
 #: 330 random cases in 16 bits
 _SDPA_ON_GPU = {"empty_out": "any"}
 
+#: its flash backend adds blocks up in 16 bits (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, gemm with beta of 1)
+_SDPA_BACKWARD_ON_CPU = {"accumulation_dtype": INPUTS}
+#: in torch's operations (sdpa_dense_backward) a gradient of each query head is stored before those of a group are added
+_FLEX_BACKWARD_ON_CPU = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS}
+#: softcaps by tanh.approx (csrc/flash_attn/src/utils.h, cutlass::fast_tanh)
+_FLASH_BACKWARD = {"tanh": "approximate"}
+
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
     "causal": "causal",
@@ -175,7 +184,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "attn_mask",
         },
         q="bhsd", kv="bhsd", contract="torch-sdpa", on={"cuda": _SDPA_ON_GPU}, device="cpu", call=packages.sdpa,
-        poisoned=False,
+        gradients={"cpu": _SDPA_BACKWARD_ON_CPU}, poisoned=False,
     ),
     "torch:flex_attention": Adapter(
         "torch.nn.attention.flex_attention:flex_attention",
@@ -198,13 +207,13 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "score_mod",
         },
         q="bhsd", kv="bhsd", lse="bhs", on={"cpu": _FLEX_ON_CPU}, device="cpu", call=packages.flex,
-        poisoned=False,
+        gradients={"cpu": _FLEX_BACKWARD_ON_CPU}, poisoned=False,
     ),
     "flash_attn:flash_attn_func": Adapter(
         "flash_attn:flash_attn_func",
         _OF_FLASH_ATTN,
         q="bshd", kv="bshd", lse="bhs", contract="flash-attention-2", fixed={"return_attn_probs": True},
-        rules=_FLASH_ATTN,
+        rules=_FLASH_ATTN, gradients={"cuda": _FLASH_BACKWARD},
     ),
     "flash_attn:flash_attn_varlen_func": Adapter(
         "flash_attn:flash_attn_varlen_func",
@@ -215,7 +224,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "page_size": "block_table",
         },
         q="nhd", kv="nhd", lse="hn", contract="flash-attention-2", fixed={"return_attn_probs": True},
-        rules=_FLASH_ATTN,
+        rules=_FLASH_ATTN, gradients={"cuda": _FLASH_BACKWARD},
     ),
     "flash_attn:flash_attn_with_kvcache": Adapter(
         "flash_attn:flash_attn_with_kvcache",

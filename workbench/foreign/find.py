@@ -6,6 +6,7 @@ my_flash = "my_package.attention:forward"
 """
 
 import ast
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 
 from workbench.case.user_code import Function, function_of, prints_aside
 from workbench.cuda.gpu import gpu
+from workbench.files import of_python
 from workbench.foreign import adapters
 from workbench.foreign.collect import loading
 from workbench.foreign.lacking import lacking
@@ -103,3 +105,21 @@ def find(target: str) -> Function:
         if (error := refusal.__cause__) is not None and (why := lacking(error, str(Path(path).resolve()))):
             raise Unavailable(why) from None
         raise refusal from None
+
+
+def name_of(function: Callable[..., Any]) -> str | None:
+    """path.py:function, where the command line finds this very function by it: one at the top of a file of the user's
+    that imports nothing relative to its package. None of any other.
+    """
+    module, name = sys.modules.get(getattr(function, "__module__", None) or ""), getattr(function, "__name__", "")
+    path = Path(getattr(module, "__file__", None) or "")
+    if getattr(module, name, None) is not function or path.suffix != ".py" or of_python(path.resolve()):
+        return None
+    try:
+        tree = ast.parse(path.read_text())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+        return None
+    path = path.resolve()
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"

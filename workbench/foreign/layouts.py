@@ -40,14 +40,21 @@ def boxed(x: np.ndarray, axes: str, case: Case, what: str) -> np.ndarray:
             f"{what} has axes [{', '.join(names[axis] for axis in axes)}] and must have shape {list(wanted)} for this "
             f"case; got {list(x.shape)}"
         )
+    return unlaid(x, axes, lengths, case.seqlen_q)
+
+
+def unlaid(x: np.ndarray, axes: str, lengths: np.ndarray, rows: int) -> np.ndarray:
+    """The array [b, h, s, d], or [b, h, s] where it has no d, of one that lies as `laid` has it; 0 behind the end of a
+    sequence, of which the longest may have `rows`.
+    """
     if "n" in axes:
-        return unpacked(_ordered(x, axes, PACKED), lengths, case.seqlen_q)
+        return unpacked(_ordered(x, axes, PACKED), lengths, rows)
     x = _ordered(x, axes, BOX)
     for place, axis in enumerate(BOX[: 4 if "d" in axes else 3]):
         x = x if axis in axes else np.expand_dims(x, place)
-    if not case.ragged:
+    if np.all(lengths == rows):
         return np.ascontiguousarray(x)
-    there = (np.arange(case.seqlen_q) < lengths[:, None])[:, None]
+    there = (np.arange(rows) < lengths[:, None])[:, None]
     return np.where(there[..., None] if x.ndim == 4 else there, x, np.zeros((), x.dtype))
 
 

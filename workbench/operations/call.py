@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+
+import numpy as np
 
 from workbench.cuda.kernels import OF_OPERATIONS
 from workbench.foreign.target import target_of
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
-from workbench.operations.gradients import through_autograd
 from workbench.operations.judge import OperationDiff, judged
+from workbench.operations.of_attention import forward_case
 from workbench.operations.operation import Operation
-from workbench.operations.ours import case_for, function_of, words
-from workbench.operations.run import run_operation
+from workbench.operations.ours import case_for, function_of
+from workbench.operations.run import OperationRun, run_operation
+from workbench.operations.through_autograd import through_autograd
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ def diff_operation(
     device: str | None = None,
     backend: str = "auto",
     gradients: bool = False,
+    optional: Sequence[str] = (),
     faults: Sequence[str] = (),
     probes: str = "all",
 ) -> OperationDiff:
@@ -41,7 +45,8 @@ def diff_operation(
     `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` on `device`,
     and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers` and
     `contract` (conventions): the usual where nothing is said, and float32. `backend`: where kernels of numba.cuda run.
-    `gradients`, of attention_backward: `target` is a forward pass in torch, which is run through autograd.
+    `gradients`, of attention_backward: `target` is a forward pass in torch, which is called as `workbench.run` calls it
+    and run through autograd. `optional`: inputs that the case has beside the usual, which it takes by keyword.
 
     Or a kernel of ours by name (backward, backward_atomic), with `faults` put in, which dumps the stages of `probes`:
     all, output (its results alone), or some, separated by commas; where nothing is said of what its faults need, that
@@ -50,28 +55,15 @@ def diff_operation(
     Raises Refusal for names that the operation does not have, for a function that takes or returns something else, and,
     as Raised, where it raises.
     """
-    of = _operation(operation)
-    if isinstance(target, str) and target in OF_OPERATIONS:
-        if gradients or contract or device is not None or arrays != "numpy":
-            raise Refusal(
-                f"gradients, contract, arrays, device are for functions of yours; {target} is a kernel of ours"
-            )
-        case = case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {})
-        return judged(
-            run_operation(function_of(target, of, faults, probes, backend), case, name=target, backend=backend)
-        )
-    found = target_of(target)
-    if not found.is_foreign:
-        raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
-    if faults or probes != "all":
-        raise Refusal(f"faults and probes are of kernels of ours ({', '.join(OF_OPERATIONS)}); got {found.name}")
-    case = OperationCase(of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {})
-    function = found.function()
-    if gradients:
-        if of.name != "attention_backward" or arrays != "torch":
-            raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
-        function = through_autograd(function, found.name)
-    return judged(run_operation(function, case, name=found.name, arrays=arrays, device=device, backend=backend))
+    of = operation_of(operation)
+    run = runner(
+        target, of, arrays=arrays, device=device, backend=backend, gradients=gradients, faults=faults, probes=probes
+    )
+    case = case_of(
+        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, contract=contract,
+        optional=optional, faults=faults,
+    )  # fmt: skip
+    return judged(run(case))
 
 
 def check_operation(
@@ -92,16 +84,95 @@ def check_operation(
     """
     from workbench.cuda.operation_run import check
 
-    of = _operation(operation)
+    of = operation_of(operation)
     if target not in OF_OPERATIONS:
         raise Refusal(f"kernels of ours of an operation are {', '.join(OF_OPERATIONS)}; got {target!r}")
-    case = case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {})
+    case = case_of(
+        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, faults=faults
+    )
     found = check(target, case.inputs(), case.numbers, faults=faults, probes=probes, schedules=schedules)
-    return replace(found, words=words(case))
+    return replace(found, words=case.words)
 
 
-def _operation(operation: str | Operation) -> Operation:
+def operation_of(operation: str | Operation) -> Operation:
+    """An operation by its name, or itself."""
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
         raise Refusal(f"operations are {', '.join(OPERATIONS)}; got {operation!r}")
     return of
+
+
+def case_of(
+    target: str | Callable[..., Any],
+    of: Operation,
+    *,
+    axes: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    distribution: str = "",
+    seed: int = 0,
+    numbers: Mapping[str, float] | None = None,
+    contract: Mapping[str, Any] | None = None,
+    optional: Sequence[str] = (),
+    faults: Sequence[str] = (),
+) -> OperationCase:
+    """The case that is asked for, of a kernel of ours with what its faults need; as of `diff_operation`."""
+    if _is_ours(target):
+        _refuse_of_functions(target, {"contract": contract})
+        return case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {}, tuple(optional))
+    return OperationCase(
+        of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {}, tuple(optional)
+    )
+
+
+class Runner(Protocol):
+    """Runs a function of an operation on a case; `inputs`: in place of those that the case draws."""
+
+    def __call__(self, case: OperationCase, inputs: Mapping[str, np.ndarray] | None = None) -> OperationRun: ...
+
+
+def runner(
+    target: str | Callable[..., Any],
+    of: Operation,
+    *,
+    arrays: str = "numpy",
+    device: str | None = None,
+    backend: str = "auto",
+    gradients: bool = False,
+    faults: Sequence[str] = (),
+    probes: str = "all",
+) -> Runner:
+    """What runs a function, or a kernel of ours, of an operation; arguments and errors as of `diff_operation`."""
+    called_with: dict[str, Any] = {"backend": backend}
+    if _is_ours(target):
+        _refuse_of_functions(target, {"gradients": gradients, "arrays": arrays != "numpy", "device": device})
+        function, name = function_of(target, of, faults, probes, backend), target
+        called_with |= {"faults": tuple(faults), "probes": probes}
+    else:
+        found = target_of(target)
+        if not found.is_foreign:
+            raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
+        if faults or probes != "all":
+            raise Refusal(f"faults and probes are of kernels of ours ({', '.join(OF_OPERATIONS)}); got {found.name}")
+        if gradients and (of.name != "attention_backward" or arrays != "torch"):
+            raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
+        function, name = found.function(), found.name
+        called_with |= {"arrays": arrays, "device": device, "gradients": gradients}
+
+    def run(case: OperationCase, inputs: Mapping[str, np.ndarray] | None = None) -> OperationRun:
+        read, called = case.inputs() if inputs is None else inputs, function
+        if gradients:
+            called = through_autograd(function, name, forward_case(case, read), device=device)
+        made = run_operation(called, case, name=name, arrays=arrays, device=device, backend=backend, inputs=read)
+        return replace(made, called_with=called_with if inputs is None else None)
+
+    return run
+
+
+def _is_ours(target: str | Callable[..., Any]) -> TypeGuard[str]:
+    return isinstance(target, str) and target in OF_OPERATIONS
+
+
+def _refuse_of_functions(name: str, given: Mapping[str, Any]) -> None:
+    """Refusal for what was said to a kernel of ours that is for functions."""
+    if said := [what for what, value in given.items() if value]:
+        raise Refusal(f"{', '.join(said)}: for functions of yours alone; {name} is a kernel of ours")

@@ -25,6 +25,7 @@ class OperationCase:
     seed: int = 0
     numbers: Mapping[str, float] = field(default_factory=dict)
     conventions: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()  #: inputs of the operation's optional ones that there are
 
     def __post_init__(self) -> None:
         of = self.operation
@@ -33,11 +34,13 @@ class OperationCase:
             raise Refusal(f"axes of {of.name} are {_listed(of.axes.values())}; got {unknown[0]!r}")
         _known(f"numbers of {of.name}", self.numbers, of.numbers)
         _known(f"conventions of {of.name}", self.conventions, of.conventions)
+        _known(f"optional inputs of {of.name}", self.optional, of.optional)
         if self.dtype not in DTYPES:
             raise Refusal(f"dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
         chosen = self.distribution or next(iter(of.distributions))
         _known(f"distributions of {of.name}", [chosen], of.distributions)
-        sizes = {**of.sizes, **{letters[name]: n for name, n in self.sizes.items()}}
+        said = {**of.sizes, **{letters[name]: n for name, n in self.sizes.items()}}
+        sizes = {axis: int(said[n] if isinstance(n, str) else n) for axis, n in said.items()}
         if low := [of.axes[axis] for axis, n in sizes.items() if n < 1]:
             raise Refusal(f"{of.name}: {low[0]} is 1 or more; got {sizes[letters[low[0]]]}")
         for name, value in self.conventions.items():
@@ -49,33 +52,95 @@ class OperationCase:
             ("distribution", chosen),
             ("numbers", self._numbers(sizes)),
             ("conventions", {**usual, **self.conventions}),
+            ("optional", tuple(name for name in of.optional if name in self.optional)),
         ):
             object.__setattr__(self, name, value)
         if why := of.rule(self.setting):
             raise Refusal(f"{of.name}: {why}")
 
     def _numbers(self, sizes: Mapping[str, int]) -> dict[str, float]:
-        usual = {name: x(sizes) if callable(x) else x for name, x in self.operation.numbers.items()}
-        found = {**usual, **self.numbers}
-        return {name: bool(x) if isinstance(usual[name], bool) else x for name, x in found.items()}
+        known = self.operation.numbers
+        types = {
+            name: x if isinstance(x, type) else bool if isinstance(x, bool) else float for name, x in known.items()
+        }
+        found = {**_usual(self.operation, sizes), **self.numbers}
+        for name, x in found.items():
+            if types[name] is int and x != int(x):
+                raise Refusal(f"{self.operation.name}: {name} is a whole number; got {x:g}")
+        return {name: types[name](found[name]) for name in known if name in found}
 
     @property
     def setting(self) -> Setting:
         """What its table of stages depends on."""
-        return Setting(self.sizes, self.numbers, self.conventions, self.dtype)
+        return Setting(self.sizes, self.numbers, self.conventions, self.dtype, self.optional)
+
+    @property
+    def takes(self) -> dict[str, str]:
+        """Its inputs, and the axes of each."""
+        of = self.operation
+        return {**of.inputs, **{name: of.optional[name] for name in self.optional}}
+
+    @property
+    def unusual(self) -> dict[str, dict[str, Any]]:
+        """What is not the operation's own, by its name: axes, numbers, contract."""
+        of, usual = self.operation, _usual(self.operation, self.sizes)
+        sizes = {of.axes[axis]: self.sizes[n] if isinstance(n, str) else n for axis, n in of.sizes.items()}
+        return {
+            "axes": {name: n for name, n in self.told.items() if n != sizes[name]},
+            "numbers": {name: x for name, x in self.numbers.items() if x != usual.get(name)},
+            "contract": {name: x for name, x in self.conventions.items() if x != of.conventions[name][0]},
+        }
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The command line's words for it, but for those that say what is usual."""
+        of = self.operation
+        said = {
+            "operation": of.name,
+            **{
+                option: ",".join(f"{name}={_plain(x)}" for name, x in some.items())
+                for option, some in self.unusual.items()
+            },
+            "optional": ",".join(self.optional),
+            "dtype": self.dtype if self.dtype != "float32" else "",
+            "distribution": self.distribution if self.distribution != next(iter(of.distributions)) else "",
+            "seed": str(self.seed) if self.seed else "",
+        }
+        return tuple(word for option, value in said.items() if value for word in (f"--{option}", value))
+
+    @property
+    def told(self) -> dict[str, int]:
+        """Axis, by its name -> how long it is; without those of inputs that the case does not have."""
+        of = self.operation
+        idle = {*"".join(of.optional.values())} - {*"".join(self.takes.values()), *"".join(of.inputs.values())}
+        return {name: self.sizes[axis] for axis, name in of.axes.items() if axis not in idle}
 
     def inputs(self) -> dict[str, np.ndarray]:
         """The inputs as a kernel reads them, in their dtypes."""
         drawn = self.operation.distributions[self.distribution](self.setting, np.random.default_rng(self.seed))
-        dtypes = self.operation.dtypes
-        return {name: drawn[name].astype(DTYPES[dtypes.get(name, self.dtype)]) for name in self.operation.inputs}
+        return {name: drawn[name].astype(self.dtype_of(name)) for name in self.takes}
+
+    def dtype_of(self, name: str) -> np.dtype:
+        """That of an input."""
+        dtype = self.operation.dtypes.get(name, self.dtype)
+        return DTYPES[dtype] if dtype in DTYPES else np.dtype(dtype)
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{name}={self.sizes[axis]}" for axis, name in self.operation.axes.items())
+        sizes = " ".join(f"{name}={n}" for name, n in self.told.items())
         told = [name for name, x in self.numbers.items() if x is True]
         told += [f"{name}={x:g}" for name, x in self.numbers.items() if not isinstance(x, bool)]
-        told += [f"{name}={x}" for name, x in self.conventions.items() if x != self.operation.conventions[name][0]]
+        told += self.optional
+        told += [f"{name}={x}" for name, x in self.unusual["contract"].items()]
         return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
+
+
+def _usual(of: Operation, sizes: Mapping[str, int]) -> dict[str, float]:
+    """Its numbers where nothing is said."""
+    return {name: x(sizes) if callable(x) else x for name, x in of.numbers.items() if not isinstance(x, type)}
+
+
+def _plain(x: Any) -> Any:
+    return int(x) if isinstance(x, bool) else repr(x) if isinstance(x, float) else x
 
 
 def _known(what: str, given: Any, known: Any) -> None:

@@ -3,10 +3,10 @@ inputs; the first wrong one.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from workbench.case.contract import of_foreign
 from workbench.case.tiling import Tiling
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
-from workbench.judge.stage import SEVERITY, StageDiff, verdict_of
-from workbench.operations.run import OperationRun, size_of
-from workbench.reference.bound import Budget
+from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
+from workbench.operations.run import OperationRun, shape_of, size_of
+from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import nearest_dumped
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
@@ -28,6 +28,13 @@ from workbench.shown import shown_by
 _CONTRACT = of_foreign({}, Case())
 
 
+class Condition(NamedTuple):
+    """Condition numbers of the elements of a stage: sums of the sizes of terms over what they add up to."""
+
+    median: float
+    largest: float
+
+
 @dataclass(frozen=True, eq=False)
 class OperationDiff:
     """The judgement of one run."""
@@ -35,6 +42,7 @@ class OperationDiff:
     run: OperationRun
     stages: tuple[StageDiff, ...]  #: that were given, in data-flow order
     others: tuple[str, ...]  #: that were not
+    conditions: Mapping[str, Condition] = field(default_factory=dict)  #: of the stages of whose terms anything is known
 
     @property
     def headline(self) -> str:
@@ -56,6 +64,40 @@ class OperationDiff:
         """Stages that are wrong because of others alone."""
         return tuple(one.name for one in self.stages if one.role == "victim")
 
+    @cached_property
+    def assumed(self) -> dict[str, Any]:
+        """Convention -> its usual value, of those that its stages depend on and the function did not tell."""
+        operation, setting, asked = self.run.case.operation, self.run.setting, _Asked(self.run.case.conventions)
+        operation.table(replace(setting, conventions=asked))
+        usual = {name: choices[0] for name, choices in operation.conventions.items() if name not in self.run.told}
+        return {name: x for name, x in usual.items() if name in asked.names and x == self.run.case.conventions[name]}
+
+    @cached_property
+    def explained_by(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """Of a wrong run: other values of conventions that were assumed with each of which all of it is right, in words
+        and by name: of one convention; where there is none, of what known kernels do.
+        """
+        if self.origin is None:
+            return ()
+        operation, assumed = self.run.case.operation, self.assumed
+        single = [{name: x} for name in assumed for x in operation.conventions[name][1:]]
+        found = [(_said(one), one) for one in single if self._right_with(one)]
+        if not found:
+            sets = (
+                (whose, {name: x for name, x in one.items() if name in assumed})
+                for whose, one in operation.known.items()
+            )
+            found = [(f"what {whose} do: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
+        return tuple(found)
+
+    def _right_with(self, conventions: Mapping[str, Any]) -> bool:
+        case = self.run.case
+        changed = replace(self.run, case=replace(case, conventions={**case.conventions, **conventions}))
+        table = case.operation.table(changed.setting)
+        fits = all(name in table and x.shape == shape_of(changed.case, table[name].axes)
+                   for name, x in changed.stages.items())  # fmt: skip
+        return fits and judged(changed).verdict in RIGHT_VERDICTS
+
     @property
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
@@ -72,6 +114,11 @@ class OperationDiff:
         """The overview of all stages, a matplotlib Figure."""
         return shown_by("pictures.overview.overview", self.stages, self.headline)
 
+    def __repr__(self) -> str:
+        name = self.run.case.operation.name
+        said = f"{self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}"
+        return f"<OperationDiff of {self.run.target}, {name}: {said}>"
+
     def __str__(self) -> str:
         return shown_by("operation.in_short", self)
 
@@ -79,15 +126,33 @@ class OperationDiff:
         return shown_by("operation.html", self)
 
 
+class _Asked(dict[str, Any]):
+    """Conventions that know which of them were asked."""
+
+    def __init__(self, conventions: Mapping[str, Any]) -> None:
+        super().__init__(conventions)
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return super().__getitem__(name)
+
+
+def _said(conventions: Mapping[str, Any]) -> str:
+    return ",".join(f"{name}={x}" for name, x in conventions.items())
+
+
 def judged(run: OperationRun) -> OperationDiff:
     """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
-    table = run.case.operation.table(run.case.setting)
+    operation, setting = run.case.operation, run.setting
+    table = operation.table(setting)
     alone = problem(run, {})
     made = values(alone, [*run.stages])
-    free = run.case.operation.free(run.case.setting)
+    free = operation.free(setting, alone.inputs)
     # what nobody need write is read as what it should be
     given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
-    isolated, propagated = (_compared(run, of, free) for of in (problem(run, given), alone))
+    terms = operation.terms(setting, {**alone.inputs, **made})
+    isolated, propagated = (_compared(run, of, free, terms) for of in (problem(run, given), alone))
     stages = []
     for name in run.stages:
         pair = isolated[name], propagated[name]
@@ -99,15 +164,26 @@ def judged(run: OperationRun) -> OperationDiff:
                 run=f"{run.target}: {run.case}",
             )
         )  # fmt: skip
-    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given))
+    conditions = {name: _condition(terms[name], made[name], free.get(name)) for name in run.stages if name in terms}
+    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given), conditions)
+
+
+def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) -> Condition:
+    """Of the elements that are made of any terms."""
+    some = np.broadcast_to(True if free is None else ~free, value.shape) & (terms > 0)
+    with np.errstate(divide="ignore", over="ignore"):
+        found = terms[some] / abs(value[some])
+    return Condition(float(np.median(found)), float(found.max())) if found.size else Condition(1.0, 1.0)
 
 
 def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
     """What the reference computes the stages of a run from."""
     case = run.case
-    operation, table = case.operation, case.operation.table(case.setting)
-    sizes = {axis: size_of(case, axis) for axis in "".join(stage.axes for stage in table.values())}
-    steps, tile = sizes.get("t", 1), operation.tile(case.setting)
+    operation = case.operation
+    table = operation.table(run.setting)
+    axes_of = {**case.takes, **{name: stage.axes for name, stage in table.items()}}
+    sizes = {axis: size_of(case, axis) for axis in "".join(axes_of.values())}
+    steps, tile = sizes.get("t", 1), operation.tile(run.setting)
     one = tuple(slice(n * tile, (n + 1) * tile) for n in range(steps))
     return Problem(
         table=table,
@@ -119,17 +195,22 @@ def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
         exact_products=False,
         tiling=Tiling(one, (tuple(range(steps)),)),
         given=given,
-        elements={name: prod(sizes[axis] for axis in stage.axes) for name, stage in table.items()},
-        input_errors={name: operation.own[name](case.setting, to_float64(run.inputs[name])) for name in run.own},
-        axes=operation.inputs,
+        elements={name: prod(sizes[axis] for axis in axes) for name, axes in axes_of.items()},
+        axes=case.takes,
         sizes=sizes,
     )
 
 
-def _compared(run: OperationRun, of: Problem, free: Mapping[str, np.ndarray]) -> dict[str, Comparison]:
+def _compared(
+    run: OperationRun, of: Problem, free: Mapping[str, np.ndarray], terms: Mapping[str, np.ndarray]
+) -> dict[str, Comparison]:
     names: Collection[str] = [*run.stages]
     made = values(of, names)
     bounds = budgets(of, made, names)
+    for name in {*names} & {*terms}:
+        # of no terms at all an element is 0, which can be told
+        size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))
+        bounds[name] = replace(bounds[name], size=size)
     return {name: _held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
 
 

@@ -23,6 +23,8 @@ class Setting:
     numbers: Mapping[str, float]  #: flags among them, False or True
     conventions: Mapping[str, Any]
     dtype: str  #: of the inputs that have no dtype of their own, and of results
+    optional: tuple[str, ...] = ()  #: the optional inputs that there are
+    own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
 
 
 #: inputs by name, of what a case says
@@ -35,21 +37,27 @@ class Operation:
 
     name: str
     axes: Mapping[str, str]  #: letter -> its name, as in `--axes rows=64,dim=512`
-    sizes: Sizes  #: where nothing is said
+    sizes: Mapping[str, int | str]  #: where nothing is said; a letter: as long as that axis
     inputs: Mapping[str, str]  #: name -> axes, in the order in which a function takes them
     table: Callable[[Setting], Table]
-    results: tuple[str, ...]  #: stages that a function returns, in this order
+    results: tuple[str, ...]  #: stages that a function returns, in this order; those that the table has
     distributions: Mapping[str, Draw]  #: by name, the usual first
-    #: keyword -> its usual value, a number or a flag; or what makes it of the sizes
-    numbers: Mapping[str, float | Callable[[Sizes], float]] = field(default_factory=dict)
+    optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
+    #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
+    #: where it is said
+    numbers: Mapping[str, float | type | Callable[[Sizes], float]] = field(default_factory=dict)
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: whose it is -> what known kernels do, all of it at once, that is not the usual
+    known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case
-    #: stage -> which of its elements a kernel need not write, bool that broadcasts to it; of those nothing is judged
-    free: Callable[[Setting], Mapping[str, np.ndarray]] = lambda of: {}
-    #: why sizes and numbers do not fit each other; empty where they do
+    #: stage -> which of its elements a kernel need not write, bool that broadcasts to it, of the inputs; of those
+    #: nothing is judged
+    free: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, inputs: {}
+    #: why sizes, numbers and optional inputs do not fit each other; empty where they do
     rule: Callable[[Setting], str] = lambda of: ""
-    #: input that a function may make itself -> how far its own may be from a right one, of the setting and that one
-    own: Mapping[str, Callable[[Setting, np.ndarray], np.ndarray]] = field(default_factory=dict)
+    #: stage -> the sum of the sizes of the terms of which each element is made, through what cancels on the way, of the
+    #: inputs and stages; an error budget as large says nothing, and divided by the element it is its condition number
+    terms: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, values: {}
     walked: str = ""  #: letter of the axis along which a state is carried, whose tiles are "t", and their places "c"
     tile: Callable[[Setting], int] = lambda of: 1  #: how long a tile of it is

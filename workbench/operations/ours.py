@@ -32,6 +32,7 @@ def case_for(
     distribution: str,
     seed: int,
     numbers: Mapping[str, float],
+    optional: tuple[str, ...] = (),
 ) -> OperationCase:
     """The case that is asked for of kernel `name`, with what its faults need where nothing is said of it.
 
@@ -58,23 +59,5 @@ def case_for(
         distribution,
         seed,
         {**of_numbers, **numbers},
+        optional=optional,
     )
-
-
-def words(case: OperationCase) -> tuple[str, ...]:
-    """The command line's words for a case, but for those that say what is usual."""
-    of = case.operation
-    usual = OperationCase(of, case.sizes)
-    axes = [
-        f"{name}={case.sizes[letter]}" for letter, name in of.axes.items() if case.sizes[letter] != of.sizes[letter]
-    ]
-    numbers = [f"{name}={float(x):.17g}" for name, x in case.numbers.items() if x != usual.numbers[name]]
-    said = {
-        "--operation": of.name,
-        "--axes": ",".join(axes),
-        "--numbers": ",".join(numbers),
-        "--dtype": case.dtype if case.dtype != usual.dtype else "",
-        "--distribution": case.distribution if case.distribution != usual.distribution else "",
-        "--seed": str(case.seed) if case.seed else "",
-    }
-    return tuple(word for flag, value in said.items() if value for word in (flag, value))

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.arrays import as_numpy, handed_over, home
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
+from workbench.operations.operation import Setting
 from workbench.refusal import Raised, Refusal
 
 #: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
@@ -28,6 +29,14 @@ class OperationRun:
     stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
     own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
     told: tuple[str, ...] = ()  #: conventions that the function told
+    #: of a function arrays, device, backend and gradients, as of `diff_operation`, of a kernel of ours backend, faults
+    #: and probes; None of a run on inputs of Python's
+    called_with: Mapping[str, Any] | None = None
+
+    @property
+    def setting(self) -> Setting:
+        """What its table of stages depends on."""
+        return replace(self.case.setting, own=self.own)
 
 
 def run_operation(
@@ -38,23 +47,28 @@ def run_operation(
     arrays: str = "numpy",
     device: str | None = None,
     backend: str = "auto",
+    inputs: Mapping[str, np.ndarray] | None = None,
 ) -> OperationRun:
-    """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`; kernels
-    of numba.cuda that it launches run on `backend`: auto, which takes a GPU where there is one, emulator or cuda.
+    """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`, optional
+    ones by keyword; kernels of numba.cuda that it launches run on `backend`: auto, which takes a GPU where there is
+    one, emulator or cuda. `inputs`: in place of those that the case draws, by name and in the dtypes that these have.
 
     It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
     "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
     """
-    inputs = case.inputs()
+    inputs = case.inputs() if inputs is None else _fitting(inputs, case, name)
     lives_on = home(arrays, device)
     try:
-        inspect.signature(function).bind(*inputs, **case.numbers)
+        inspect.signature(function).bind(*case.operation.inputs, **case.numbers, **dict.fromkeys(case.optional))
     except TypeError as mismatch:
-        said = ", ".join([*inputs, *(["*", *case.numbers] if case.numbers else [])])
+        keywords = [*case.numbers, *case.optional]
+        said = ", ".join([*case.operation.inputs, *(["*", *keywords] if keywords else [])])
         raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
     try:
         with Launches(name, on_emulator=emulated(backend)).sent():
-            made = function(*(handed_over(x.copy(), arrays, lives_on) for x in inputs.values()), **case.numbers)
+            over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
+            beside = {one: over.pop(one) for one in case.optional}
+            made = function(*over.values(), **case.numbers, **beside)
     except Refusal:
         raise
     except Exception:
@@ -64,18 +78,23 @@ def run_operation(
     case = replace(case, conventions={**case.conventions, **told})
     inputs |= {one: as_numpy(x, f"{name}: {one}").copy() for one, x in given.pop(READ, {}).items()}
     own = tuple(given.pop(OWN, ()))
-    table = case.operation.table(case.setting)
+    table = case.operation.table(replace(case.setting, own=own))
     if unknown := [stage for stage in given if stage not in table]:
         raise Refusal(f"{name} returned {', '.join(unknown)}; stages of {case.operation.name} are {', '.join(table)}")
     stages = {stage: as_numpy(given[stage], f"{name}: {stage}").copy() for stage in table if stage in given}
     for stage, x in stages.items():
-        wanted = tuple(size_of(case, axis) for axis in table[stage].axes)
+        wanted = shape_of(case, table[stage].axes)
         if x.shape != wanted:
             names = ", ".join({"t": "tiles", "c": "tile", **case.operation.axes}[axis] for axis in table[stage].axes)
             raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
     return OperationRun(name, case, inputs, stages, own, (*told,))
+
+
+def shape_of(case: OperationCase, axes: str) -> tuple[int, ...]:
+    """The shape of a stage with these axes."""
+    return tuple(size_of(case, axis) for axis in axes)
 
 
 def size_of(case: OperationCase, axis: str) -> int:
@@ -89,8 +108,25 @@ def size_of(case: OperationCase, axis: str) -> int:
 def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
     """What was returned, with names."""
     if made is None:
-        raise Refusal(f"{name} returned None; it returns {', '.join(case.operation.results)}, or a dict of stages")
+        raise Refusal(f"{name} returned None; it returns {', '.join(results(case))}, or a dict of stages")
     if isinstance(made, Mapping):
         return {key: x for key, x in made.items() if x is not None}
     several = made if isinstance(made, tuple | list) else (made,)
-    return {key: x for key, x in zip(case.operation.results, several, strict=False) if x is not None}
+    return {key: x for key, x in zip(results(case), several, strict=False) if x is not None}
+
+
+def results(case: OperationCase) -> list[str]:
+    """The stages that a function of a case returns, in order."""
+    table = case.operation.table(case.setting)
+    return [name for name in case.operation.results if name in table]
+
+
+def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:
+    """The inputs in the order of the case; Refusal for other names, shapes and dtypes."""
+    if {*inputs} != {*case.takes}:
+        raise Refusal(f"{name}: inputs are {', '.join(case.takes)}; got {', '.join(inputs)}")
+    for one, axes in case.takes.items():
+        x, shape, dtype = inputs[one], tuple(case.sizes[axis] for axis in axes), case.dtype_of(one)
+        if x.shape != shape or x.dtype != dtype:
+            raise Refusal(f"{name}: {one} is {dtype} {list(shape)}; got {x.dtype} {list(x.shape)}")
+    return {one: inputs[one] for one in case.takes}

@@ -35,22 +35,24 @@ class Added:
 
 @dataclass(frozen=True)
 class Smoothed:
-    """Attention of keys less the mean of their tile, which is not made up for."""
+    """Attention of keys or queries less the mean of their tile, which is not made up for."""
 
-    size: int  #: keys of a tile
+    size: int  #: rows of a tile
+    of: str = "k"  #: or q
 
     def __call__(self, of: Parts) -> tuple[np.ndarray, np.ndarray]:
         """out and lse."""
-        keys = of.k.shape[2]
-        edges = list(range(0, keys, self.size))
-        counts = np.diff([*edges, keys])
-        means = np.add.reduceat(of.k, edges, axis=2) / counts[:, None]
-        return plain(of.but(k=of.k - np.repeat(means, counts, 2)))
+        x = getattr(of, self.of)
+        edges = list(range(0, x.shape[2], self.size))
+        counts = np.diff([*edges, x.shape[2]])
+        means = np.add.reduceat(x, edges, axis=2) / counts[:, None]
+        return plain(of.but(**{self.of: x - np.repeat(means, counts, 2)}))
 
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        return f"the mean of each tile of {self.size} keys is taken from K, and scores are not made up for it"
+        rows = "keys" if self.of == "k" else "queries"
+        return f"the mean of each tile of {self.size} {rows} is taken from {self.of.upper()}, and scores lack it"
 
 
 def added(of: Parts, out: np.ndarray, known: np.ndarray) -> Iterator[Added]:

@@ -197,7 +197,28 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
         elif zero.any() and not seen.size:
             source[:, c] = -1
     from_row = _rows_of(source, dims)[:, None]
-    return np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+    filled: np.ndarray = np.where((source == -2) & (from_row >= 0), from_row * dims + np.arange(dims), source)
+    again = _periodic(filled, dims) if np.any(filled == -2) else None
+    return filled if again is None else np.where(filled > -2, filled, again)
+
+
+def _periodic(source: np.ndarray, dims: int) -> np.ndarray | None:
+    """The map of which rows do the same after so many others, as a swizzle has it; None where none do."""
+    first = np.arange(len(source))[:, None] * dims
+    known = source > -1
+    if np.any(source == -1) or known.all():
+        return None
+    off = np.where(known, source - first, -1)
+    for period in (2, 4, 8, 16, 32):
+        turns = len(source) // period
+        if turns < 2:
+            return None
+        told, _ = most_of(off[: turns * period].reshape(turns, -1).T, known[: turns * period].reshape(turns, -1).T)
+        whole = first + np.resize(told.reshape(period, dims), source.shape)
+        inside = np.all((whole >= 0) & (whole < source.size))
+        if inside and np.mean(whole[known] == source[known]) >= SHARE:
+            return whole
+    return None
 
 
 def _rows_of(source: np.ndarray, dims: int) -> np.ndarray:

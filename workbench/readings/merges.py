@@ -72,6 +72,16 @@ class Merge:
         lse = right - factor * most + most
         return np.exp(own - lse[..., None]), lse
 
+    def lse_of_weights(self, of: Parts) -> np.ndarray:
+        """The largest lse of a split as it is, and the logarithm of the sum of the weights, [b, h, q]: what a merge
+        that takes lse in another base writes.
+        """
+        top, total, _ = partials(of, self.size)
+        with np.errstate(all="ignore"):
+            own = np.where(total > 0, top + np.log(total), -np.inf)
+            taken = own * {"base 2 as e": 1 / np.log(2), "base e as 2": np.log(2)}.get(self.kind, 1.0)
+            return np.asarray(own.max(-1) + np.log(np.exp(taken - finite(taken.max(-1))[..., None]).sum(-1)))
+
     def _chain(self, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         lse = own[..., 0]
         share = np.zeros_like(own)

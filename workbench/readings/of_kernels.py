@@ -16,8 +16,9 @@ from workbench.readings.merges import Merge, MergeOfOthers, merges, nearest_of_o
 from workbench.readings.model import Model
 from workbench.readings.of_rows import CorrectedAs, Kept, of_rows
 from workbench.readings.online import Loop, nearest
+from workbench.readings.paged import Pitch, pitches
 from workbench.readings.parts import Parts
-from workbench.readings.regions import WithoutSinks
+from workbench.readings.regions import Named, WithoutSinks
 from workbench.readings.stale import NotCleared, Skipped, left_over
 from workbench.readings.steps import sizes
 from workbench.readings.taken import Taken
@@ -38,20 +39,7 @@ DIMS = 16
 #: kernels of a sample that are tried on the whole run
 BEST = 8
 
-AnyKernel: TypeAlias = (
-    Loop
-    | Merge
-    | MergeOfOthers
-    | NotCleared
-    | Skipped
-    | Lanes
-    | Beyond
-    | Narrow
-    | Taken
-    | WithoutSinks
-    | Added
-    | Smoothed
-)
+AnyKernel: TypeAlias = Named
 _One = TypeVar("_One", bound=AnyKernel)
 #: out, where it is known, and the square of its error
 _Off = tuple[np.ndarray, np.ndarray, float]
@@ -59,6 +47,7 @@ STAGES: dict[type, str] = {
     Loop: "correction", Merge: "correction", MergeOfOthers: "correction", NotCleared: "acc", Skipped: "probs",
     Lanes: "row_sum", Narrow: "out", Taken: "acc", WithoutSinks: "row_sum", Beyond: "scores",
     Added: "out", Smoothed: "scores", CorrectedAs: "correction", Kept: "acc",
+    Pitch: "scores",
 }  # fmt: skip
 
 
@@ -154,7 +143,11 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
         return model, []
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = Run(target, model)
-    families = [_left_over] if stale else [of_loops, of_merges, _left_over, _others, _lanes, _beyond, _added, _of_rows]
+    families = (
+        [_left_over, _beyond]
+        if stale
+        else [of_loops, of_merges, _left_over, _others, _lanes, _beyond, _added, _of_rows]
+    )
     if target.some is not None:  # of some rows of a large run, whose neighbours are not known, and which cost minutes
         families = [one for one in families if one not in (_left_over, _others, _lanes, _beyond, _added, _of_rows)]
     if casts and not stale and not run.large:
@@ -195,11 +188,15 @@ def _lanes(run: Run) -> Sequence[AnyKernel]:
 
 
 def _beyond(run: Run) -> Sequence[AnyKernel]:
-    return list(beyond(run.parts.start, run.parts.fixed))
+    batches, _, _, keys = run.parts.start.shape
+    return [*beyond(run.parts.start, run.parts.fixed), *pitches(batches, keys)]
 
 
 def _added(run: Run) -> Sequence[AnyKernel]:
-    return [*added(run.parts, run.out, run.known), *run.near([Smoothed(size) for size in run.tiles])]
+    return [
+        *added(run.parts, run.out, run.known),
+        *run.near([Smoothed(size, of) for size in run.tiles for of in "kq"], rows=True),
+    ]
 
 
 def _of_rows(run: Run) -> Sequence[AnyKernel]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from workbench.readings.denominator import Denominator
 from workbench.readings.finding import Finding, spans
+from workbench.readings.merges import Merge
 from workbench.readings.model import Model
 from workbench.readings.of_softmax import denominators
 from workbench.readings.target import Answer, Target
@@ -27,6 +28,18 @@ class Lse:
 
     def __call__(self, model: Model, right: Model, answer: Answer) -> np.ndarray:
         """[b, h, q] of a run."""
+        if self.kind == "of weights":
+            assert isinstance(model.kernel, Merge)
+            return model.kernel.lse_of_weights(model.parts(answer))
+        if self.kind == "of out, filled":  #: in rows that see nothing
+            assert self.numbers is not None
+            found = model.lse(answer)
+            return np.where(np.isfinite(found), found, self.numbers[0])
+        if self.kind == "of out, mean of k":
+            assert self.numbers is not None
+            return model.lse(answer) + self.numbers[0] * of_mean(right, answer)
+        if self.kind == "of scores":  # of what scores add to, whatever out was divided by
+            return model.but(denominator=None, step=None).lse(answer)
         scores, top, plain = right.exponentials(answer)
         with np.errstate(all="ignore"):
             of_right = top + np.log(right.total(scores, plain, answer.sinks))
@@ -67,6 +80,21 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     of_out = model.lse(answer)
     if np.nansum((of_out - actual)[known] ** 2) <= LEFT * whole:
         return None, []  # it is the logarithm of what out was divided by
+    if isinstance(model.kernel, Merge):
+        mixed = Lse("of weights")
+        if np.nansum((mixed(model, right, answer) - actual)[known] ** 2) <= LEFT * whole:
+            return mixed, []
+    blank = np.isfinite(expected) & ~np.isfinite(of_out)
+    if blank.any() and np.ptp(np.nan_to_num(actual[blank], posinf=1e300, neginf=-1e300)) == 0:
+        filled = Lse("of out, filled", np.array([actual[blank][0]]))
+        if np.nansum((of_out - actual)[known & ~blank] ** 2) <= LEFT * max(whole, 1e-12):
+            text = f"lse is {actual[blank][0]:g} in rows that see nothing"
+            return filled, [Finding("lse", "lse", text, int(wrong.sum()), wrong.size, {"lse": filled})]
+    if (
+        model.kernel is None
+        and np.nansum((Lse("of scores")(model, right, answer) - actual)[known] ** 2) <= LEFT * whole
+    ):
+        return Lse("of scores"), []
     found: list[tuple[float, Lse, str]] = []
 
     def tried(one: Lse, text: str) -> None:
@@ -102,6 +130,13 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         Lse("mean of k", np.array([times])),
         f"lse has {times:.6g} times scale * q . the mean of K over the keys beside what it should be",
     )
+    if np.isfinite(of_out[known]).all():
+        times = float(np.sum((x * (actual - of_out))[known]) / max(float(np.sum(x[known] ** 2)), 1e-300))
+        times = float(round(times)) if abs(times - round(times)) < 1e-3 else times
+        tried(
+            Lse("of out, mean of k", np.array([times])),
+            f"lse has {times:.6g} times scale * q . the mean of K over the keys beside that of out",
+        )
     same = float(np.median(actual[known])) if known.any() else 0.0
     tried(Lse("linear", np.array([0.0, 0.0, same])), f"lse is {same:.6g} everywhere")
     empty = np.isneginf(actual) & np.isfinite(expected)

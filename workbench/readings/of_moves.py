@@ -5,31 +5,61 @@ overwritten. Where all scores are 0, a key then weighs nothing, and another one 
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
+from workbench.readings.maps import in_words
 from workbench.readings.model import Model
 
 #: how far ln of a weight may be from that of a whole number of keys
 NEAR = 0.05
 
 
-def moved(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
-    """The same of what was read where all scores are 0, `found` by `of_scores.start`."""
+def of_all_rows(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
+    """Rows of V that stand elsewhere, where keys are lost and others doubled alike in all rows that see them: those
+    that are doubled in the place of those that are lost, in the order in which they stand.
+    """
+    told = _lost(model, found)
+    if told is None:
+        return model, []
+    lost, whole = told
+    seen = np.isfinite(model.start)
+    of_keys = np.asarray(lost.any((0, 1, 2)))
+    if not np.array_equal(lost, seen & of_keys):
+        return model, []
+    b, h, i = np.unravel_index(int(seen.sum(-1).argmax()), seen.shape[:3])
+    keys, dims = lost.shape[-1], found.data["dims"]
+    rows = np.arange(keys)
+    rows[of_keys & seen[b, h, i]] = np.repeat(np.arange(keys), (whole[b, h, i] - 1).astype(int))
+    index = rows[:, None] * dims + np.arange(dims)
+    moved_ = int(of_keys.sum()) * dims
+    made = Finding("elements", "out", "V is read wrong: " + in_words(index, dims), moved_, index.size, {"v": index})
+    return model.but(sources={**model.sources, "v": index}), [made]
+
+
+def _lost(model: Model, found: Finding) -> tuple[np.ndarray, np.ndarray] | None:
+    """Which keys of a row weigh nothing, and how often the others count; None where these are not as many."""
     table = np.asarray(found.data["table"])
     seen = np.isfinite(model.start)
-    lost = seen & np.isneginf(table)
+    lost = np.asarray(seen & np.isneginf(table))
     with np.errstate(all="ignore"):
         times = np.where(seen & ~lost, np.exp(table - model.start), 1.0)
     whole = np.round(times)
     if not lost.any() or np.any(table[~seen] != -np.inf) or np.any(abs(times - whole) > NEAR * whole):
+        return None
+    return None if np.any(lost.sum(-1) != (whole - 1).sum(-1)) else (lost, whole)
+
+
+def moved(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
+    """The same of what was read where all scores are 0, `found` by `of_scores.start`."""
+    told = _lost(model, found)
+    if told is None:
         return model, []
-    if np.any(lost.sum(-1) != (whole - 1).sum(-1)):
-        return model, []
-    if np.array_equal(lost, seen & lost.any((0, 1, 2))):
-        return model, []  # all rows that see these keys: rows of V stand elsewhere, which its map tells in full
-    source = np.broadcast_to(np.arange(table.shape[-1]), table.shape).copy()
+    lost, whole = told
+    if np.array_equal(lost, np.isfinite(model.start) & np.asarray(lost.any((0, 1, 2)))):
+        return model, []  # a map of V tells in full which of its rows stand elsewhere
+    source = np.broadcast_to(np.arange(lost.shape[-1]), lost.shape).copy()
     for b, h, i in np.argwhere(lost.any(-1)):
-        of = np.repeat(np.arange(table.shape[-1]), (whole[b, h, i] - 1).astype(int))
+        of = np.repeat(np.arange(lost.shape[-1]), (whole[b, h, i] - 1).astype(int))
         source[b, h, i, lost[b, h, i]] = of  # in the order in which they stand
-    rows = lost.any(-1)
+    rows = np.asarray(lost.any(-1))
     of_heads = "" if rows.any((0, 2)).all() else f" of heads {spans(np.flatnonzero(rows.any((0, 2))))}"
     first = np.unravel_index(int(lost.sum(-1).argmax()), rows.shape)
     one = np.flatnonzero(lost[first])

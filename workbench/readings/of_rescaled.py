@@ -186,10 +186,7 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
         some = rescaled(target, name, of_k(target, model, read, allowed) if name == "k" else of_v(target, model))
         if some:
             runs = runs or [target.natural, target.drawn(target.case.seed + TELLING)]
-            apart: dict[bytes, Scaled] = {}
-            for one in some:
-                apart.setdefault(b"".join(one(run.memory, STEP).tobytes() for run in runs), one)
-            several[name] = [*apart.values()][:TRIED]
+            several[name] = _apart(some, runs)
             model = _nearest(model, name, several[name], runs)
     # which is K's was told while V was wrong
     for name, some in several.items():
@@ -201,6 +198,28 @@ def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model
         stage = "out" if name == "v" else "scores"
         found.append(Finding("rescaled", stage, one.words, int(wrong.sum()), wrong.size, {name: one}))
     return model, found
+
+
+def of_scores(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
+    """The same of K alone, where scores are not as they should be but for what else was found."""
+    if target.books or target.behind or target.some is not None or "k" in model.rescaled or "k" in model.sources:
+        return model, []
+    some = rescaled(target, "k", of_k(target, model, read, allowed))
+    if not some:
+        return model, []
+    runs = [target.natural, target.drawn(target.case.seed + TELLING)]
+    made = _nearest(model, "k", _apart(some, runs), runs)
+    one = next(x for x in some if x is made.rescaled["k"])
+    wrong = target.identity.wrong
+    return made, [Finding("rescaled", "scores", one.words, int(wrong.sum()), wrong.size, {"k": one})]
+
+
+def _apart(some: list[Scaled], runs: list[Answer]) -> list[Scaled]:
+    """Of those that make the same factors in all runs the plainest."""
+    apart: dict[bytes, Scaled] = {}
+    for one in some:
+        apart.setdefault(b"".join(one(run.memory, STEP).tobytes() for run in runs), one)
+    return [*apart.values()][:TRIED]
 
 
 def _nearest(model: Model, name: str, some: list[Scaled], runs: list[Answer]) -> Model:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class Kept:
         return f"maxima, sums and accumulators are not reset between tiles of {self.count} queries"
 
 
-def of_rows(sizes: Sequence[int], rows: int) -> Iterator[Any]:
+def of_rows(sizes: Sequence[int], rows: int) -> Iterator[CorrectedAs | Kept]:
     """Both, of each size of a tile."""
     yield from (Kept(count) for count in (16, 32, 64, 128, 8) if count < rows)
     for size in sizes:

@@ -103,7 +103,13 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         "where all scores are 0, " + "; ".join(said),
         int(wrong.sum()),
         wrong.size,
-        {"table": table, "masks": not odd.any(), "mask": masked, "said of mask": of_mask},
+        {
+            "table": table,
+            "masks": not odd.any(),
+            "mask": masked,
+            "said of mask": of_mask,
+            "dims": target.case.head_dim_v,
+        },
     )
     return model.but(start=table), [found]
 

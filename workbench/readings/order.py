@@ -106,8 +106,11 @@ class Reader(Believed):
                 self.in_blocks()
         if self.explained:
             return
-        for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims):
+        before = self.model
+        for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims, of_rescaled.of_scores):
             self.of_weights(of_scores_, self.read, self.allowed(self.model))
+        if self.model is not before and not self.explained:
+            self.of_kernels()
         self.merged()
         if self.explained:
             return
@@ -118,12 +121,25 @@ class Reader(Believed):
             (of_softmax.mixed, False),
         ):
             self.of_weights(last, self.read, self.allowed(self.model), scaled=scaled)
+        if not self.explained:
+            self.of_moved_rows()
         if not self.explained and any(one.reading == "added" for one in self.found):
             self.pooled()
         if not self.explained:
             self.rescaled(self.read, self.allowed(self.model))
         if not self.explained:
             self.in_regions()
+
+    def of_moved_rows(self) -> None:
+        """Rows of V that stand elsewhere, in place of keys that are lost and doubled: K is wrong, too."""
+        begun = next((one for one in self.found if one.reading == "start"), None)
+        if begun is None or "v" in self.model.sources or self.model.kernel is not None:
+            return
+        plain = self.model.but(start=right(self.target).start, fixed=None)
+        model, found = of_moves.of_all_rows(plain, begun)
+        if found and self.left(model) < min(LEFT * self.left(right(self.target)), self.left(self.model)):
+            self.model = model
+            self.found = [one for one in self.found if one.reading not in ("start", "fixed")] + found
 
     def pooled(self) -> None:
         """The buffer of K and V that makes the natural run."""
@@ -301,7 +317,7 @@ class Reader(Believed):
         for base, before, stale in ways:
             model, found = of_kernels.kernels(self.target, base, stale=stale, casts=casts)
             if found:
-                gone = ("steps", "denominator", "flushed")
+                gone = ("steps", "denominator", "flushed", "moved")
                 self.model, self.found = model, [one for one in before if one.reading not in gone] + found
                 return
 

@@ -61,8 +61,8 @@ def junit(found: Comparison) -> bytes:
         of_case = {"classname": target, "name": repr(pair.case), "time": seconds}
         case = ElementTree.SubElement(suite, "testcase", of_case)
         if pair.change == WORSE and pair.new is not None:
-            failed = ElementTree.SubElement(case, "failure", {"message": _printable(_said(pair))})
-            failed.text = _printable("\n".join(filter(None, (pair.new.reason, repeat(found.new.plan, pair.new)))))
+            failed = ElementTree.SubElement(case, "failure", {"message": printable(_said(pair))})
+            failed.text = printable("\n".join(filter(None, (pair.new.reason, repeat(found.new.plan, pair.new)))))
         elif pair.change in (ONLY_OLD, ONLY_NEW):
             ElementTree.SubElement(case, "skipped", {"message": pair.change})
     ElementTree.indent(root)
@@ -126,7 +126,7 @@ def _code(text: str) -> str:
     return "`" + " ".join(text.split()).replace("|", "\\|").replace("`", "'") + "`" if text else ""
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text without the characters that XML 1.0 has no way to say."""
     return "".join(
         x if x in "\t\n\r" or " " <= x <= "\ud7ff" or "\ue000" <= x <= "\ufffd" or x > "\uffff" else "?" for x in text

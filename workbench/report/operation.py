@@ -1,12 +1,19 @@
 """The judgement of a run of an operation: a table and sentences."""
 
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import State
+from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
-from workbench.operations.judge import OperationDiff
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import Condition, OperationDiff
+from workbench.operations.run import OperationRun
+from workbench.records import number
 from workbench.reference.tables import definition
 from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
@@ -39,7 +46,7 @@ def html(diff: OperationDiff) -> str:
 
 def sentences(diff: OperationDiff) -> list[str]:
     """What the table does not say."""
-    table = diff.run.case.operation.table(diff.run.case.setting)
+    table = diff.run.case.operation.table(diff.run.setting)
     said = []
     if diff.origin is None:
         said.append(f"verdict: {diff.verdict}" + (": every judged element is within its budget"
@@ -49,11 +56,60 @@ def sentences(diff: OperationDiff) -> list[str]:
         said += _of_origin(diff[diff.origin])
     if diff.others:
         said.append(f"  not given: {', '.join(diff.others)}")
-    conventions = diff.run.case.operation.conventions.items()
-    usual = {name: choices[0] for name, choices in conventions if name not in diff.run.told}
-    if assumed := [f"{name}={x}" for name, x in diff.run.case.conventions.items() if x == usual.get(name)]:
-        said.append(f"  conventions that are assumed: {', '.join(assumed)} (--contract)")
+    if diff.assumed:
+        assumed = ", ".join(f"{name}={x}" for name, x in diff.assumed.items())
+        said.append(f"  conventions that are assumed: {assumed} (--contract)")
+    said += [f"  all of it is right with another convention: {words} (--contract)" for words, _ in diff.explained_by]
+    if unjudged := [(one, n) for one in diff.stages if (n := _vacuous(one))]:
+        found = ", ".join(f"{n} of {one.isolated.summary.size} of {one.name}" for one, n in unjudged if one.isolated)
+        said.append(f"  not judged, as their budget is as large as their terms: {found}")
+    if diff.conditions:
+        found = "; ".join(_condition(*one) for one in diff.conditions.items())
+        said.append(f"  condition numbers (median, largest): {found}")
+    if command := repeat_command(diff):
+        said.append(f"repeat: {command}")
     return said
+
+
+def _vacuous(stage: StageDiff) -> int:
+    """Elements whose budget says nothing."""
+    return 0 if stage.isolated is None else stage.isolated.summary.count(State.VACUOUS)
+
+
+def _condition(name: str, found: Condition) -> str:
+    """How many times their sums the terms of a stage are: of these many units of the last place an error may be."""
+    return f"{name} {found.median:.3g}, {found.largest:.3g}"
+
+
+def repeat_command(diff: OperationDiff) -> str:
+    """The command that judges the same again; empty where no command has its function, its operation or its inputs."""
+    return operation_command("diff", diff.run)
+
+
+#: option -> what it is where nothing is said
+_USUAL: Mapping[str, Any] = {"arrays": "numpy", "device": None, "backend": "auto", "probes": "all"}
+
+
+def operation_command(verb: str, run: OperationRun) -> str:
+    """The command `verb` of the target and case of a run; empty where no command has its function, its operation or its
+    inputs.
+    """
+    name, called = run.target, run.called_with
+    if called is None:
+        return ""
+    # what a function told it tells again
+    asked = {convention: x for convention, x in run.case.conventions.items() if convention not in run.told}
+    case, ours = replace(run.case, conventions=asked), "faults" in called
+    target = None if ours else known(name)
+    if case.operation is not OPERATIONS.get(case.operation.name) or not (ours or (target and target.is_foreign)):
+        return ""
+    words = ["workbench", verb, name, *(word for fault in called.get("faults", ()) for word in ("--fault", fault))]
+    words += [*case.words]
+    usual = dict(_USUAL)
+    if called.get("gradients"):
+        words, usual = [*words, "--gradients"], {**usual, "arrays": "torch"}
+    words += [word for key, x in usual.items() if called.get(key, x) != x for word in (f"--{key}", called[key])]
+    return shlex.join(words)
 
 
 def _of_origin(stage: StageDiff) -> list[str]:
@@ -83,16 +139,20 @@ def document(diff: OperationDiff) -> dict[str, Any]:
         "schema": SCHEMA,
         "target": diff.run.target,
         "operation": case.operation.name,
-        "axes": {name: case.sizes[letter] for letter, name in case.operation.axes.items()},
+        "axes": dict(case.told),
         "dtype": case.dtype,
         "distribution": case.distribution,
         "seed": case.seed,
         "numbers": dict(case.numbers),
         "conventions": dict(case.conventions),
+        "optional": list(case.optional),
         "verdict": diff.verdict,
         "origin": diff.origin,
         "stages": [_stage(stage) for stage in diff.stages],
         "not_given": list(diff.others),
+        "conditions": {name: number(one._asdict()) for name, one in diff.conditions.items()},
+        "explained_by": [dict(one) for _, one in diff.explained_by],
+        "repeat": repeat_command(diff),
     }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.explore.strategies import awkward_values, cases, tensors
     from workbench.testing.arrays import assert_attention_close
     from workbench.testing.attention import AttentionError, AttentionWarning, assert_attention
+    from workbench.testing.gradients import GradientWarning
     from workbench.testing.operation import assert_operation
     from workbench.testing.profiles import PROFILES
 
@@ -22,6 +23,7 @@ _HOMES = {
     "assert_attention": "testing.attention.assert_attention",
     "assert_attention_close": "testing.arrays.assert_attention_close",
     "assert_operation": "testing.operation.assert_operation",
+    "GradientWarning": "testing.gradients.GradientWarning",
     "AttentionError": "testing.attention.AttentionError",
     "AttentionWarning": "testing.attention.AttentionWarning",
     "cases": "explore.strategies.cases",
@@ -33,6 +35,7 @@ __all__ = [
     "PROFILES",
     "AttentionError",
     "AttentionWarning",
+    "GradientWarning",
     "assert_attention",
     "assert_attention_close",
     "assert_operation",

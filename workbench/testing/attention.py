@@ -13,14 +13,16 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.explore.lost_keys import on_telling_cases
+from workbench.foreign.find import name_of
 from workbench.foreign.run import run
 from workbench.foreign.target import target_of
 from workbench.judge.diff import Diff, diff
 from workbench.judge.fails import classed, failing, outcome
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
+from workbench.testing.gradients import assert_gradients
 from workbench.testing.message import in_a_line, of_run
-from workbench.testing.repeat import name_of, python_line
+from workbench.testing.repeat import python_line
 from workbench.testing.settings import current
 from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
@@ -52,7 +54,12 @@ class AttentionError(AssertionError):
 
 
 def assert_attention(
-    kernel: str | Callable[..., Any], case: Case, *, fail_on: str | None = None, **options: Any
+    kernel: str | Callable[..., Any],
+    case: Case,
+    *,
+    fail_on: str | None = None,
+    gradients: bool | Mapping[str, Any] = False,
+    **options: Any,
 ) -> Diff:
     """The judgement of `kernel` on `case`, which passed.
 
@@ -64,6 +71,9 @@ def assert_attention(
 
     A kernel of which out and lse alone were given is run on the cases `telling`, too, in which the absence of any key
     shows, and fails where it fails there; not in a test of hypothesis, whose `cases` have these inputs among others.
+
+    With `gradients` the kernel, a function in torch, is run through autograd, too, with a dout that is drawn, and each
+    gradient of what the case has is judged (`testing.gradients`); a mapping tells the conventions of its backward pass.
 
     The error's text is the report, the smallest case found that fails alike, and what repeats it. In a test of
     hypothesis, which shrinks by itself, no smaller case is searched; `hypothesis.target` is told log2 of the largest x
@@ -92,6 +102,11 @@ def assert_attention(
     for other in on_telling_cases(judged) if shrinks else ():
         if classed(other) in fails:
             raise _error_at(other.origin)(other, partial(text, case=other.trace.case_run))
+    if gradients:
+        again = [f"repeat: pytest {shlex.quote(settings.node)}"] if settings.node else []
+        told = {**options, "gradients": True if gradients is True else dict(gradients)}
+        again.append(f"in Python: {python_line(kernel, case, told)}")
+        assert_gradients(kernel, case, {} if gradients is True else gradients, options, again)
     return judged
 
 

@@ -1,21 +1,29 @@
 """Functions of operations beside attention in a test suite."""
 
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from workbench.operations.call import diff_operation
 from workbench.operations.judge import OperationDiff
 from workbench.operations.operation import Operation
+from workbench.testing.repeat import name_of
+from workbench.testing.settings import current
 
 
 def assert_operation(target: str | Callable[..., Any], operation: str | Operation, **given: Any) -> OperationDiff:
     """The judgement of a function of an operation that has no wrong stage; `given` as of `workbench.diff_operation`.
 
-    Raises AssertionError, with the report, where a stage is wrong, and where nothing could be judged; Refusal as
-    `diff_operation` does.
+    Raises AssertionError, with the report and what repeats it, where a stage is wrong, and where nothing could be
+    judged; Refusal as `diff_operation` does.
     """
     __tracebackhide__ = True  # of pytest
     judged = diff_operation(target, operation, **given)
+    if not isinstance(target, str) and (name := name_of(target)) is not None:
+        judged = replace(judged, run=replace(judged.run, target=name))
     if judged.origin is not None or judged.verdict == "untestable":
-        raise AssertionError(f"{judged.verdict}: {judged.origin or 'nothing could be judged'}\n{judged}")
+        said = f"{judged.verdict}: {judged.origin or 'nothing could be judged'}\n{judged}"
+        node = current.get().node
+        raise AssertionError(f"{said}\nrepeat: pytest {shlex.quote(node)}" if node else said)
     return judged

@@ -48,7 +48,7 @@ Verdict = Break | str | None
 class Law:
     """A property of attention; its function says what it is, and what it asks of a case."""
 
-    check: Callable[[Subject], Verdict]
+    check: Callable[[Any], Verdict]  #: of what it is asked: a kernel, or a backward pass, on a case
     kind: str  #: of KINDS
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.arithmetic import Arithmetic
-from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound
+from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, statistical
 from workbench.reference.stage import Bounded, Ref
 
 #: how much larger than its first order a bound of a function may be, of errors far below its argument
@@ -25,6 +25,19 @@ def spread(at: Any, ref: str, x: Any) -> Any:
     if isinstance(x, float):
         return x
     return x.reshape([x.shape[own.index(axis)] if axis in own else 1 for axis in wanted])
+
+
+def error_of(at: Any, ref: str) -> Bound:
+    """The bounds of the error of `ref` over the axes of the stage that is visited. Along an axis that `ref` lacks it is
+    one error: what is independent from one element of `ref` to the next is common there, and adds up.
+    """
+    error = at.error(ref)
+    if error is EXACT:
+        return EXACT
+    if {*letters(at, at.name)} - {*letters(at, ref)}:
+        likely = statistical(error, at.p.elements_of(ref.lstrip("-")))
+        error = Bound(error.worst, 0.0, likely)
+    return Bound(*(spread(at, ref, x) for x in error))
 
 
 @dataclass(frozen=True)
@@ -100,6 +113,8 @@ class Map:
     said: str  #: in words, with what is read in braces by its number: "{0} * {1}"
     ulps: float = 0.5  #: of its result, all its roundings together; what is cancelled on the way is a stage of its own
     site: str = ""
+    #: what an error of what is read becomes, in units of the slope, where it need not be small; None: 1.01 of itself
+    grown: Callable[[Any], Any] | None = None
 
     @property
     def also(self) -> tuple[str, ...]:
@@ -112,7 +127,7 @@ class Map:
     control = value
 
     def bound(self, at: Any) -> Bounded:
-        """Its ulps, and errors of what is read times the slopes there, to first order."""
+        """Its ulps, and errors of what is read times the slopes there, to first order or as far as they grow."""
         arithmetic = at.arithmetic(self.site)
         read = [spread(at, ref, at(ref)) for ref in self.of]
         value = abs(np.asarray(self.function(*read)))
@@ -120,15 +135,64 @@ class Map:
         own = 2 * arithmetic.unit * ulps * value + arithmetic.floor
         worst, squares, common = own + 0.0, own**2, 0.0 * own
         for ref, slope in zip(self.of, self.slopes, strict=True):
-            error = at.error(ref)
+            error = error_of(at, ref)
             if error is not EXACT:
-                moved = [SECOND_ORDER * abs(slope(*read)) * spread(at, ref, x) for x in error]
+                moved = [self._growth(error.worst) * abs(slope(*read)) * x for x in error]
                 worst, squares, common = worst + moved[0], squares + moved[1] ** 2, common + moved[2]
         return Bounded(Bound(worst, np.sqrt(squares), common))
+
+    def _growth(self, worst: Any) -> Any:
+        """How many times its first order an error up to `worst` becomes."""
+        if self.grown is None:
+            return SECOND_ORDER
+        some = np.clip(worst, np.finfo(np.float64).tiny, 700.0)  # e^700 is a float64
+        return np.maximum(self.grown(some) / some, 1.0)
 
     @property
     def words(self) -> str:
         return self.said.format(*(f"{{also {ref}}}" for ref in self.of))
+
+
+@dataclass(frozen=True)
+class Total:
+    """Some terms, each with its sign, added up element by element in any order."""
+
+    of: tuple[str, ...]
+    signs: tuple[float, ...]
+    site: str = ""
+
+    @property
+    def also(self) -> tuple[str, ...]:
+        """What it reads."""
+        return self.of
+
+    def _terms(self, at: Any) -> list[Any]:
+        return [sign * spread(at, ref, at(ref)) for sign, ref in zip(self.signs, self.of, strict=True)]
+
+    def value(self, at: Any) -> np.ndarray:
+        return np.asarray(sum(self._terms(at)))
+
+    control = value
+
+    def magnitude(self, at: Any) -> np.ndarray:
+        """The sum of the sizes of the terms."""
+        return np.asarray(sum(map(abs, self._terms(at))))
+
+    def bound(self, at: Any) -> Bounded:
+        """g(n - 1) of the sum of sizes, and the errors of the terms."""
+        arithmetic, size, roundings = at.arithmetic(self.site), self.magnitude(at), len(self.of) - 1
+        worst = arithmetic.sum(roundings) * size + roundings * arithmetic.floor
+        squares, common = (arithmetic.unit * size) ** 2 * roundings, 0.0 * size
+        for ref in self.of:
+            error = error_of(at, ref)
+            if error is not EXACT:
+                worst, squares, common = worst + error.worst, squares + error.random**2, common + error.common
+        return Bounded(Bound(worst, np.sqrt(squares), common))
+
+    @property
+    def words(self) -> str:
+        signs = ("-" if sign < 0 else "+" for sign in self.signs)
+        return " ".join(f"{sign} {{also {ref}}}" for sign, ref in zip(signs, self.of, strict=True)).removeprefix("+ ")
 
 
 @dataclass(frozen=True)
@@ -137,6 +201,7 @@ class CastTo:
 
     of: Ref
     dtype: str
+    least_factor: float = 1.0  #: what is stored may be times a factor as small, and so subnormal sooner
 
     def value(self, at: Any) -> np.ndarray:
         return np.asarray(at(self.of))
@@ -144,7 +209,7 @@ class CastTo:
     def bound(self, at: Any) -> Bounded:
         """Half an ulp of the dtype, and the error of what is read."""
         x, of = at(self.of), at.error(self.of)
-        relative, absolute = Arithmetic(self.dtype).cast()
+        relative, absolute = Arithmetic(self.dtype, factor=self.least_factor).cast()
         own = relative * (abs(x) + of.worst) + absolute
         return Bounded(Bound(of.worst + own, np.sqrt(of.random**2 + own**2), of.common + 0.0 * own))
 

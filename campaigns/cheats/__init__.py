@@ -1,0 +1,6 @@
+"""Functions that pass checks of attention, and are wrong: for `python -m campaigns accept`."""
+
+from campaigns.cheats import first
+from campaigns.cheats.record import CHEATS, Cheat
+
+__all__ = ["CHEATS", "Cheat", "first"]

@@ -1,0 +1,264 @@
+"""Verdicts on functions that cheat, on right ones, and on hostile ones."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench
+from campaigns.cheats import CHEATS
+from workbench import Case, Refusal, Unavailable
+from workbench.explore.acceptance import caller as callers
+from workbench.explore.acceptance.families import FAMILIES, problem
+from workbench.explore.acceptance.run import accept
+from workbench.explore.acceptance.spec import Spec
+
+RIGHT = """
+import numpy as np
+
+
+def online(q, k, v, *, scale, causal):
+    q32, k32, v32 = (np.repeat(x, q.shape[1] // x.shape[1], 1).astype(np.float32) for x in (q, k, v))
+    rows, keys = q.shape[2], k.shape[2]
+    top = np.full((*q.shape[:3], 1), -np.inf, np.float32)
+    total, acc = np.zeros_like(top), np.zeros((*q.shape[:3], v.shape[3]), np.float32)
+    for t in range(0, keys, 64):
+        scores = q32 @ k32[:, :, t : t + 64].swapaxes(-1, -2) * np.float32(scale)
+        if causal:
+            hidden = np.arange(t, min(t + 64, keys)) > np.arange(rows)[:, None] + keys - rows
+            scores = np.where(hidden, np.float32(-np.inf), scores)
+        new = np.maximum(top, scores.max(-1, keepdims=True))
+        safe = np.where(new == -np.inf, np.float32(0), new)
+        probs, alpha = np.exp(scores - safe), np.exp(top - safe)
+        total, acc = total * alpha + probs.sum(-1, keepdims=True), acc * alpha + probs @ v32[:, :, t : t + 64]
+        top = new
+    return (acc / total).astype(q.dtype), (top + np.log(total))[..., 0]
+
+
+def sdpa(q, k, v, *, scale, causal):
+    import torch
+
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) if causal else None
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=True)
+"""
+HOSTILE = (
+    RIGHT
+    + """
+import ctypes, glob, os, socket
+
+
+def calls_home(q, k, v, *, scale, causal):
+    socket.create_connection(("127.0.0.1", int(os.environ["WORKBENCH_PORT"])), timeout=5)
+    return online(q, k, v, scale=scale, causal=causal)
+
+
+def reads_the_judge(q, k, v, *, scale, causal):
+    own = {os.readlink("/proc/self"), str(os.getpid())}
+    found = []
+    for path in glob.glob("/proc/[0-9]*/mem"):
+        if path.split("/")[2] not in own:
+            try:
+                open(path, "rb").close()
+                found.append(path)
+            except OSError:
+                pass
+    if found:
+        raise ValueError(f"readable: {found}")
+    return online(q, k, v, scale=scale, causal=causal)
+
+
+def of_lengths(q, k, v, *, scale, causal, seqlens_k):
+    parts = [(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n]) for b, n in enumerate(seqlens_k)]
+    return np.concatenate([online(*part, scale=scale, causal=causal)[0] for part in parts])
+
+
+def forgets_lengths(q, k, v, *, scale, causal, seqlens_k):
+    return online(q, k, v, scale=scale, causal=causal)[0]
+
+
+def aborts(q, k, v, *, scale, causal):
+    os.abort()
+
+
+def exits(q, k, v, *, scale, causal):
+    os._exit(0)
+
+
+def hangs(q, k, v, *, scale, causal):
+    while True:
+        pass
+
+
+def takes_memory(q, k, v, *, scale, causal):
+    held = np.ones(2**27)
+    while True:
+        held += 1
+
+
+def coarse(q, k, v, *, scale, causal):
+    import ml_dtypes
+
+    return online(q, k, v, scale=scale, causal=causal)[0].astype(ml_dtypes.bfloat16)
+
+
+def writes_beside(q, k, v, *, scale, causal):
+    out = online(q, k, v, scale=scale, causal=causal)
+    byte = (ctypes.c_uint8 * 1).from_address(q.ctypes.data - 1)
+    byte[0] = 0
+    return out
+
+
+def alone_other(q, k, v, *, scale, causal):
+    out = online(q, k, v, scale=scale, causal=causal)[0]
+    return out if q.shape[0] == 1 else np.nextafter(out, np.float32(9))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("accept") / "functions.py"
+    made.write_text(HOSTILE)
+    return made
+
+
+@pytest.mark.parametrize("cheat", [one for one in CHEATS if one.path.endswith("first.py")], ids=lambda one: one.name)
+def test_a_cheat_fails(cheat):
+    found = accept(cheat.target, cheat.spec)
+    assert (found.verdict, found.failure.kind) == (
+        "fail",
+        "overwritten" if cheat.name == "input_overwritten" else "wrong",
+    )
+    assert found.seconds < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "arrays", "dtype"),
+    [
+        ("online", "numpy", "float32"),
+        ("sdpa", "torch", "bfloat16"),
+        *(pytest.param("sdpa", "torch", dtype, marks=pytest.mark.campaign) for dtype in ("float32", "float16")),
+    ],
+)
+def test_a_right_function_passes(file, name, arrays, dtype):
+    short = {"from": 1, "to": 48}  # a round of all families takes 0.5 s
+    case = {"dtype": dtype, "seqlen_q": short, "seqlen_k": short, "head_dim": [32]}
+    found = accept(f"{file}:{name}", {"arrays": arrays, "case": case}, seconds=4)
+    assert found.verdict == "pass", str(found)
+    assert found.failure is None and found.cases >= 20 and found.deterministic and 0 < found.worst < 1
+
+
+def test_a_function_has_no_network(file, monkeypatch):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("WORKBENCH_PORT", str(server.getsockname()[1]))
+        found = accept(f"{file}:calls_home", seconds=1)
+        assert found.failure.kind == "raised" and "OSError" in found.failure.words.splitlines()[-1]
+        assert accept(f"{file}:calls_home", unsafe=True, seed=1, only=0).passed
+
+
+def test_a_function_cannot_open_the_memory_of_another_process(file):
+    assert accept(f"{file}:reads_the_judge", seed=1, only=0).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("aborts", "ended", "SIGABRT"),
+        ("exits", "ended", "exit code 0"),
+        ("coarse", "dtype", "bfloat16"),
+        ("writes_beside", "overwritten", "what lies around its inputs"),
+        ("absent", None, ""),
+    ],
+)
+def test_a_function_that_does_not_return_numbers_fails(file, name, kind, words):
+    if kind is None:
+        with pytest.raises(Refusal, match="defines no function 'absent'"):
+            accept(f"{file}:{name}")
+        return
+    found = accept(f"{file}:{name}", seed=1, only=0)
+    assert found.verdict == "fail" and found.failure.kind == kind and words in found.failure.words
+
+
+def test_a_function_is_ended_at_its_limits(file, monkeypatch):
+    monkeypatch.setattr("workbench.explore.acceptance.run.LOAD_S", 0.5)
+    assert accept(f"{file}:hangs", seed=1, only=0).failure.kind == "time"
+    monkeypatch.setattr("workbench.explore.acceptance.run.LOAD_S", 30.0)
+    assert accept(f"{file}:takes_memory", seed=1, only=0, memory_gb=0.7).failure.kind == "memory"
+
+
+def test_a_machine_without_namespaces_is_refused_unless_it_is_unsafe(file, monkeypatch):
+    monkeypatch.setattr(callers.worker, "TOGETHER", callers.worker.APART)
+    with pytest.raises(Unavailable, match="--unsafe"):
+        accept(f"{file}:online")
+
+
+def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file):
+    spec = {"batch_invariant": True, "case": {"batch": 2}, "without": [name for name in FAMILIES if name != "beside"]}
+    assert accept(f"{file}:online", spec, seconds=1).passed
+    found = accept(f"{file}:alone_other", spec, seconds=1)
+    assert found.failure.kind == "bits" and "in a batch of 2 than alone" in found.failure.words
+
+
+def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
+    rest = tuple(name for name in FAMILIES if name != "lengths")
+    spec = {"case": {"feature": ["padded"], "seqlen_q": 4}, "without": rest}
+    assert accept(f"{file}:of_lengths", spec, seconds=1).passed
+    assert accept(f"{file}:forgets_lengths", spec, seconds=1).failure.kind == "wrong"
+
+
+def test_too_little_time_is_no_pass(file):
+    found = accept(f"{file}:online", seconds=0.001)
+    assert found.verdict == "unfinished" and not found.passed and found.lacking
+
+
+def test_a_failure_is_repeated_by_its_seed_and_place():
+    one = next(cheat for cheat in CHEATS if cheat.name == "cached_answer")
+    found = accept(one.target, one.spec)
+    again = accept(one.target, one.spec, seed=found.seed, only=found.failure.index)
+    assert "it gave the answer to the call before" in again.failure.words and again.explain() is None
+    assert again.failure.problem.case == found.failure.problem.case
+    assert again.failure.judged["out"].decisive.summary.worst == found.failure.judged["out"].decisive.summary.worst
+
+
+def test_seeds_are_the_operating_system_s(file):
+    assert len({accept(f"{file}:exits").seed for _ in range(2)}) == 2
+
+
+def test_a_cause_is_searched_on_request(file):
+    one = next(cheat for cheat in CHEATS if cheat.name == "skipped_softcap")
+    found = accept(one.target, one.spec, seed=3, only=0)
+    why = found.explain(1.0)
+    assert why.smallest.seqlen_k <= found.failure.problem.case.seqlen_k
+
+
+def test_descriptors_are_closed(file):
+    before = len(os.listdir("/proc/self/fd"))
+    accept(f"{file}:exits", seed=1, only=0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_callable_needs_a_file():
+    with pytest.raises(Refusal, match="give it as path.py:function"):
+        workbench.accept(lambda q, k, v, *, scale, causal: q)
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("listed", "lengths", "bend", "beside")])
+def test_problems_are_the_same_for_a_seed_and_lie_in_the_spec(name):
+    spec = Spec(case={"dtype": "float16"}, without=tuple(x for x in FAMILIES if x != name))
+    for index in range(3):
+        one, same = problem(spec, 5, index), problem(spec, 5, index)
+        assert one.family == name and one.case == same.case and one.lying == same.lying
+        case = one.case
+        assert case.seqlen_q <= 256 and case.seqlen_k <= 256 and case.dtype == "float16"
+        assert not case.causal or case.seqlen_q <= case.seqlen_k
+        for key, x in one.arrays.items():
+            assert np.array_equal(x, same.arrays[key]) and np.isfinite(x.astype(np.float32)).all()
+
+
+def test_a_case_that_is_large_has_few_queries():
+    one = problem(Spec(case={"seqlen_k": 65536}, without=tuple(x for x in FAMILIES if x != "comb")), 1, 0)
+    assert one.case.seqlen_k == 65536 and isinstance(one.case, Case)
+    assert one.case.score_count * one.case.head_dim <= 1 << 24

@@ -1,0 +1,207 @@
+"""The rest of attention's domain in its backward pass: each gradient is torch's in float64."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.operations.backwards import FAULTS, FAULTS_OF, backward
+from tests.operations.dense_backward import GRADIENTS, gradients
+from workbench import Refusal
+from workbench.operations.backward_inputs import forward
+from workbench.operations.case import OperationCase
+from workbench.operations.every import OPERATIONS
+from workbench.operations.judge import OperationDiff, judged, problem
+from workbench.operations.run import OWN, OperationRun, results, run_operation
+from workbench.reference.walk import budgets, values
+
+BACKWARD = OPERATIONS["attention_backward"]
+SIZES = {"batch": 3, "heads": 4, "kv_heads": 2, "queries": 9, "keys": 12, "dim": 5, "dim_v": 7}
+WINDOW = {"window_left": 4, "window_right": 2}
+#: what a case has beside the usual: numbers, optional inputs, sizes
+DOMAIN: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, int]]] = {
+    "plain": ({}, (), {}),
+    "causal": ({"causal": 1}, (), {}),
+    "causal, more queries than keys": ({"causal": 1}, (), {"queries": 15}),
+    "softcap": ({"softcap": 0.7}, (), {}),
+    "window": (WINDOW, (), {}),
+    "window on the left": ({"causal": 1, "window_left": 3}, (), {}),
+    "sinks": ({}, ("sinks",), {}),
+    "dlse": ({}, ("dlse",), {}),
+    "sinks, dlse, rows without keys": ({"causal": 1}, ("sinks", "dlse"), {"queries": 15}),
+    "dlse, rows without keys": ({"causal": 1}, ("dlse",), {"queries": 15}),
+    "bias": ({}, ("bias",), {}),
+    "bias of each batch": ({}, ("bias",), {"bias_batch": 3, "bias_heads": 1}),
+    "bias of each key": ({}, ("bias",), {"bias_batch": 3, "bias_heads": 1, "bias_queries": 1}),
+    "bias of all": ({}, ("bias",), {"bias_batch": 3}),
+    "alibi": ({"causal": 1}, ("alibi_slopes",), {}),
+    "alibi of columns": ({"alibi_column": 1}, ("alibi_slopes",), {}),
+    "dropout": ({"dropout_p": 0.3}, ("dropout_mask",), {}),
+    "mask": ({}, ("mask",), {}),
+    "lengths": ({}, ("seqlens_k",), {}),
+    "lengths, causal, window": ({"causal": 1, **WINDOW}, ("seqlens_k",), {}),
+    "lengths, alibi": ({}, ("seqlens_k", "alibi_slopes"), {}),
+    "softcap, bias": ({"softcap": 0.7}, ("bias",), {}),
+    "softcap, sinks, window, dlse": ({"softcap": 0.7, "causal": 1, **WINDOW}, ("sinks", "dlse"), {}),
+    "dropout, sinks, bias, dlse": ({"dropout_p": 0.3}, ("dropout_mask", "sinks", "bias", "dlse"), {}),
+    "all": ({"softcap": 0.9, "causal": 1, **WINDOW, "dropout_p": 0.2}, tuple(BACKWARD.optional), {}),
+}
+
+
+def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
+    return judged(run_operation(function, case, name="mine"))
+
+
+def case_of(name: str, **changes: Any) -> OperationCase:
+    """A case of DOMAIN."""
+    numbers, optional, sizes = DOMAIN[name]
+    return OperationCase(BACKWARD, {**SIZES, **sizes}, numbers=numbers, optional=optional, **changes)
+
+
+@pytest.mark.parametrize("own", [(), ("lse",)], ids=["lse given", "lse made"])
+@pytest.mark.parametrize("delta", BACKWARD.conventions["delta"])
+@pytest.mark.parametrize("name", DOMAIN)
+def test_gradients_are_those_of_autograd(name: str, delta: str, own: tuple[str, ...]) -> None:
+    case = case_of(name, conventions={"delta": delta})
+    inputs = case.inputs()
+    of = problem(OperationRun("mine", case, inputs, {}, own), {})
+    exact = {**of.inputs, **forward(case.setting, inputs)}
+    wanted = gradients(case.setting, inputs)
+    made = values(replace(of, inputs=exact))
+    names = [GRADIENTS[one] for one in GRADIENTS if one in inputs]
+    assert results(case) == names
+    for one in names:
+        assert made[one].shape == wanted[one].shape
+        np.testing.assert_allclose(made[one], wanted[one], rtol=1e-12, atol=1e-12, err_msg=one)
+    for one in ("out", "lse"):
+        np.testing.assert_allclose(exact[one], wanted[one], rtol=1e-12, atol=1e-12, err_msg=one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"numbers": {"dropout_p": 0.1}}, "dropout_p and dropout_mask, which says what was kept, come together"),
+        ({"optional": ("dropout_mask",)}, "dropout_p and dropout_mask, which says what was kept, come together"),
+        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, "dropout_p is at least 0 and below 1; got 1"),
+        ({"numbers": {"softcap": 0.0}}, "softcap is above 0; got 0"),
+        ({"numbers": {"window_left": -2}}, "window_left is 0 or more, or -1 for no window; got -2"),
+        ({"numbers": {"window_left": 2.5}}, "window_left is a whole number; got 2.5"),
+        ({"numbers": {"alibi_column": 1}}, "alibi_column says how alibi_slopes are used: give these"),
+        ({"sizes": {"bias_heads": 3}, "optional": ("bias",)}, "bias_heads is 1 or heads; got 3"),
+        ({"optional": ("dropout",)}, "optional inputs of attention_backward are dlse, sinks, bias, alibi_slopes, "
+                                     "dropout_mask, mask, seqlens_k; got 'dropout'"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        OperationCase(BACKWARD, **changes)
+    assert str(refused.value).removeprefix("attention_backward: ") == said
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", DOMAIN)
+def test_right_functions_are_right(name: str, dtype: str) -> None:
+    first = [*DOMAIN].index(name) + len(dtype)  # two of the distributions for each
+    for seed in (first, first + 1):
+        distribution = [*BACKWARD.distributions][seed % len(BACKWARD.distributions)]
+        got = diff(backward(dumps=seed % 2 == 0), case_of(name, dtype=dtype, distribution=distribution, seed=seed))
+        assert got.verdict in ("exact", "rounding") and got.stages, (distribution, str(got))
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_faults_of_what_a_case_may_have(fault: str, dtype: str) -> None:
+    numbers, optional, stage = FAULTS_OF[fault]
+    case = OperationCase(BACKWARD, {**SIZES, "queries": 24, "keys": 32}, dtype, numbers=numbers, optional=optional)
+    got = diff(backward(fault), case)
+    assert got.origin == stage and got.verdict == "bug", str(got)
+    assert diff(backward(fault, dumps=False), case).origin in ("dq", "dk", "dv", "dsink", "dbias")
+
+
+def test_an_error_of_a_row_is_one_over_its_keys() -> None:
+    """A delta that is as far off as it may be takes all dS of its row along: dQ by delta's error times the sum of
+    P K, which K with a mean of 4 makes sqrt(keys) times what independent errors of dS add up to; V with one, too, makes delta large.
+    """
+    case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "queries": 8, "keys": 512, "dim_v": 256})
+    inputs = case.inputs()
+    inputs = {**inputs, "q": inputs["q"] / 64, "k": 4 + inputs["k"], "v": 4 + inputs["v"]}
+    inputs |= {name: x.astype(np.float32) for name, x in forward(case.setting, inputs).items()}
+    found = judged(run_operation(backward(), case, name="mine", inputs=inputs))["delta"].isolated
+    assert found is not None and found.summary.judged
+    of = problem(OperationRun("mine", case, inputs, {}), {})
+    off = found.expected + 0.99 * found.statistical * found.budget
+    made = values(replace(of, given={"delta": off}), ["dq", "dk", "dv"])
+
+    def function(*given: Any, **numbers: Any) -> tuple[np.ndarray, ...]:
+        return tuple(made[name].astype(np.float32) for name in ("dq", "dk", "dv"))
+
+    got = judged(run_operation(function, case, name="mine", inputs=inputs))
+    assert got.verdict == "rounding", str(got)
+
+
+@pytest.mark.parametrize("distribution", BACKWARD.distributions)
+def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: str) -> None:
+    """lse of scores that are all as far off as their sums of products may be."""
+    case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "dim": 256}, distribution=distribution, seed=3)
+    inputs = case.inputs()
+    of = problem(OperationRun("mine", case, inputs, {}, ("lse",)), {})
+    made = values(of)
+    found = budgets(of, {**made, "own_lse": inputs["lse"].astype(np.float64)}, ["scores", "own_lse"])
+    for sign in (1, -1):
+        moved = made["scores"] + sign * found["scores"].bound
+        lse = np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1)
+        off = abs(lse - inputs["lse"])
+        assert np.all(off <= found["own_lse"].bound) and np.all(found["own_lse"].bound < 3 * off)
+
+
+def test_exponents_that_are_far_off_move_p_by_more_than_their_slope() -> None:
+    """Scores of 100 that are stored in bfloat16 are off by up to 0.25, and e^0.25 - 1 is 0.284."""
+    case = OperationCase(BACKWARD, {"keys": 8}, "bfloat16", "one-hot", conventions={"qk_dtype": "inputs"},
+                         numbers={"scale": 1.0})  # fmt: skip
+    of = problem(OperationRun("mine", case, case.inputs(), {}), {})
+    made = values(of)
+    found = budgets(of, made, ["scores", "probs"])
+    off, p = found["scores"].bound, made["probs"]
+    assert off.max() > 0.2
+    for sign in (1, -1):
+        assert np.all(p * abs(np.expm1(sign * off)) <= found["probs"].bound)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_gradients_of_no_keys_are_judged(dtype: str) -> None:
+    """They are 0, which can be told, though casts in float16 have a budget and there are no terms."""
+    case = OperationCase(BACKWARD, SIZES, dtype, optional=("seqlens_k",))
+    inputs = {**case.inputs(), "seqlens_k": np.zeros(3, np.int32)}
+    inputs |= {name: x.astype(inputs[name].dtype) for name, x in forward(case.setting, inputs).items()}
+
+    def wrong(*given: Any, **beside: Any) -> Any:
+        return tuple(x + np.asarray(1e-3, x.dtype) for x in backward(dumps=False)(*given, **beside))
+
+    right, other = (judged(run_operation(one, case, name="mine", inputs=inputs))
+                    for one in (backward(dumps=False), wrong))  # fmt: skip
+    assert right.verdict == "exact" and other.origins == ("dq", "dk", "dv")
+
+
+@pytest.mark.campaign
+def test_faults_from_gradients_alone() -> None:
+    """Where nobody saw out and lse either; what is missed has next to no effect: a dQ that is 0 whatever its scale, a
+    sink whose weight outliers take away.
+    """
+    faults = {fault: ({"causal": 1}, (), stage) for fault, stage in FAULTS.items()} | FAULTS_OF
+    sizes, missed, runs = {**SIZES, "queries": 40, "keys": 48, "dim": 16, "dim_v": 16}, [], 0
+    for fault, (numbers, optional, _) in faults.items():
+        function = backward(fault, dumps=False)
+        for dtype in ("float32", "float16", "bfloat16"):
+            for distribution in BACKWARD.distributions:
+                case = OperationCase(BACKWARD, sizes, dtype, distribution, numbers=numbers, optional=optional)
+
+                def alone(*given: Any, case: OperationCase = case, **beside: Any) -> dict[str, Any]:
+                    made = function(*given, **beside)  # noqa: B023 - called at once
+                    return {**dict(zip(results(case), made, strict=True)), OWN: ["out", "lse"]}
+
+                runs += 1
+                if diff(alone, case).origin is None:
+                    missed.append((fault, distribution))
+    assert runs == 558 and len(missed) <= 5, missed

@@ -1,0 +1,126 @@
+"""Forward passes run through autograd: by the names of their adapters, in each layout, with what the case has."""
+
+import sys
+import types
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from tests.operations.dense_backward import dense
+from workbench import Refusal, diff_operation
+from workbench.judge.stage import RIGHT_VERDICTS
+
+SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 12, "keys": 20, "dim": 16, "dim_v": 16}
+
+
+def _numbers(scale: float, causal: bool, window: Any, softcap: float) -> dict[str, Any]:
+    found: dict[str, Any] = {"scale": scale, "causal": causal, "window_left": window[0], "window_right": window[1]}
+    return found | ({"softcap": softcap} if softcap else {})
+
+
+def flash_attn_func(
+    q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool, window_size: Any = (-1, -1), softcap: float = 0.0,
+    alibi_slopes: Any = None, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
+    """As FlashAttention-2's, [batch, length, heads, dim]."""
+    given = {name: x.transpose(1, 2).float() for name, x in {"q": q, "k": k, "v": v}.items()}
+    given |= {} if alibi_slopes is None else {"alibi_slopes": alibi_slopes}
+    out, lse = dense(given, _numbers(softmax_scale, causal, window_size, softcap))
+    return out.to(q.dtype).transpose(1, 2), lse, None
+
+
+def flash_attn_varlen_func(
+    q: Any, k: Any, v: Any, *, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
+    softmax_scale: float, causal: bool, return_attn_probs: bool = False,
+) -> Any:  # fmt: skip
+    """As FlashAttention-2's, [all rows, heads, dim]."""
+    import torch
+
+    outs, lses = [], []
+    for b in range(len(cu_seqlens_q) - 1):
+        rows, keys = (slice(int(x[b]), int(x[b + 1])) for x in (cu_seqlens_q, cu_seqlens_k))
+        parts = {"q": q[None, rows], "k": k[None, keys], "v": v[None, keys]}
+        given = {name: x.transpose(1, 2).float() for name, x in parts.items()}
+        out, lse = dense(given, _numbers(softmax_scale, causal, (-1, -1), 0.0))
+        outs.append(out.to(q.dtype).transpose(1, 2)[0])
+        lses.append(lse[0])
+    return torch.cat(outs), torch.cat(lses, -1), None
+
+
+@pytest.fixture(autouse=True)
+def flash_attn(monkeypatch: pytest.MonkeyPatch) -> None:
+    package = types.ModuleType("flash_attn")
+    package.flash_attn_func, package.flash_attn_varlen_func = flash_attn_func, flash_attn_varlen_func  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+
+
+def through(target: Any, **given: Any) -> Any:
+    return diff_operation(target, "attention_backward", axes=SIZES, gradients=True, arrays="torch", **given)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "optional"),
+    [({}, ()), ({"causal": 1, "window_left": 4}, ()), ({"softcap": 2.0}, ("dlse",)), ({}, ("alibi_slopes",))],
+    ids=["plain", "window", "softcap, dlse", "alibi"],
+)
+def test_flash_attn(numbers: dict[str, float], optional: tuple[str, ...]) -> None:
+    for dtype in ("float16", "bfloat16"):
+        got = through("flash_attn:flash_attn_func", numbers=numbers, optional=optional, dtype=dtype, device="cpu")
+        assert got.verdict in RIGHT_VERDICTS and [one.name for one in got.stages] == ["dq", "dk", "dv"], str(got)
+
+
+@pytest.mark.parametrize("causal", [0, 1])
+def test_flash_attn_of_packed_sequences(causal: int) -> None:
+    """A batch without keys has a gradient of 0, and so have keys behind the end of a sequence."""
+    for seed in range(3):
+        got = through("flash_attn:flash_attn_varlen_func", optional=("seqlens_k",), dtype="float16", seed=seed,
+                      numbers={"causal": causal}, device="cpu")  # fmt: skip
+        assert got.verdict in RIGHT_VERDICTS, str(got)
+
+
+@pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("seqlens_k",), ("alibi_slopes", "dlse")])
+def test_flex(optional: tuple[str, ...]) -> None:
+    """It has a backward pass on a CPU, which it refuses to run: the check of the device is off here."""
+    with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):
+        got = through("torch:flex_attention", optional=optional, numbers={"causal": 1, "softcap": 3.0})
+    assert got.verdict in RIGHT_VERDICTS, str(got)
+
+
+@pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("seqlens_k",), ("alibi_slopes",)])
+def test_sdpa(optional: tuple[str, ...]) -> None:
+    for dtype in ("float32", "bfloat16"):
+        got = through("torch:scaled_dot_product_attention", optional=optional, numbers={"window_left": 5}, dtype=dtype)
+        assert got.verdict in RIGHT_VERDICTS and got.run.case.conventions["accumulation_dtype"] == "inputs", str(got)
+
+
+def test_gradients_of_all_that_a_function_takes() -> None:
+    def function(q: Any, k: Any, v: Any, *, scale: float, causal: bool, sinks: Any, bias: Any, **beside: Any) -> Any:
+        return dense({"q": q, "k": k, "v": v, "sinks": sinks, "bias": bias}, {"scale": scale, "causal": causal})
+
+    got = through(function, optional=("sinks", "bias", "dlse"))
+    assert got.verdict in RIGHT_VERDICTS and [one.name for one in got.stages] == ["dq", "dk", "dv", "dsink", "dbias"]
+
+    def without(q: Any, k: Any, v: Any, *, scale: float, causal: bool, sinks: Any, bias: Any) -> Any:
+        return dense(
+            {"q": q, "k": k, "v": v, "sinks": sinks, "bias": bias.detach()}, {"scale": scale, "causal": causal}
+        )
+
+    with pytest.raises(Refusal, match="no gradient reached bias"):
+        through(without, optional=("sinks", "bias"))
+
+
+@pytest.mark.parametrize(
+    ("target", "optional", "said"),
+    [
+        ("torch:scaled_dot_product_attention", ("sinks",), "takes no sinks, which the case has"),
+        ("torch:scaled_dot_product_attention", ("dlse",), "its lse has no gradient"),
+        ("jax.nn:dot_product_attention", (), ""),
+    ],
+    ids=["sinks", "dlse", "jax"],
+)
+def test_what_a_function_does_not_take_is_refused(target: str, optional: tuple[str, ...], said: str) -> None:
+    if target.startswith("jax"):
+        pytest.importorskip("jax")
+    with pytest.raises(Refusal, match=said):
+        through(target, optional=optional)

@@ -1,0 +1,57 @@
+"""A verdict of `workbench accept`, in lines, as a document and as JUnit."""
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from campaigns.cheats import CHEATS
+from workbench.explore.acceptance.run import accept
+from workbench.report import acceptance as report
+
+
+@pytest.fixture(scope="module")
+def failed():
+    one = next(cheat for cheat in CHEATS if cheat.name == "constant")
+    return accept(one.target, dtype="float16", seed=1, only=0)
+
+
+@pytest.fixture(scope="module")
+def unfinished():
+    one = next(cheat for cheat in CHEATS if cheat.name == "hard_coded_shape")
+    case = {"seqlen_q": 64, "seqlen_k": 64, "dtype": "float16"}  # of which it is right
+    return accept(one.target, {"case": case}, seconds=0.01)
+
+
+def test_a_failure_says_where_and_how_it_is_repeated(failed):
+    said = str(failed).splitlines()
+    assert said[0].startswith(f"{failed.target}: fail, 0 cases right")
+    assert any("out: bug" in line and "elements outside their budgets" in line for line in said)
+    assert any(line.strip().startswith("worst at b=") for line in said)
+    command = f"workbench accept {failed.target} --dtype float16 --seed 1 --only 0"
+    assert said[-2:] == [f"repeat: {command}", f"why: {command} --explain"]
+
+
+def test_the_document_is_plain_json(failed, unfinished):
+    document = json.loads(json.dumps(failed.as_dict(), allow_nan=False))
+    assert (document["schema"], document["verdict"]) == ("workbench.accept/1", "fail")
+    failure = document["failure"]
+    assert (failure["family"], failure["kind"], failure["origins"], failure["index"]) == ("random", "wrong", ["out"], 0)
+    assert failure["case"]["dtype"] == "float16" and failure["over_budget"] > 2
+    document = json.loads(json.dumps(unfinished.as_dict(), allow_nan=False))
+    assert (document["verdict"], document["failure"]) == ("unfinished", None) and document["lacking"]
+
+
+def test_junit_has_a_test_for_each_family(failed, unfinished):
+    suite = ElementTree.fromstring(report.junit(failed)).find("testsuite")
+    (bad,) = [case for case in suite if case.find("failure") is not None]
+    assert bad.get("name") == "random" and suite.get("failures") == "1"
+    suite = ElementTree.fromstring(report.junit(unfinished)).find("testsuite")
+    (bad,) = [case for case in suite if case.find("failure") is not None]
+    assert bad.get("name") == "verdict" and len(suite.findall("testcase/skipped")) == len(unfinished.lacking)
+
+
+def test_a_spec_that_lies_in_no_file_is_repeated_in_python(failed):
+    one = next(cheat for cheat in CHEATS if cheat.name == "constant")
+    found = accept(one.target, {"case": {"dtype": "float16", "batch": 1}}, seed=1, only=0)
+    assert report.repeat(found) == "" and "seed=1, only=0" in str(found)

@@ -1,0 +1,60 @@
+"""The command line's `accept`, a verdict on a function that may be lazy or hostile."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from workbench.cli.completion import complete
+from workbench.cli.exits import BUG
+from workbench.cli.options import json_option
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("target", metavar="FILE.py:FUNCTION", shell_complete=complete)
+@click.option("--spec", metavar="FILE", help="TOML of what it must do [forward attention, lengths to 256]")
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For cases [10]")
+@click.option("--dtype", help="float32, float16 or bfloat16, in place of the spec's [float32]")
+@click.option("--unsafe", is_flag=True, help="Beside this process, with its network, where Linux allows no namespaces")
+@click.option(
+    "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="What its process may take [8]"
+)
+@click.option("--explain", is_flag=True, help="Search the cause of a failing case, and the smallest; up to 30 s more")
+@click.option("--seed", type=int, help="Of the cases, to repeat them [of the operating system]")
+@click.option("--only", type=click.IntRange(min=0), help="One case alone, by its place; with --seed")
+@click.option("--junit", type=_FILE, help="Write the families as tests into this file of JUnit, for CI")
+@json_option
+def accept(
+    target: str, spec: str | None, seconds: float, dtype: str | None, unsafe: bool, memory_gb: float, explain: bool,
+    seed: int | None, only: int | None, junit: Path | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Say whether a function does what a spec says: on cases that it cannot know, in a process without network.
+
+    It may be lazy, or written to pass a check. Random cases, and those that such functions do not stand, are judged
+    until one fails, or --seconds are over. Exits with 1 where one fails, and where time was too short for every family
+    of cases.
+    """
+    from workbench.explore.acceptance.run import PASS
+    from workbench.explore.acceptance.run import accept as accepted
+    from workbench.files import write_atomically
+    from workbench.progress import shown
+    from workbench.refusal import Refusal
+    from workbench.report import acceptance as report
+
+    if only is not None and seed is None:
+        raise Refusal("--only is a place among the cases of a --seed; got no --seed")
+    with shown():
+        found = accepted(
+            target, spec, seconds=seconds, dtype=dtype, unsafe=unsafe, memory_gb=memory_gb, seed=seed, only=only
+        )
+        why = found.explain() if explain else None
+    if junit is not None:
+        write_atomically(junit, report.junit(found))
+    if as_json:
+        click.echo(json.dumps(report.document(found) | ({"explained": report.explained(why)} if explain else {})))
+    else:
+        click.echo("\n".join([*report.lines(found), *(report.explained(why) if explain else [])]))
+    sys.exit(0 if found.verdict == PASS else BUG)

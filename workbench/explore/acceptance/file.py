@@ -1,0 +1,90 @@
+"""The file of a spec: TOML, whose words are its fields, and what is no spec."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.case.fields import FIELDS
+from workbench.explore.acceptance.families import FAMILIES, families_of
+from workbench.explore.acceptance.spec import Spec
+from workbench.explore.draw import Among, Between
+from workbench.explore.ranges import RANGES
+from workbench.refusal import Refusal, meant
+
+OPERATION = "attention"
+#: names of RANGES that a spec does not give: of kernels of ours, and what a family chooses
+_OTHERS = {"splits", "codes", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
+_NONE = "none"  #: which TOML has no word for
+
+
+def read(path: str | Path) -> Spec:
+    """The spec of a TOML file; Refusal for one that cannot be read, and for a word that is none."""
+    try:
+        found = tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--spec {path}: {getattr(error, 'strerror', None) or error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise Refusal(f"--spec {path}: {error}") from None
+    return of_plain(found, str(path))
+
+
+def of_plain(found: Mapping[str, Any], where: str) -> Spec:
+    """The spec of plain values, as a TOML file has them; `where` names it in messages."""
+    found = dict(found)
+    if (operation := found.pop("operation", OPERATION)) != OPERATION:
+        raise Refusal(f"{where}: operation is {OPERATION}, the forward pass; got {operation!r}")
+    own = {one.name: one for one in fields(Spec)}
+    if unknown := [name for name in found if name not in own]:
+        raise Refusal(f"{where}: a spec has operation, {', '.join(own)}; got {unknown[0]!r}{meant(unknown[0], own)}")
+    usual = Spec()
+    for name, value in found.items():
+        kind = type(getattr(usual, name))
+        if kind in (bool, int, str) and type(value) is not kind:
+            raise Refusal(f"{where}: {name} must be of type {kind.__name__}; got {value!r}")
+    case = {name: _range(name, x, where) for name, x in found.pop("case", {}).items()}
+    listed = tuple({name: _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
+    spec = Spec(case, listed, **{**found, "without": tuple(found.get("without", ()))})
+    check(spec, where)
+    return spec
+
+
+def check(spec: Spec, where: str) -> None:
+    """Refusal for families that there are not, and for ranges of which no case can be drawn."""
+    if unknown := [name for name in spec.without if name not in FAMILIES]:
+        raise Refusal(f"{where}: families are {', '.join(FAMILIES)}; got without {unknown[0]!r}")
+    if not families_of(spec):
+        raise Refusal(f"{where}: a spec has some of the families {', '.join(FAMILIES)}; got one without all")
+    for name in {*spec.case, *(name for one in spec.shapes for name in one)}:
+        known = ({*FIELDS, *RANGES, "seqlen"}) - _OTHERS
+        if name not in known:
+            raise Refusal(f"{where}: fields of a case are {', '.join(sorted(known))}; got {name!r}{meant(name, known)}")
+    random = np.random.default_rng(0)
+    spec.draw(random)
+    for one in spec.shapes:
+        spec.draw(random, **one)
+
+
+def _range(name: str, x: Any, where: str) -> Any:
+    """A range of TOML: {from = 1, to = 256}, a list of values, or a value."""
+    if isinstance(x, Mapping):
+        ends: tuple[Any, Any] = (x.get("from"), x.get("to"))
+        if {*x} != {"from", "to"} or not all(type(end) is int for end in ends) or ends[0] > ends[1]:
+            raise Refusal(f"{where}: a range of {name} is {{from = 1, to = 256}}, whole numbers; got {dict(x)!r}")
+        return Between(*ends)
+    if isinstance(x, list):
+        if not x:
+            raise Refusal(f"{where}: {name} must have a value; got an empty list")
+        return Among(tuple(_value(name, one, where) for one in x))
+    return _value(name, x, where)
+
+
+def _value(name: str, x: Any, where: str) -> Any:
+    if isinstance(x, Mapping):
+        raise Refusal(f"{where}: {name} must be a value; got {dict(x)!r}")
+    if isinstance(x, list):
+        return tuple(x)
+    return None if x == _NONE else x

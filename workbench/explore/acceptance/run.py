@@ -1,0 +1,206 @@
+"""A verdict on a function that may be lazy or hostile: cases of a spec until one fails, or time is up."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from workbench.explore.acceptance.caller import LOAD_S, Caller, started
+from workbench.explore.acceptance.families import families_of, problem
+from workbench.explore.acceptance.file import check, of_plain, read
+from workbench.explore.acceptance.judging import Failure, Judge
+from workbench.explore.acceptance.spec import Spec
+from workbench.explore.shrink.shrink import Shrunk, shrink
+from workbench.foreign.find import name_of
+from workbench.judge.explain.explain import Explained
+from workbench.progress import step
+from workbench.refusal import Refusal
+from workbench.shown import shown_by
+
+PASS, FAIL, UNFINISHED = "pass", "fail", "unfinished"
+#: seconds for the cause and the smallest case, where these are asked for
+EXPLAIN_S = 30.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Acceptance:
+    """The verdict on a function."""
+
+    target: str
+    spec: Spec
+    spec_file: str | None
+    options: Mapping[str, Any]  #: seconds, dtype, unsafe and memory_gb, as they were asked
+    seed: int  #: of the problems
+    families: Mapping[str, int]  #: family -> cases that were judged
+    due: tuple[str, ...]  #: families of a round, all of which a pass needs
+    untestable: Mapping[str, int]  #: family -> cases of which nothing could be judged: any kernel may overflow there
+    suspicious: int  #: cases that passed, and are suspicious by what nobody declared
+    calls: int
+    seconds: float  #: since the function's process had answered once
+    loading: float  #: seconds before that
+    worst: float | None  #: x of budget, of all cases that passed
+    deterministic: bool | None  #: whether the bits of calls that were made twice were the same; None of none
+    failure: Failure | None
+
+    @property
+    def cases(self) -> int:
+        """Cases that were judged."""
+        return sum(self.families.values())
+
+    @property
+    def lacking(self) -> tuple[str, ...]:
+        """Families of which time was too short for a case."""
+        return tuple(name for name in dict.fromkeys(self.due) if name not in {*self.families, *self.untestable})
+
+    @property
+    def unjudged(self) -> tuple[str, ...]:
+        """Families of none of whose cases anything could be judged."""
+        return tuple(name for name in dict.fromkeys(self.due) if name in self.untestable and name not in self.families)
+
+    @property
+    def verdict(self) -> str:
+        """pass: every family was run, most cases were judged, and nothing failed; fail; unfinished: nothing failed, and
+        time was too short, or too little could be judged.
+        """
+        if self.failure is not None:
+            return FAIL
+        return UNFINISHED if self.lacking or self.cases <= sum(self.untestable.values()) else PASS
+
+    @property
+    def passed(self) -> bool:
+        """Whether the verdict is pass."""
+        return self.verdict == PASS
+
+    def explain(self, seconds: float = EXPLAIN_S) -> "Explained | Shrunk | None":
+        """Why the first failing case fails, in a new process: its smallest form with the cause, or where its inputs are
+        arrays the cause alone. None where no number is wrong, and where the call before matters, which no formula has.
+        """
+        failure = self.failure
+        if failure is None or failure.judged is None or failure.problem.before is not None:
+            return None
+        asked = partial(_process, self.target, self.spec, self.options["unsafe"], self.options["memory_gb"])
+        with asked() as caller:
+            judge = Judge(caller, self.spec)
+            judged = judge.judged(failure.problem, judge.called(failure.problem))
+            if judged.origin is None:
+                return None
+            if failure.problem.inputs is None:
+                return shrink(judged, seconds=seconds)
+            return judged.explain(seconds)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document `workbench.accept/1`, of plain Python values."""
+        return shown_by("acceptance.document", self)
+
+    def __str__(self) -> str:
+        return "\n".join(shown_by("acceptance.lines", self))
+
+    def __repr__(self) -> str:
+        return f"<Acceptance of {self.target}: {self.verdict}, {self.cases} cases>"
+
+    def __bool__(self) -> bool:
+        raise TypeError('the truth of an Acceptance is ambiguous; use its verdict, such as .verdict == "pass"')
+
+
+def accept(
+    function: str | Callable[..., Any],
+    spec: Spec | str | Path | Mapping[str, Any] | None = None,
+    *,
+    seconds: float = 10.0,
+    dtype: str | None = None,
+    unsafe: bool = False,
+    memory_gb: float = 8.0,
+    seed: int | None = None,
+    only: int | None = None,
+) -> Acceptance:
+    """The verdict on a function that may be lazy, or hostile: whether it does what `spec` says, on cases that it cannot
+    know, within error budgets.
+
+    `function` is path.py:function, the name of a function of an installed package, or a function at the top of a file,
+    which is loaded anew in a process of its own, without network. `spec`: a TOML file, or its contents as a mapping;
+    None: forward attention, full and causal, grouped heads, lengths to 256. `dtype` in place of the spec's. `seconds`:
+    for cases, from the first answer on; the first failure ends them. `unsafe`: in a process beside this one, where
+    Linux allows no namespaces. `memory_gb`: 1e9 bytes that its process may take. `seed`, None: of the operating system;
+    `only`: one problem of that seed, its place in their order, to repeat it.
+
+    Refusal for a spec that is none, and a function that cannot be found; Unavailable where there are no namespaces, and
+    for a missing library or GPU.
+    """
+    file = str(spec) if isinstance(spec, str | Path) else None
+    found = _spec(spec)
+    if dtype is not None:
+        found = replace(found, case={**found.case, "dtype": dtype})
+        check(found, "dtype")
+    if not seconds > 0 or not memory_gb > 0:
+        raise Refusal(f"seconds and memory_gb must be above 0; got {seconds!r} and {memory_gb!r}")
+    target = _named(function)
+    seed = secrets.randbits(63) if seed is None else seed
+    asked = {"seconds": seconds, "dtype": dtype, "unsafe": unsafe, "memory_gb": memory_gb}
+    begun = time.monotonic()
+    with _process(target, found, unsafe, memory_gb) as caller:
+        judge = Judge(caller, found)
+        indices = iter([only]) if only is not None else _endless()
+        failure = None
+        due = tuple(families_of(found)) if only is None else (problem(found, seed, only).family,)
+        with step(f"judge cases of {target}, {seconds:g} s", seconds) as tick:
+            since, until = begun, float("inf")
+            for index in indices:
+                if time.monotonic() >= until:
+                    break
+                failure = judge.failure_at(problem(found, seed, index), index)
+                if until == float("inf"):  # it was loaded, and had compiled what it compiles
+                    since = time.monotonic()
+                    until = since + seconds
+                    caller.limit_s = max(seconds, _LEAST_S)
+                if failure is not None:
+                    break
+                tick(f"{judge.judged_cases.total()} cases judged")
+    loading, taken = since - begun, time.monotonic() - since
+    return Acceptance(
+        target, found, file, asked, seed, dict(judge.judged_cases), due, dict(judge.untestable), judge.suspicious,
+        judge.calls, taken, loading, judge.worst, judge.deterministic, failure,
+    )  # fmt: skip
+
+
+#: seconds that a call may take, however little time there is for all
+_LEAST_S = 10.0
+
+
+def _endless() -> Iterator[int]:
+    index = 0
+    while True:
+        yield index
+        index += 1
+
+
+def _spec(given: Spec | str | Path | Mapping[str, Any] | None) -> Spec:
+    if given is None:
+        return Spec()
+    if isinstance(given, Spec):
+        check(given, "spec")
+        return given
+    return of_plain(given, "spec") if isinstance(given, Mapping) else read(given)
+
+
+def _named(function: str | Callable[..., Any]) -> str:
+    """The name by which another process finds a function; Refusal of one that has none."""
+    if isinstance(function, str):
+        return function
+    if (name := name_of(function)) is None:
+        raise Refusal(
+            f"{function!r} is a callable that no other process has: give it as path.py:function, so that it can be "
+            "loaded in a process of its own"
+        )
+    return name
+
+
+@contextmanager
+def _process(target: str, spec: Spec, unsafe: bool, memory_gb: float) -> Iterator[Caller]:
+    where: dict[str, Any] = {"arrays": spec.arrays, "device": spec.device, "layout": spec.layout}
+    with started(target, **where, unsafe=unsafe, memory_gb=memory_gb) as caller:
+        caller.limit_s = LOAD_S
+        yield caller

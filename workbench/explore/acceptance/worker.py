@@ -1,0 +1,263 @@
+"""What runs in the function's process: it is told where inputs lie, calls, and writes raw bytes back.
+
+Nothing that it says is believed: the judge reads numbers, under shapes and dtypes of its own, and judges these.
+"""
+
+import json
+import mmap
+import os
+import struct
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.explore.acceptance.namespaces import apart
+
+#: kinds of a reply: it runs by itself; it cannot; the function is there, or is not, or needs what is not here; results
+#: are there; the function raised, or returned what is no result
+APART, TOGETHER, LOADED, UNFOUND, LACKING, DONE, RAISED = b"pnlfuox"
+HEAD = struct.Struct("<BI")  #: of a reply: kind, bytes of text
+ASKED = struct.Struct("<I")  #: of a request: bytes of JSON
+TEXT = 4000  #: characters of a reply, the last ones
+#: copies of what is left in freed memory: an allocator gives the last one, or one of its size, or the next
+COPIES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Calls:
+    """The function, and where its arrays are made."""
+
+    function: Any
+    name: str
+    arrays: str
+    device: str | None
+    layout: str
+    memory: mmap.mmap
+    #: arrays that lie otherwise than the arena's, by name and shape: the same addresses in each call
+    kept: dict[tuple[str, tuple[int, ...], str], Any] = field(default_factory=dict)
+    on_gpu: list[Any] = field(default_factory=list)  #: bytes of the arena on a GPU
+
+    def answer(self, asked: Mapping[str, Any]) -> str:
+        """Call the function as asked, and leave what it gives where it is asked to; their dtypes, in JSON."""
+        import numpy as np
+
+        from workbench.arrays import handed_over, home
+        from workbench.case import mods
+        from workbench.case.case import Case
+        from workbench.case.inputs import by_name
+        from workbench.case.options import Options
+        from workbench.case.user_code import running
+        from workbench.explore.acceptance.arena import Place
+        from workbench.foreign import returned
+        from workbench.foreign.adapters import adapter_of, lives
+        from workbench.foreign.arguments import arguments_of
+        from workbench.foreign.collect import loading
+        from workbench.foreign.keywords import Asked
+        from workbench.foreign.launches import Launches, emulated
+        from workbench.foreign.layouts import results
+        from workbench.foreign.packages import Call
+        from workbench.foreign.probes import interpreter as triton_interpreter
+        from workbench.refusal import Refusal
+
+        case = Case(**asked["case"])
+        views = {name: Place(*place).view(self.memory) for name, place in asked["places"].items()}
+        adapter = adapter_of(self.function)
+        arrays, device = self.arrays, self.device
+        if adapter is not None:
+            arrays, device = lives(adapter, Options(arrays=arrays, device=device), self.name)
+        device = home(arrays, device)
+        of_case = Asked(case, by_name(case, views))
+        call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
+        boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
+        boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
+        self._leave(asked["stale"], arrays, device)
+        lying = self._lying(call.positional, views if boxes else {}, arrays, device)
+        if case.shared_kv and "v" in lying:
+            lying["v"] = lying["k"][..., : case.head_dim_v]
+        keywords = {
+            key: self._kept(key, x, arrays, device) if isinstance(x, np.ndarray) else x
+            for key, x in call.keywords.items()
+        }
+        launches = Launches(self.name, case, emulated("auto"))
+        modified = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
+        with modified, running(self.function), triton_interpreter.guarded(), launches.sent(), loading():
+            if adapter is None or adapter.call is None:
+                made = self.function(*lying.values(), **keywords)
+            else:
+                over = lambda x: handed_over(x.copy(), arrays, device)  # noqa: E731
+                made = adapter.call(Call(self.function, of_case, **lying, over=over))
+            found, parts, _ = returned.read(made, self.name)  # which waits for the device
+            found, _ = launches.joined(found, parts, {})
+        if not boxes:
+            self._check_kept(call, lying, keywords)
+        elif self.on_gpu:
+            self._back()
+        base2 = adapter is not None and adapter.base2
+        stages = results(found, call.axes, case, self.name, base2=base2)
+        dtypes = {}
+        for stage, (offset, shape) in asked["results"].items():
+            if stage not in stages:
+                continue
+            x = stages[stage]
+            if x.shape != tuple(shape):
+                raise Refusal(f"{stage} must have shape {list(shape)} for this case; got {list(x.shape)}")
+            np.ndarray(x.shape, x.dtype, self.memory, offset)[...] = x
+            dtypes[stage] = x.dtype.name
+        return json.dumps(dtypes)
+
+    def _lying(
+        self, positional: Mapping[str, Any], views: Mapping[str, Any], arrays: str, device: str
+    ) -> dict[str, Any]:
+        """The arrays of a call: `views` of the arena, in the layout that the function takes, or copies beside it."""
+        found = {}
+        for name, x in positional.items():
+            if name in views:
+                own = views[name].swapaxes(1, 2) if self.layout == "bshd" else views[name]
+                found[name] = self._there(own, arrays, device)
+            else:
+                found[name] = self._kept(name, x, arrays, device)
+        return found
+
+    def _there(self, view: Any, arrays: str, device: str) -> Any:
+        """An array of the arena, in its memory, or in a copy of all of it on a GPU."""
+        from workbench.arrays import handed_over, module
+
+        if arrays != "torch" or device == "cpu":
+            return handed_over(view, arrays, device)
+        import numpy as np
+
+        torch = module("torch")
+        base = np.frombuffer(self.memory, np.uint8)
+        at = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
+        if not self.on_gpu:
+            self.on_gpu.append(torch.empty(len(base), dtype=torch.uint8, device=device))
+        end = at + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True)) + view.itemsize
+        aligned = at // 256 * 256 - 256  # with the poison before it
+        behind = end + 256
+        self.on_gpu[0][aligned:behind].copy_(torch.from_numpy(base[aligned:behind]))
+        self.on_gpu.append((aligned, behind))
+        typed = self.on_gpu[0][at:end].view(getattr(torch, view.dtype.name))
+        return typed.as_strided(view.shape, [step // view.itemsize for step in view.strides])
+
+    def _back(self) -> None:
+        """What the call made of its inputs on a GPU, into the arena."""
+        import numpy as np
+
+        base = np.frombuffer(self.memory, np.uint8)
+        for start, end in self.on_gpu[1:]:
+            base[start:end] = self.on_gpu[0][start:end].cpu().numpy()
+        del self.on_gpu[1:]
+
+    def _kept(self, name: str, x: Any, arrays: str, device: str) -> Any:
+        """An array at the address at which the last one of its name and shape was, where the library has addresses."""
+        from workbench.arrays import handed_over
+
+        key = (name, x.shape, x.dtype.name)
+        made = handed_over(x.copy(), arrays, device)
+        if arrays == "jax":
+            return made
+        if key in self.kept:
+            self.kept[key][...] = made
+        return self.kept.setdefault(key, made)
+
+    def _check_kept(self, call: Any, lying: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
+        """Refusal where the function changed an input that is not in the arena."""
+        import numpy as np
+
+        from workbench.arrays import as_numpy
+        from workbench.floats import FLOATS
+        from workbench.refusal import Refusal
+
+        for name, now in {**lying, **keywords}.items():
+            before = call.positional.get(name, call.keywords.get(name))
+            if isinstance(before, np.ndarray) and before.dtype in FLOATS:
+                after = as_numpy(now, name)
+                if after.shape == before.shape and after.tobytes() != np.ascontiguousarray(before).tobytes():
+                    raise Refusal(f"{name}, an input, was overwritten")
+
+    def _leave(self, blocks: list[list[Any]], arrays: str, device: str) -> None:
+        """Free blocks of the allocator that hold what is asked for: what a function does not write shows."""
+        import numpy as np
+
+        from workbench.arrays import handed_over
+        from workbench.explore.acceptance.arena import Place
+
+        if arrays == "jax":
+            return
+        held = []
+        for place in blocks:
+            x = Place(*place).view(self.memory)
+            made = [np.array(x) for _ in range(COPIES)]
+            held += [handed_over(one, arrays, device).clone() if arrays == "torch" else one for one in made]
+        del held
+
+
+def _reply(kind: int, text: str = "") -> None:
+    said = text[-TEXT:].encode(errors="replace")
+    os.write(_replies, HEAD.pack(kind, len(said)) + said)
+
+
+def _said(error: BaseException) -> str:
+    """The traceback of what the function raised, from its own first line on."""
+    frames, own = error.__traceback__, os.path.dirname(__file__)
+    while (
+        frames is not None and frames.tb_next is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == own
+    ):
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def _request() -> Any:
+    found = b""
+    while len(found) < ASKED.size:
+        found += os.read(_requests, ASKED.size - len(found)) or sys.exit(0)
+    size, found = ASKED.unpack(found)[0], b""
+    while len(found) < size:
+        found += os.read(_requests, size - len(found)) or sys.exit(0)
+    return json.loads(found)
+
+
+def main() -> None:
+    """Go apart, load the function, and call it as long as it is asked to; the command line has descriptors of files."""
+    global _requests, _replies
+    arena, _requests, _replies, alone = map(int, sys.argv[2:6])
+    why = apart() if alone else ""
+    if why:
+        _reply(TOGETHER, why)
+        os._exit(0)
+    from workbench.explore.acceptance.arena import SIZE
+    from workbench.foreign.find import find
+    from workbench.refusal import Refusal, Unavailable
+
+    if not alone:
+        from workbench.foreign.isolation import end_with_parent
+
+        end_with_parent()
+    _reply(APART, os.path.basename(os.readlink("/proc/self")))  # its number outside
+    begun = _request()
+    try:
+        calls = _Calls(
+            find(begun["target"]), begun["target"], begun["arrays"], begun["device"], begun["layout"],
+            mmap.mmap(arena, SIZE),
+        )  # fmt: skip
+    except (Refusal, Unavailable) as error:
+        _reply(LACKING if isinstance(error, Unavailable) else UNFOUND, str(error))
+        os._exit(0)
+    _reply(LOADED)
+    while True:
+        asked = _request()
+        try:
+            said = calls.answer(asked)
+        except Refusal as error:
+            _reply(RAISED, str(error))
+        except Unavailable as error:
+            _reply(LACKING, str(error))
+        except BaseException as error:  # sys.exit among them
+            _reply(RAISED, _said(error))
+        else:
+            _reply(DONE, said)
+
+
+_requests = _replies = -1

@@ -1,0 +1,119 @@
+"""All laws of the backward pass, asked of a function on a case."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from workbench.explore.laws import gradients as of_gradients
+from workbench.explore.laws.gradient import Gradients
+from workbench.explore.laws.law import Break, Finding, Law, Verdict
+from workbench.operations.attention_backward import ATTENTION_BACKWARD
+from workbench.operations.call import case_of, runner
+from workbench.refusal import Raised, Refusal
+
+_OF_KIND = {
+    "budget": (
+        of_gradients.dscores_add_up_to_dlse,
+        of_gradients.dk_adds_up_to_0,
+        of_gradients.dv_times_v_is_dout_times_out,
+        of_gradients.dq_times_q_is_dk_times_k,
+        of_gradients.batches_permuted,
+        of_gradients.heads_permuted,
+        of_gradients.directional_derivative,
+    ),
+    "bits": (
+        of_gradients.dout_times_power_of_two,
+        of_gradients.dq_of_a_row_without_keys_is_0,
+        of_gradients.gradients_of_a_key_that_nobody_sees_are_0,
+    ),
+}
+#: every law of the backward pass by its name
+GRADIENT_LAWS: Mapping[str, Law] = {
+    law.name: law for kind, some in _OF_KIND.items() for law in (Law(check, kind) for check in some)
+}
+
+
+@dataclass(frozen=True)
+class GradientLaws:
+    """What a function made of every law of the backward pass on a case."""
+
+    subject: Gradients = field(repr=False)
+    findings: tuple[Finding, ...]
+
+    @property
+    def broken(self) -> tuple[Finding, ...]:
+        """Those that it broke."""
+        return tuple(one for one in self.findings if one.held is False)
+
+    @property
+    def signature(self) -> dict[str, bool | None]:
+        """Law -> whether it held; None where it does not apply."""
+        return {one.law.name: one.held for one in self.findings}
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench laws --operation attention_backward --json`."""
+        run, case = self.subject.first.diff.run, self.subject.case
+        return {
+            "schema": "workbench.gradient-laws/1",
+            "target": run.target,
+            "operation": case.operation.name,
+            "axes": dict(case.told),
+            "dtype": case.dtype,
+            "distribution": case.distribution,
+            "seed": case.seed,
+            "numbers": dict(case.numbers),
+            "optional": list(case.optional),
+            "conventions": dict(self.subject.conventions),
+            "broken": len(self.broken),
+            "laws": [one.as_dict() for one in self.findings],
+        }
+
+
+def gradient_laws(
+    target: str | Callable[..., Any],
+    *,
+    axes: Mapping[str, int] | None = None,
+    dtype: str | None = None,
+    distribution: str = "",
+    seed: int = 0,
+    numbers: Mapping[str, float] | None = None,
+    contract: Mapping[str, Any] | None = None,
+    optional: Sequence[str] = (),
+    arrays: str = "numpy",
+    device: str | None = None,
+    backend: str = "auto",
+    gradients: bool = False,
+    faults: Sequence[str] = (),
+    probes: str = "all",
+) -> GradientLaws:
+    """What `target` makes of every law of the backward pass on a case; arguments as of
+    `workbench.diff_operation`. Raises what the run of the case itself raises.
+    """
+    of = ATTENTION_BACKWARD
+    run = runner(
+        target, of, arrays=arrays, device=device, backend=backend, gradients=gradients, faults=faults, probes=probes
+    )
+    case = case_of(
+        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, contract=contract,
+        optional=optional, faults=faults,
+    )  # fmt: skip
+    subject = Gradients(run, case, case.inputs())
+    _ = subject.first  # what the case itself raises is raised
+    return GradientLaws(subject, tuple(_finding(law, subject) for law in GRADIENT_LAWS.values()))
+
+
+def _finding(law: Law, s: Gradients) -> Finding:
+    found = _checked(law, s)
+    return Finding(law, lacking=found) if isinstance(found, str) else Finding(law, broke=found)
+
+
+def _checked(law: Law, s: Gradients) -> Verdict:
+    try:
+        with np.errstate(all="ignore"):
+            return law.check(s)
+    except Raised as raised:
+        return Break("", {}, np.nan, np.nan, 0.0, why=f"it ran on the case, and not on other values: {raised}")
+    except Refusal as refusal:
+        return str(refusal).strip().splitlines()[-1]

@@ -1,0 +1,154 @@
+"""Steps of the backward pass of attention that are no contraction and no function of elements."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench.reference.arithmetic import Arithmetic
+from workbench.reference.bound import EXACT, Bound
+from workbench.reference.stage import Bounded, Ref
+
+
+@dataclass(frozen=True)
+class OfGroups:
+    """What each query head reads of its kv head, [b, h, k, d]."""
+
+    of: Ref
+    group: int  #: query heads of a kv head
+
+    def value(self, at: Any) -> np.ndarray:
+        return np.repeat(at(self.of), self.group, axis=1)
+
+    words = "{of} of each head's group"
+
+
+@dataclass(frozen=True)
+class Widened:
+    """An input with all its elements, of which some axes have a length of 1."""
+
+    of: Ref
+    shape: tuple[int, ...]
+
+    def value(self, at: Any) -> np.ndarray:
+        return np.broadcast_to(at(self.of), self.shape)
+
+    words = "{of} of each element"
+
+
+@dataclass(frozen=True)
+class AddedUp:
+    """A gradient summed over what reads one and the same number: axes in groups, or of which the number has one."""
+
+    of: Ref
+    split: tuple[int, ...]  #: the shape of what is read, with the axes that are summed apart from others
+    axes: tuple[int, ...]  #: that are summed, of `split`
+    shape: tuple[int, ...]  #: of the sum
+    said: str  #: over what
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._added(at(self.of))
+
+    def _added(self, x: np.ndarray) -> np.ndarray:
+        return np.asarray(x.reshape(self.split).sum(self.axes)).reshape(self.shape)
+
+    def bound(self, at: Any) -> Bounded:
+        """A sum of so many numbers, none of which is exact where nobody saw them."""
+        x, error = at(self.of), at.error(self.of)
+        size = self._added(abs(x))
+        arithmetic, n = at.arithmetic(""), int(np.prod([self.split[axis] for axis in self.axes], dtype=int)) - 1
+        own = [arithmetic.sum(n) * size, arithmetic.unit * np.sqrt(n) * size, 0.0 * size]
+        if error is not EXACT:
+            worst, random, common = (0.0 * abs(x) + part for part in error)
+            own = [own[0] + self._added(worst), np.sqrt(own[1] ** 2 + self._added(random**2)), self._added(common)]
+        return Bounded(Bound(*own))
+
+    @property
+    def words(self) -> str:
+        return f"sum of {{of}} over {self.said}"
+
+
+def of_groups(name: str, shape: tuple[int, ...], group: int) -> AddedUp:
+    """The gradient of a kv head: those of its query heads [b, h, k, d] added up."""
+    b, heads, *rest = shape
+    split = (b, heads // group, group, *rest)
+    return AddedUp(name, split, (2,), (b, heads // group, *rest), "the query heads of a group")
+
+
+def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> AddedUp:
+    """The gradient of an input of the shape `wanted`, which broadcasts to `shape`: the sum over its axes of 1."""
+    some = tuple(axis for axis, (n, m) in enumerate(zip(shape, wanted, strict=True)) if m == 1 < n)
+    return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
+
+
+@dataclass(frozen=True)
+class StoredBetween:
+    """A sum that is kept in 16 bits while it grows: rounded after each of its blocks."""
+
+    of: Ref
+    dtype: str
+    blocks: int
+
+    def value(self, at: Any) -> np.ndarray:
+        return np.asarray(at(self.of))
+
+    def bound(self, at: Any) -> Bounded:
+        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to."""
+        of, size = at.error(self.of), at.magnitude(self.of)
+        size = size + of.worst
+        relative, absolute = Arithmetic(self.dtype).cast()
+        each = relative * size + absolute
+        random = np.sqrt(of.random**2 + self.blocks * each**2)
+        return Bounded(Bound(of.worst + self.blocks * each, random, of.common + 0.0 * size))
+
+    @property
+    def words(self) -> str:
+        return f"{{of}}, in {self.dtype} after each of {self.blocks} blocks"
+
+
+@dataclass(frozen=True)
+class OwnLse:
+    """log(sum of e^score over the keys that are seen) of a row, with its sink: what a forward pass makes that nobody
+    saw, of the same scores.
+    """
+
+    scores: Ref
+    sinks: Ref  #: empty: there are none
+    also: tuple[str, ...]  #: what `seen` reads
+    seen: Callable[[Any], np.ndarray]  #: which keys queries see, of At
+
+    def _parts(self, at: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Its exponents, -inf where a key is hidden, and lse."""
+        x = np.where(self.seen(at), at(self.scores), -np.inf)
+        if self.sinks:
+            of_rows = np.broadcast_to(at(self.sinks)[None, :, None, None], (*x.shape[:-1], 1))
+            x = np.concatenate([x, of_rows], axis=-1)
+        top = x.max(-1, keepdims=True)
+        shifted = np.exp(x - np.where(np.isfinite(top), top, 0.0))
+        return x, np.where(np.isfinite(top), top + np.log(shifted.sum(-1, keepdims=True)), -np.inf)[..., 0]
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._parts(at)[1]
+
+    def bound(self, at: Any) -> Bounded:
+        """In float32: a sum of exps of 2 ulps each, of arguments down to -16, below which they weigh nothing; its
+        logarithm, and a change of its base. Of scores that are off by e_k at most log(sum_k P_k exp(e_k)) (the other
+        side is closer, by Jensen's inequality); to first order sum_k P_k e_k.
+        """
+        x, lse = self._parts(at)
+        known = np.isfinite(lse)
+        size = np.where(known, abs(lse), 0.0)
+        own = at.arithmetic("").unit * (x.shape[-1] + 32 + 4 * size)
+        error = at.error(self.scores)
+        if error is EXACT:
+            return Bounded(Bound(own, 0.0, own))
+        keys = at(self.scores).shape[-1]
+        weights = np.where(known[..., None], np.exp(x - np.where(known, lse, 0.0)[..., None]), 0.0)[..., :keys]
+        rest = np.where(known, 1 - weights.sum(-1), 1.0)  # of the sink
+        worst, random, common = (np.broadcast_to(part, weights.shape) for part in error)
+        with np.errstate(over="ignore"):
+            off = np.log(np.maximum(rest + (weights * np.exp(np.minimum(worst, 700.0))).sum(-1), 1.0))
+        return Bounded(Bound(own + off, np.sqrt((weights**2 * random**2).sum(-1)), own + (weights * common).sum(-1)))
+
+    words = "log of the sum over keys of e^{scores}"

@@ -1,0 +1,219 @@
+"""The table of stages of the backward pass of attention, with what a case has."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from workbench.operations.backward_inputs import OPTIONAL, by_place, distances, seen
+from workbench.operations.backward_steps import OfGroups, OwnLse, StoredBetween, Widened, of_groups, where_one
+from workbench.operations.operation import Setting
+from workbench.reference.stage import Stage, Table
+from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, one, product, scaled
+
+#: terms of a block at least, after which a sum may be rounded: torch's flash on a CPU takes 32, 64 or 256 queries
+LEAST_BLOCK = 32
+#: inputs that say which keys are seen
+_HIDING = ("mask", "seqlens_k")
+
+
+def _zero(*read: Any) -> float:
+    """The slope by what has no error."""
+    return 0.0
+
+
+def _shape(of: Setting, axes: str) -> tuple[int, ...]:
+    return tuple(of.sizes[axis] for axis in axes)
+
+
+def _casts(of: Setting) -> dict[str, Table]:
+    """Of what is stored, or meets the next product, in 16 bits: its cast; empty where it is in float32."""
+
+    def cast(name: str, convention: str, axes: str = "bhqk", least: float = 1.0) -> Table:
+        if of.dtype == "float32" or of.conventions[f"{convention}_dtype"] == "float32":
+            return {}
+        return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype, least))}
+
+    found = {name: cast(name, name) for name in ("qk", "probs", "dprobs")} | {"biased": cast("biased", "qk")}
+    # dS may be stored times the scale, as torch's operations do
+    least = min(1.0, abs(of.numbers["scale"]) or 1.0)
+    found |= {name: cast(name, "dscores", least=least) for name in ("dscores", "dscaled")}
+    if "dropout_mask" in of.optional:
+        # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
+        found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
+    found |= {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke"), "dq_sum": {}}
+    if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
+        for name, axes, terms in (("dq_sum", "bhqd", "k"), ("dk_sum", "bhkd", "q"), ("dv_sum", "bhke", "q")):
+            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK))
+            found[name] = {f"{name}_stored": Stage(axes, step, dumped=False)}
+    return found
+
+
+def _scores(of: Setting, qk: str, biased: Table) -> Table:
+    """From products to what is compared with lse: scaled, capped, with what is added, and the cast of that, in order;
+    the last are scores.
+    """
+    scale = of.numbers["scale"]
+    table = {"scores": Stage("bhqk", scaled(qk, scale, ulps=1.0))}
+    if cap := of.numbers.get("softcap"):
+        # tanhf is within 2 ulps of the nearest, tanh.approx within 2^-11; a quotient before it
+        ulps = 3.0 if of.conventions["tanh"] == "float32" else 2.0**12 + 1
+        table["tanh"] = Stage("bhqk", Map(
+            ("scores",), lambda s: np.tanh(s / cap), (lambda s: (1 - np.tanh(s / cap) ** 2) / cap,),
+            f"tanh({{0}} / {cap:g})", ulps=ulps,
+        ))  # fmt: skip
+        table["capped"] = Stage("bhqk", scaled("tanh", cap, ulps=1.0))
+    terms = ["capped" if cap else "scores"]
+    if "bias" in of.optional:
+        table["wide_bias"] = Stage("bhqk", Widened("bias", _shape(of, "bhqk")), dumped=False)
+        terms.append("wide_bias")
+    if "alibi_slopes" in of.optional:
+        lengths = ("seqlens_k",) if "seqlens_k" in of.optional else ()
+        whole = _shape(of, "bhqk")
+        table["alibi"] = Stage("bhqk", Map(
+            ("alibi_slopes", *lengths), lambda slopes, *n: np.broadcast_to(slopes * distances(of, *n), whole),
+            (_zero, *(_zero for _ in lengths)), "{0} * " + ("key" if of.numbers.get("alibi_column") else "-distance"),
+        ))  # fmt: skip
+        terms.append("alibi")
+    if len(terms) > 1:
+        table |= {"biased": Stage("bhqk", Total(tuple(terms), (1.0,) * len(terms))), **biased}
+    return table
+
+
+def _probs(of: Setting, scores: str) -> Table:
+    """P again, from scores and lse, 0 where a key is hidden."""
+    hides = tuple(name for name in _HIDING if name in of.optional)
+    table: Table = {}
+    still = by_place(of)
+    if hides:
+        given = dict(enumerate(hides))
+
+        def found(*read: np.ndarray) -> np.ndarray:
+            return np.broadcast_to(seen(of, {given[n]: x for n, x in enumerate(read)}), _shape(of, "bhqk")) + 0.0
+
+        table["visible"] = Stage(
+            "bhqk", Map(hides, found, (_zero,) * len(hides), "1 where a key is seen", ulps=0.0), dumped=False
+        )
+    also = ("visible",) if hides else ()
+    lse = "lse"
+    if "lse" in of.own:
+        sinks = "sinks" if "sinks" in of.optional else ""
+        table["own_lse"] = Stage("bhq", OwnLse(scores, sinks, also, lambda at: at("visible") != 0 if hides else still))
+        lse = "own_lse"
+
+    def weight(shifted: np.ndarray, *visible: np.ndarray) -> np.ndarray:
+        some = visible[0] != 0 if visible else still
+        return np.where(some, np.exp(np.where(some, shifted, 0.0)), 0.0)
+
+    def shifted(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
+        return np.where(visible[0] != 0 if visible else still, s - lse, 0.0)
+
+    def moved(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
+        return visible[0] if visible else still
+
+    rest = (_zero,) * len(also)
+    return {
+        **table,
+        # in base 2 a product with log2(e), of a constant that is rounded: one error of a row, whatever is left of it
+        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), (one,), "{0}, 0 where -inf",
+                                    ulps=1.0), dumped=False),
+        "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
+                         dumped=False),
+        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where hidden", ulps=2.0,
+                                   grown=np.expm1)),
+    }  # fmt: skip
+
+
+def _kept(of: Setting, what: str) -> Stage:
+    """What dropout leaves of something, over what it keeps on average."""
+    factor = 1 / (1 - of.numbers["dropout_p"])
+    slopes = (lambda x, kept: kept * factor, _zero)
+    return Stage("bhqk", Map((what, "dropout_mask"), lambda x, kept: x * kept * factor, slopes,
+                             f"{factor:g} * {{0}} where kept, else 0", ulps=1.5))  # fmt: skip
+
+
+def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -> Table:
+    """The gradients of scores, from dP and delta, and through a softcap."""
+    table: Table = {}
+    dprobs = last["dprobs"]
+    if "dropout_mask" in of.optional:
+        table |= {"dkept": _kept(of, dprobs), **casts["dkept"]}
+        dprobs = last["dkept"]
+    weights = last["probs"] if of.conventions["dscores_of"] == "cast probs" else "probs"
+    if of.conventions["delta"] == "probs":
+        delta = Sum("bhqk,bhqk->bhq", (weights, dprobs))
+    elif "out" in of.own:
+        # of the weights of the forward pass, which met V in the dtype of probs, stored or not
+        values = last["dropped"] if "dropout_mask" in of.optional else last["probs"]
+        table["own_sum"] = Stage("bhqe", Sum("bhqk,bhke->bhqe", (values, "v_rows")), dumped=False)
+        table["own_out"] = Stage("bhqe", CastTo("own_sum", of.dtype))
+        delta = Sum("bhqe,bhqe->bhq", ("dout", "own_out"))
+    else:
+        delta = Sum("bhqe,bhqe->bhq", ("dout", "out"))
+    table["delta"] = Stage("bhq", delta)
+    of_lse = "dlse" in of.optional
+    centred = Total((dprobs, "delta", "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, "delta")
+    table["centred"] = Stage("bhqk", centred, dumped=False)
+    table |= {"dscores": Stage("bhqk", product(weights, "centred")), **casts["dscores"]}
+    if "softcap" in of.numbers:
+        table["tanh_squared"] = Stage("bhqk", Map(("tanh",), np.square, (lambda t: 2 * t,), "{0}^2"), dumped=False)
+        table["cap_slope"] = Stage("bhqk", Map(("tanh_squared",), lambda x: 1 - x, (one,), "1 - {0}"), dumped=False)
+        table |= {"dscaled": Stage("bhqk", product("dscores", "cap_slope")), **casts["dscaled"]}
+    if "sinks" in of.optional:
+        table["sink_shifted"] = Stage("bhq", Map(("sinks", "row_lse"), np.subtract, (one, one), "{0} - {1}", ulps=2.0),
+                                      dumped=False)  # fmt: skip
+        table["sink_probs"] = Stage(
+            "bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0, grown=np.expm1)
+        )
+        offset = "delta"
+        if of_lse:
+            table["delta_of_sink"] = Stage("bhq", difference("delta", "dlse"), dumped=False)
+            offset = "delta_of_sink"
+        slopes = (lambda p, d: d, lambda p, d: p)
+        of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, slopes, "-{0} * {1}")
+        table["dsink_rows"] = Stage("bhq", of_rows, dumped=False)
+    return table
+
+
+def table(of: Setting) -> Table:
+    """Every stage of a setting, in data-flow order."""
+    scale, group, casts = of.numbers["scale"], of.sizes["h"] // of.sizes["g"], _casts(of)
+    last = {name: next(iter(made), name) for name, made in casts.items()}
+    scores = _scores(of, last["qk"], casts["biased"])
+    dropout, softcap = "dropout_mask" in of.optional, "softcap" in of.numbers
+    dscaled, values = last["dscaled" if softcap else "dscores"], last["dropped" if dropout else "probs"]
+    kept: Table = {}
+    if dropout:
+        read = last["probs"] if of.conventions["dropped_dtype"] == "inputs" else "probs"
+        kept = {"dropped": _kept(of, read), **casts["dropped"]}
+    dbias: Table = {}
+    if "bias" in of.optional:
+        step = where_one(last["dscores"], _shape(of, "bhqk"), _shape(of, OPTIONAL["bias"]), "bhqk")
+        dbias = {"dbias": Stage(OPTIONAL["bias"], step)}
+    dsink = {"dsink": Stage("h", Sum("bhq->h", ("dsink_rows",)))} if "sinks" in of.optional else {}
+    of_heads = {axes: _shape(of, axes) for axes in ("bhkd", "bhke")}
+    return {
+        "k_rows": Stage("bhkd", OfGroups("k", group), dumped=False),
+        "v_rows": Stage("bhke", OfGroups("v", group), dumped=False),
+        "qk": Stage("bhqk", Sum("bhqd,bhkd->bhqk", ("q", "k_rows"))),
+        **casts["qk"],
+        **scores,
+        **_probs(of, next(reversed(scores))),
+        **casts["probs"],
+        **kept,
+        "dprobs": Stage("bhqk", Sum("bhqe,bhke->bhqk", ("dout", "v_rows"))),
+        **casts["dprobs"],
+        **_dscores(of, last, casts),
+        "dq_sum": Stage("bhqd", Sum("bhqk,bhkd->bhqd", (dscaled, "k_rows")), dumped=False),
+        **casts["dq_sum"],
+        "dk_sum": Stage("bhkd", Sum("bhqk,bhqd->bhkd", (dscaled, "q")), dumped=False),
+        **casts["dk_sum"],
+        "dk_group": Stage("bgkd", of_groups(last["dk_sum"], of_heads["bhkd"], group), dumped=False),
+        "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (values, "dout")), dumped=False),
+        **casts["dv_sum"],
+        "dq": Stage("bhqd", scaled(last["dq_sum"], scale, ulps=1.0)),
+        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0)),
+        "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group)),
+        **dsink,
+        **dbias,
+    }

@@ -1,0 +1,154 @@
+"""A verdict of `workbench accept`: in lines, as a document, as JUnit for CI."""
+
+import shlex
+from typing import Any
+from xml.etree import ElementTree
+
+from workbench.case.fields import GIVEN
+from workbench.explore.acceptance.judging import Failure
+from workbench.explore.acceptance.run import FAIL, PASS, UNFINISHED, Acceptance
+from workbench.explore.shrink.shrink import Shrunk
+from workbench.judge.explain.explain import Explained
+from workbench.records import number
+from workbench.report import causes, shrunk
+from workbench.report.compared import printable
+from workbench.report.numbers import ratio, value
+from workbench.report.text import place
+
+
+def lines(found: Acceptance) -> list[str]:
+    """The verdict, what it rests on, and of a failing case what failed and how it is repeated."""
+    taken = f"{found.cases} cases right in {found.seconds:.1f} s ({found.calls} calls)"
+    made = [f"{found.target}: {found.verdict}, {taken}", *(f"  {line}" for line in _counts(found))]
+    if found.failure is not None:
+        made += _failure(found.failure)
+        made.append(f"repeat: {repeat(found) or 'in Python: workbench.accept(...' + _place(found) + ')'}")
+        made += [f"why: {repeat(found)} --explain"] if repeat(found) and found.failure.judged is not None else []
+    return made
+
+
+def _counts(found: Acceptance) -> list[str]:
+    """What else is to be known, a line each."""
+    made = [f"families: {', '.join(f'{name} {n}' for name, n in found.families.items())}"] if found.families else []
+    if found.worst is not None:
+        made.append(f"worst of them: {ratio(found.worst)} x of budget")
+    if found.lacking and found.failure is None:
+        made.append(f"time was too short for: {', '.join(found.lacking)}; say more --seconds")
+    if found.untestable:
+        whole = f", so that nothing is known of: {', '.join(found.unjudged)}" if found.unjudged else ""
+        made.append(f"nothing could be judged in {sum(found.untestable.values())} cases{whole}: a kernel "
+                    "that tells nothing may overflow there; a contract in the spec would tell")  # fmt: skip
+    if found.suspicious:
+        made.append(f"{found.suspicious} within their budgets and suspicious by what the spec's contract leaves open")
+    if found.deterministic is not None:
+        made.append("the same call gave the same bits" if found.deterministic else "the same call gave other bits")
+    made.append("in a process beside this one, with its network (--unsafe)" if found.options["unsafe"] else
+                "in a process of its own, without network")  # fmt: skip
+    return made
+
+
+def _failure(failure: Failure) -> list[str]:
+    """What failed, a line each."""
+    one = failure.problem
+    given = "; q, k and v are arrays of this family" if one.inputs is not None else ""
+    lying = f"; {one.lying.words}" if one.lying.words else ""
+    made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.case!r}{given}{lying}"]
+    judged = failure.judged
+    if judged is None:
+        return made
+    stages = [judged[name] for name in judged.origins] or [x for x in judged if x.verdict == judged.verdict]
+    for stage in stages:
+        if stage.decisive is None:
+            continue
+        summary = stage.decisive.summary
+        outside = f"{summary.outside} of {summary.size} elements outside their budgets"
+        made.append(f"  {stage.name}: {stage.verdict}, {outside}")
+        made += [f"    {stage.reason}"] if stage.reason else []
+        for worst in stage.worst(1):
+            made.append(
+                f"    worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, allowed "
+                f"error {worst.budget:.3g}, {ratio(worst.over_budget)} x of budget"
+            )
+    return made
+
+
+def repeat(found: Acceptance) -> str:
+    """The command that judges the failing case again; empty where its spec lies in no file."""
+    if found.spec_file is None and (found.spec.case.keys() - {"dtype"} or found.spec.shapes):
+        return ""
+    options = found.options
+    words = ["workbench", "accept", found.target]
+    words += ["--spec", found.spec_file] if found.spec_file else []
+    words += ["--dtype", options["dtype"]] if options["dtype"] else []
+    words += ["--unsafe"] if options["unsafe"] else []
+    index = found.failure.index if found.failure is not None else 0
+    return " ".join(map(shlex.quote, [*words, "--seed", str(found.seed), "--only", str(index)]))
+
+
+def _place(found: Acceptance) -> str:
+    assert found.failure is not None
+    return f", seed={found.seed}, only={found.failure.index}"
+
+
+def explained(found: Explained | Shrunk | None) -> list[str]:
+    """What was found of why a case fails, a line each."""
+    if found is None:
+        return ["nothing failed again of which a cause could be searched, in this call by itself"]
+    if isinstance(found, Shrunk):
+        return shrunk.lines(found)
+    return causes.lines(found.judged, found) if found.judged is not None else []
+
+
+def document(found: Acceptance) -> dict[str, Any]:
+    """The document `workbench.accept/1`."""
+    failure = found.failure
+    failed = None
+    if failure is not None:
+        one, judged = failure.problem, failure.judged
+        failed = {
+            "family": one.family, "index": failure.index, "kind": failure.kind, "text": "\n".join(_failure(failure)),
+            "case": one.case.as_dict() | ({"distribution": GIVEN} if one.inputs is not None else {}),
+            "lying": one.lying.words, "verdict": None if judged is None else judged.verdict,
+            "origins": [] if judged is None else [*judged.origins],
+            "over_budget": None if judged is None else _over(failure), "command": repeat(found),
+        }  # fmt: skip
+    made = {
+        "schema": "workbench.accept/1", "target": found.target, "spec": found.spec_file, "verdict": found.verdict,
+        "cases": found.cases, "families": dict(found.families), "lacking": [*found.lacking],
+        "untestable": dict(found.untestable), "suspicious": found.suspicious, "over_budget": found.worst,
+        "deterministic": found.deterministic, "calls": found.calls, "seconds": found.seconds,
+        "loading_seconds": found.loading, "seed": found.seed, "options": dict(found.options), "failure": failed,
+    }  # fmt: skip
+    document_: dict[str, Any] = number(made)
+    return document_
+
+
+def _over(failure: Failure) -> float | None:
+    assert failure.judged is not None
+    found = [stage.decisive.summary.worst for stage in failure.judged if stage.decisive is not None]
+    return max((worst.over_budget for worst in found if worst is not None), default=None)
+
+
+def junit(found: Acceptance) -> bytes:
+    """A suite of JUnit with a test for each family: one that failed, those that time was too short for were skipped."""
+    failure = found.failure
+    failed = {failure.problem.family} if failure is not None else set()
+    names = list(dict.fromkeys(found.due))
+    too_little = found.verdict == UNFINISHED and not found.lacking
+    numbers = {"tests": str(len(names) + 1), "failures": str(len(failed) + (found.verdict != PASS and not failed))}
+    root = ElementTree.Element("testsuites")
+    whole = {"name": f"workbench accept {found.target}", **numbers, "errors": "0", "skipped": str(len(found.lacking))}
+    suite = ElementTree.SubElement(root, "testsuite", {**whole, "time": f"{found.seconds:.3f}"})
+    verdict = ElementTree.SubElement(suite, "testcase", {"classname": found.target, "name": "verdict"})
+    if found.verdict == UNFINISHED:
+        why = "too little could be judged" if too_little else "time was too short"
+        ElementTree.SubElement(verdict, "failure", {"message": why}).text = printable("\n".join(lines(found)))
+    for name in names:
+        case = ElementTree.SubElement(suite, "testcase", {"classname": found.target, "name": name})
+        if found.verdict == FAIL and failure is not None and name in failed:
+            said = printable(failure.words.strip().splitlines()[-1] if failure.words.strip() else failure.kind)
+            ElementTree.SubElement(case, "failure", {"message": said}).text = printable("\n".join(lines(found)))
+        elif name in found.lacking:
+            ElementTree.SubElement(case, "skipped", {"message": "not run"})
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, "utf-8", xml_declaration=True) + b"\n"
