@@ -130,6 +130,19 @@ def contracts(per_style: int, seed: int, jobs: int, names: tuple[str, ...], as_j
 
 
 @commands.command()
+@click.option("--calls", type=click.IntRange(min=1), default=100_000, help="Right calls that are judged [100000]")
+@click.option("--seed", default=0, help="Seed of the calls [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the calls over [1]")
+@json_option
+def capture(calls: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Watch right calls of PyTorch's attention: a capture keeps none of them; 1 where it keeps one."""
+    from campaigns import capture as capture_campaign
+
+    results = measured(capture_campaign, as_json, calls, seed, jobs)
+    sys.exit(BUG if results["kept"] or not results["rows"][-1]["judged"] else 0)
+
+
+@commands.command()
 @click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")

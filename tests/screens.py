@@ -26,7 +26,8 @@ SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
 #: lines that a screen does without
 AGAIN = ("repeat:", "races, unwritten reads:")
 #: first word of a command -> what runs it; the plugin by the name of its entry point, where the installation has that
-PROGRAMS = {
+PROGRAMS: dict[str, list[str]] = {
+    "python": [],
     "workbench": ["-c", "from workbench.cli.main import main; main()"],
     "pytest": [
         *("-m", "pytest", "-p", "no:cacheprovider", "-p"),

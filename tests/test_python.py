@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import workbench
-from workbench import Against, Case, Diff, Measured, MeasuredContract, run, save
+from workbench import Against, Case, Diff, Measured, MeasuredContract, Runs, load, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
 from workbench.operations.backward_measure import BackwardMeasured
@@ -59,6 +59,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     q, k, v = Case(seqlen=8, head_dim=16).inputs()
     np.savez(made / "tensors.npz", q=q, k=k, v=v)
     save(run("flash", Case(seqlen=33)), made / "run/trace.safetensors")
+    mine = load(made / "mine.safetensors")
+    for i in range(2):
+        for side in ("training", "inference"):
+            save(mine, made / f"{side}/calls/00000{i}.safetensors")
+        np.savez(made / f"dump_{i}.npz", out=mine.stages["out"], **mine.inputs)
+    (made / "dump").mkdir()
+    for i in range(2):
+        made.joinpath(f"dump_{i}.npz").rename(made / f"dump/layer{i}.npz")
+    tensors = "\n".join(f'{x} = "layer{{call}}.npz:{x}"' for x in ("q", "k", "v", "out"))
+    made.joinpath("mapping.toml").write_text(f"[tensors]\n{tensors}\n")
     return made
 
 
@@ -88,7 +98,7 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert found.as_dict() == {name: told[name] for name in found.as_dict()} and found.causes
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
-    elif isinstance(found, Diff | Against | OperationDiff) or words[0] == "check":
+    elif isinstance(found, Diff | Against | OperationDiff | Runs) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):
             (one.get("measured") or {}).pop("seconds", None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.cuda.prepared import kernel
     from workbench.explore.acceptance.run import accept
+    from workbench.explore.capturing.capture import capture
     from workbench.explore.laws.every import laws
     from workbench.explore.read import measure, measure_contract
     from workbench.explore.shrink.shrink import shrink
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from workbench.explore.sweep.sweep import sweep
     from workbench.foreign.check import check
     from workbench.foreign.run import run
+    from workbench.judge.against.calls import Runs, compare_runs
     from workbench.judge.against.pair import Against, against
     from workbench.judge.diff import Diff, diff
     from workbench.judge.stage import StageDiff
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from workbench.readings.contract.measured import MeasuredContract
     from workbench.readings.reader import Measured
     from workbench.refusal import Refusal, Unavailable
+    from workbench.trace.dumped import load_dump
     from workbench.trace.file import load, save
     from workbench.trace.inputs import case_of
     from workbench.trace.inputs import load as load_inputs
@@ -49,6 +52,7 @@ _HOMES = {
     "run": "foreign.run.run",
     "Trace": "trace.trace.Trace",
     "load": "trace.file.load",
+    "load_dump": "trace.dumped.load_dump",
     "load_log": "trace.printed.load_log",
     "save": "trace.file.save",
     "save_rank": "trace.ranks.save_rank",
@@ -61,6 +65,8 @@ _HOMES = {
     "diff_operation": "operations.call.diff_operation",
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
+    "compare_runs": "judge.against.calls.compare_runs",
+    "Runs": "judge.against.calls.Runs",
     "accept": "explore.acceptance.run.accept",
     "measure": "explore.read.measure",
     "measure_contract": "explore.read.measure_contract",
@@ -73,6 +79,7 @@ _HOMES = {
     "load_sweep": "explore.sweep.sweep.load",
     "compare": "explore.sweep.compare.compare",
     "check": "foreign.check.check",
+    "capture": "explore.capturing.capture.capture",
     "kernel": "cuda.prepared.kernel",
     "Refusal": "refusal.Refusal",
     "Unavailable": "refusal.Unavailable",
@@ -84,19 +91,23 @@ __all__ = [
     "Measured",
     "MeasuredContract",
     "Refusal",
+    "Runs",
     "StageDiff",
     "Trace",
     "Unavailable",
     "accept",
     "against",
+    "capture",
     "case_of",
     "check",
     "compare",
+    "compare_runs",
     "diff",
     "diff_operation",
     "kernel",
     "laws",
     "load",
+    "load_dump",
     "load_inputs",
     "load_log",
     "load_ranks",

@@ -75,6 +75,7 @@ class Options:
         metavar="FILE",
     )
     trace: str | None = _option(AT_REST)  #: the file, or files, in which the trace lay: its TARGET
+    mapping: str | None = _option(AT_REST)  #: the file that names what lies in a dump of another program
     against_trace: str | None = _option(AT_REST)  #: the file of an earlier run, beside which its code was held
 
     def __post_init__(self) -> None:

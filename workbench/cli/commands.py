@@ -19,7 +19,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     ),
     "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
     "Kernels on quantised codes": (*QUANTISED,),
-    "A kernel of yours": (*options.of_role(options.FOREIGN), "values"),
+    "A kernel of yours": (*options.of_role(options.FOREIGN), "values", "mapping"),
     "A part of a run": ("where", "by_head", "limit_gb", "feed"),
     "A second run beside it": (
         "against", "against_trace", "measure",

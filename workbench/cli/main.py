@@ -21,6 +21,7 @@ from workbench.cli.bench import bench
 from workbench.cli.check import check
 from workbench.cli.commands import Commands
 from workbench.cli.compare import compare
+from workbench.cli.compare_runs import compare_runs
 from workbench.cli.completion import complete
 from workbench.cli.contract import contract
 from workbench.cli.exits import BUG, DEFECT, ENVIRONMENT, USAGE
@@ -31,7 +32,14 @@ from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
 from workbench.cli.operation import diff_operation, operation_options, refuse_of_operation
-from workbench.cli.options import json_option, measure_option, one_target, run_options, values_option
+from workbench.cli.options import (
+    json_option,
+    mapping_option,
+    measure_option,
+    one_target,
+    run_options,
+    values_option,
+)
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -103,7 +111,7 @@ def commands(context: click.Context) -> None:
 
 
 for command in (
-    *(accept, bench, check, compare, contract, explain, faults, inputs, kernels, laws, measure),
+    *(accept, bench, check, compare, compare_runs, contract, explain, faults, inputs, kernels, laws, measure),
     *(show, shrink, sweep, watch),
 ):
     commands.add_command(command)
@@ -115,6 +123,7 @@ for command in (
 @operation_options
 @cli_against.against_option
 @values_option
+@mapping_option
 @click.option(
     "--against-trace",
     metavar="PREVIOUS",
@@ -179,6 +188,8 @@ def diff(
     second = cli_against.second_run(options.pop("against"))
     if second and against_trace is not None:
         raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
+    if second and options.pop("mapping") is not None:
+        raise Refusal("--mapping reads the calls of one run, and --against holds two beside each other; got both")
     if second and measure:
         raise Refusal("--measure judges one function, and --against holds two beside each other; got both")
     with shown():

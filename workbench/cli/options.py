@@ -182,6 +182,12 @@ values_option = click.option(
     shell_complete=complete,
     help="Instead of a TARGET: values that a kernel of yours printed",
 )
+mapping_option = click.option(
+    "--mapping",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="TARGET is a folder that another program wrote; this TOML file names what lies in it",
+)
 measure_option = click.option(
     "--measure",
     is_flag=True,

@@ -17,13 +17,18 @@ Calls = list[Callable[[], "Trace"]]
 
 
 def runs(
-    target: str | None, *, values: str | None = None, by_head: bool = False, **options: Any
+    target: str | None,
+    *,
+    values: str | None = None,
+    mapping: str | None = None,
+    by_head: bool = False,
+    **options: Any,
 ) -> tuple[Calls, float | None]:
     """What to run, one call for each case, and about how many seconds it takes where that is known.
 
     `target` is as of `target.targets_of`; a trace, whose files may hold parts of one run (`join.files_of`), takes no
-    option but `where`. None, where `values` is a log of printed values. `by_head`: a call for each head. `options` are
-    those of `options.run_options`.
+    option but `where`. None, where `values` is a log of printed values. `mapping`: the file that names what lies in the
+    folder `target`, a call each. `by_head`: a call for each head. `options` are those of `options.run_options`.
     """
     if options["where"] is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
@@ -35,12 +40,13 @@ def runs(
             "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, "
             "--values LOG"
         )
+    if mapping is not None:
+        return _dumped(target, mapping, {**_of_case(options), **asked}), None
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)
     if targets[0].is_trace:
-        of_case = {name: True for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)}
-        if others := [flag_of(name) for name in {**of_case, **asked} if name != "where"]:
+        if others := [flag_of(name) for name in {**_of_case(options), **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")
         return [partial(_loaded, target, options["where"])], None
     from workbench.foreign.feed import parse as parse_feed
@@ -62,6 +68,24 @@ def runs(
 
     ours = Options(**given(options, OURS))
     return calls, sum(estimate_s(found.name, cases, ours) for found in targets)
+
+
+def _of_case(options: dict[str, Any]) -> dict[str, bool]:
+    """The options of a case that were given."""
+    return {name: True for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)}
+
+
+def _dumped(folder: str, mapping: str, asked: Mapping[str, Any]) -> Calls:
+    """A call for each that a dump holds, which takes none of the options that were `asked` for."""
+    if asked:
+        raise Refusal(f"--mapping: the mapping says what the case is, in its [case]; got {flag_of(next(iter(asked)))}")
+    from workbench.trace.dumped import load_dump
+
+    return [partial(_same, trace) for trace in load_dump(folder, mapping).values()]
+
+
+def _same(trace: "Trace") -> "Trace":
+    return trace
 
 
 def _check_foreign(target: str, options: dict[str, Any]) -> None:

@@ -141,7 +141,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     measured = {} if options.calibration is None else _measured(options.calibration, case, declared)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)
-    promise = seen.promise_of(told, own, floats, case, _generation() if lives_on == "cuda" else None)
+    promise = seen.promise_of(told, own, floats, case, generation() if lives_on == "cuda" else None)
     resolved, sparse = case.but(block_k=promise.block_k, splits=promise.splits), {}
     for key, given in parts.items():
         stage, what = ALGORITHMS[algorithm][key], f"{name}: {key}"
@@ -210,7 +210,7 @@ def _measured(path: str, case: Case, declared: Mapping[str, Any]) -> dict[str, A
     return {name: x for name, x in fields.items() if name != "accumulation" and not (others and name.startswith("mma"))}
 
 
-def _generation() -> str | None:
+def generation() -> str | None:
     """The generation of the GPU on which arrays live; None of one that nobody knows."""
     from workbench.cuda.gpu import gpu
 

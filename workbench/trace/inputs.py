@@ -83,6 +83,11 @@ def read(path: Path) -> Mapping[str, Any]:
     return readers[path.suffix](path)
 
 
+def read_any(path: Path) -> Any:
+    """What a file holds, of a .pt file whatever of tensors, dicts, lists and numbers; others as of `read`."""
+    return _of_torch(path) if path.suffix == ".pt" and path.is_file() else read(path)
+
+
 def taken(given: Any, where: str) -> dict[str, np.ndarray]:
     """The inputs `given`: a file as of `load`, or arrays as of `normalised`, which `where` names in messages."""
     return load(given) if isinstance(given, str | Path) else normalised(given, where)
@@ -146,14 +151,18 @@ def _npz(path: Path) -> Mapping[str, Any]:
 
 
 def _pt(path: Path) -> Mapping[str, Any]:
+    held = _of_torch(path)
+    if not isinstance(held, Mapping):
+        raise Refusal(f"{path}: must hold a dict of name -> tensor; got {type(held).__name__}")
+    return held
+
+
+def _of_torch(path: Path) -> Any:
     torch = module("torch", "a .pt file")
     try:
-        held = torch.load(path, map_location="cpu", weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds, from zipfile's to pickle's, with advice to load it unsafely
         found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
         if found and zipfile.is_zipfile(path):
             raise Refusal(f"{path}: must hold a dict of name -> tensor alone; it holds a {found[1]}") from None
         raise Refusal(f"{path}: not a complete .pt file as torch.save writes it") from None
-    if not isinstance(held, Mapping):
-        raise Refusal(f"{path}: must hold a dict of name -> tensor; got {type(held).__name__}")
-    return held

@@ -14,6 +14,28 @@ from workbench.refusal import Refusal
 from workbench.trace.trace import Part, Trace
 
 
+def check_rows(case: Case, where: str, *, in_part: bool = False) -> None:
+    """Refusal where what a row is depends on where it stands, so that some rows of a case are no case of their own."""
+    of_place = {
+        "ALiBi": case.alibi_slopes, "score_mod": case.score_mod, "mask_mod": case.mask_mod, "dropout": case.dropout_p,
+        "sequences of several lengths": case.ragged, "pages": case.page_size, "codes": case.codes,
+        "v that is a part of k": case.shared_kv, "a dump of a part": in_part,
+    }  # fmt: skip
+    if has := [name for name, there in of_place.items() if there]:
+        raise Refusal(f"{where}: some rows of a run are no run of their own where it has {', '.join(has)}")
+
+
+def case_of(case: Case, part: Box) -> Case:
+    """The case of some rows of some heads, whole groups that share their keys; which keys they see is no part of it."""
+    batches, heads, kv_heads = range(case.batch)[part.b], range(case.heads)[part.h], part.of_kv(case).h
+    return case.but(
+        batch=len(batches), heads=len(heads), kv_heads=len(range(case.kv_heads)[kv_heads]),
+        seqlen_q=len(np.arange(case.seqlen_q)[part.q]), seqlen_k=case.seqlen_k, causal=False, window=None,
+        scale=case.scale,
+        **{name: tuple(x[part.h].tolist()) for name, x in case.of_heads.items()},
+    )  # fmt: skip
+
+
 def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Trace:
     """out and lse of some rows [ascending] of some heads, whole groups that share their keys, as a trace of a case of
     these alone; what its rows see in the whole case is the `mask` of its inputs.
@@ -23,22 +45,12 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     ALiBi, score_mod, dropout, sequences of several lengths, pages, codes; and for a trace at rest and a part of a run.
     """
     case = trace.case
-    of_place = {
-        "ALiBi": case.alibi_slopes, "score_mod": case.score_mod, "mask_mod": case.mask_mod, "dropout": case.dropout_p,
-        "sequences of several lengths": case.ragged, "pages": case.page_size, "codes": case.codes,
-        "v that is a part of k": case.shared_kv, "a dump of a part": trace.box is not None,
-    }  # fmt: skip
-    if has := [name for name, there in of_place.items() if there]:
-        raise Refusal(f"{trace.target}: some rows of a run are no run of their own where it has {', '.join(has)}")
+    check_rows(case, trace.target, in_part=trace.box is not None)
     if trace.rerun is None:
         raise Refusal(f"{trace.target}: its trace is at rest, and nothing can be run again")
     part = Box(batches, heads, rows)
     of_kv = part.of_kv(case)
-    some = case.but(
-        batch=batches.stop - batches.start, heads=heads.stop - heads.start, kv_heads=of_kv.h.stop - of_kv.h.start,
-        seqlen_q=len(rows), seqlen_k=case.seqlen_k, causal=False, window=None, scale=case.scale,
-        **{name: tuple(x[heads].tolist()) for name, x in case.of_heads.items()},
-    )  # fmt: skip
+    some = case_of(case, part)
     seen = part.visible(case, trace.inputs)
     masks = {name: part.of(spread(case, trace.inputs[name]), "bhqk") for name in MASKS if name in trace.inputs}
     if not seen.all():

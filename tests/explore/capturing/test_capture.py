@@ -1,0 +1,285 @@
+"""Calls of a transformer of 12 layers on the CPU, watched."""
+
+import json
+import timeit
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from workbench import Refusal, capture, diff, load
+from workbench.cli.main import commands
+from workbench.explore.capturing import capture as capturing
+from workbench.explore.capturing import judged as judging_of
+from workbench.explore.capturing.judging import FIRST
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from tests.explore.capturing import toy  # noqa: E402 - needs torch
+
+
+def decode(count: int, capturing: Any, tokens: int = 6) -> None:
+    """So many calls of the toy's attention, each of few rows."""
+    layers, x = toy.weights(), toy.tokens(count=tokens)
+    for _ in range(0, count, toy.LAYERS):
+        toy.forward(x, layers, capturing.function)
+
+
+def sdpa_at(wrong: int, how: Any) -> Any:
+    """Right attention, but for one call of it."""
+    calls = iter(range(10**9))
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return how(q, k, v) if next(calls) == wrong else toy.causal(q, k, v)
+
+    return attend
+
+
+FAULTS = {
+    "mask": lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v),
+    "scale": lambda q, k, v: toy.by_hand(q, k, v, scale=0.3),
+    "one element": lambda q, k, v: toy.causal(q, k, v).index_fill(2, torch.tensor([3]), 0.25),
+    "stale": lambda q, k, v: torch.zeros_like(q),
+    "nan": lambda q, k, v: toy.causal(q, k, v) * torch.nan,
+}
+
+
+def test_right_calls_keep_nothing(tmp_path: Path) -> None:
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
+        toy.forward(toy.tokens(), toy.weights(), toy.causal)
+    found = c.report
+    assert (found.calls, found.sampled, found.judged, found.wrong) == (12, 12, 12, 0)
+    assert found.kept is None and not found.dropped and not found.unread and found.verdict == "rounding"
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+    assert 0 < found.worst.over_budget < 1 and 0 < found.worst.max_abs < 1e-5
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told == found.as_dict() and told["schema"] == "workbench.capture/1"
+    assert "12 calls, 12 sampled, 12 judged, 0 dropped, 0 wrong" in str(found)
+
+
+@pytest.mark.campaign(but=2)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_one_wrong_call_is_kept_and_judged_again(fault: str, tmp_path: Path) -> None:
+    attend = sdpa_at(8, FAULTS[fault])
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        toy.forward(toy.tokens(), toy.weights(), c.function)
+    found = c.report
+    assert (found.verdict, found.judged, found.wrong, found.kept.call) == ("bug", 12, 1, 8)
+    again = diff(load(tmp_path / FIRST))
+    assert (again.verdict, again.origin) == (found.kept.verdict, found.kept.stage) == ("bug", "out")
+    assert again.trace.notes[0] == "call 8: all rows" and "torch.initial_seed()" in again.trace.notes[1]
+    assert again.trace.provenance is not None and again.trace.provenance.versions["torch"] == torch.__version__
+    if fault == "scale":
+        shown = CliRunner().invoke(commands, ["diff", str(tmp_path)])
+        assert shown.exit_code == 1 and "scores are multiplied by 1.2" in shown.stdout, shown.output
+    assert found.worst.call != 8 and found.worst.over_budget < 1
+
+
+@pytest.mark.campaign
+def test_one_wrong_call_of_a_thousand_is_caught(tmp_path: Path) -> None:
+    attend = sdpa_at(777, FAULTS["scale"])
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        decode(1000, c)
+    assert (c.report.judged, c.report.wrong, c.report.kept.call) == (1008, 1, 777)
+    assert diff(load(tmp_path / FIRST)).verdict == "bug"
+
+
+def test_of_a_sample_the_calls_are_chosen_by_chance_and_the_same_again(tmp_path: Path) -> None:
+    chosen = []
+    for i in range(2):
+        with capture(sdpa_at(-1, None), tmp_path / str(i), spec=toy.spec, sample=1 / 12, keep="all", seed=5) as c:
+            decode(240, c)
+        chosen.append(sorted(path.name for path in tmp_path.glob(f"{i}/calls/*")))
+        assert len(chosen[-1]) == c.report.sampled == c.report.judged
+    assert chosen[0] == chosen[1]
+    # 20 are expected, standard deviation 4.3; every twelfth would be the same layer each time
+    assert 5 <= len(chosen[0]) <= 40 and len({int(name[:6]) % 12 for name in chosen[0]}) > 4
+
+
+def test_of_a_large_call_some_rows_of_one_head_are_judged(tmp_path: Path) -> None:
+    made = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 600, 16, generator=made)
+    k, v = (torch.randn(2, 2, 600, 16, generator=made) for _ in "kv")
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    for wrong in (False, True):
+
+        def attend(q: Any, k: Any, v: Any, wrong: bool = wrong) -> Any:
+            return sdpa(q, k, v, is_causal=not wrong, enable_gqa=True)
+
+        told = lambda q, k, v: {**toy.spec(q, k, v), "causal_alignment": "top-left"}  # noqa: E731
+        with capture(attend, tmp_path / str(wrong), spec=told, keep="all") as c:
+            for _ in range(4):
+                c.function(q, k, v)
+        assert (c.report.judged, c.report.wrong) == (4, 4 * wrong)
+    cases = [load(path) for path in sorted((tmp_path / "False/calls").iterdir())]
+    assert {(x.case.batch, x.case.heads, x.case.kv_heads, x.case.seqlen_q) for x in cases} == {(1, 2, 1, 54)}
+    assert len({x.notes for x in cases}) == 4, "other rows of other heads"
+    assert all(x.case.score_count <= 2**16 for x in cases)
+
+
+def test_inputs_that_change_meanwhile_are_dropped(tmp_path: Path) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        out = toy.causal(q, k, v)
+        k[:, :, 0] += 1
+        return out
+
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        made = c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    assert (c.report.judged, c.report.verdict) == (0, "untestable") and made.shape == (1, 2, 8, 16)
+    assert [*c.report.dropped.values()] == [1] and "its inputs changed while it ran" in str(c.report)
+
+
+def test_inputs_that_the_caller_writes_into_afterwards_were_judged_before(tmp_path: Path) -> None:
+    q, k, v = (torch.randn(1, 2, 8, 16) for _ in "qkv")
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, keep="all") as c:
+        for _ in range(3):
+            c.function(q, k, v)
+            k += 1
+    assert (c.report.judged, c.report.wrong) == (3, 0)
+    first, second = (load(tmp_path / f"calls/00000{i}.safetensors").inputs["k"] for i in (0, 1))
+    assert np.allclose(first + 1, second)
+
+
+def test_a_model_never_fails_because_it_is_watched(tmp_path: Path) -> None:
+    def broken(q: Any, k: Any, v: Any) -> Any:
+        raise KeyError("of the spec")
+
+    with capture(sdpa_at(-1, None), tmp_path, spec=broken) as c:
+        c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    assert c.report.unread == {"KeyError: 'of the spec'": 1} and c.report.verdict == "untestable"
+
+
+def test_errors_of_the_function_are_its_callers(tmp_path: Path) -> None:
+    with (
+        pytest.raises(RuntimeError),
+        capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c,
+    ):
+        torch.nn.functional.scaled_dot_product_attention(torch.ones(1, 2, 8, 16), torch.ones(3), torch.ones(3))
+    assert not hasattr(torch.nn.functional.scaled_dot_product_attention, "__wrapped__")
+    assert c.report.calls == 1
+
+
+def test_methods_and_decorators_are_watched(tmp_path: Path) -> None:
+    told = lambda self, q, k, v: toy.spec(q, k, v)  # noqa: E731
+
+    @capture(Layer.attend, tmp_path, spec=told)
+    def step() -> Any:
+        q = torch.ones(1, 2, 8, 16)
+        return Layer().attend(q, q, q)
+
+    right = Layer.attend
+    step()
+    assert Layer.attend is right
+    assert json.loads((tmp_path / "report.json").read_text())["judged"] == 1
+
+
+class Layer:
+    def attend(self, q: Any, k: Any, v: Any) -> Any:
+        return toy.causal(q, k, v)
+
+
+def test_a_compiled_caller_is_seen_whenever_it_was_compiled(tmp_path: Path) -> None:
+    def model(q: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q) * 2
+
+    before, after = (torch.compile(model, backend="eager") for _ in range(2))
+    q = torch.randn(1, 2, 16, 16)
+    before(q)
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path, sample=0.5) as c:
+        for _ in range(2):
+            before(q)
+            after(q)
+        # what is compiled is what is around the call, and not again for each that is sampled
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for _ in range(8):
+                before(q)
+                after(q)
+    assert c.report.calls == 20 and 3 < c.report.judged == c.report.sampled < 17
+    assert c.report.verdict == "rounding" and not c.report.unread
+
+
+def test_what_could_not_be_judged_is_told(tmp_path: Path) -> None:
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, contract={"exp_ulps": 1e9}) as c:
+        c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    assert (c.report.judged, c.report.verdict) == (0, "untestable")
+    assert c.report.unread == {"nothing of it could be judged": 1}
+
+
+def test_what_passes_by_is_told(tmp_path: Path) -> None:
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
+        pass
+    assert c.report.verdict == "untestable" and "no module has this function under a name" in str(c.report)
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
+        pass
+    assert c.report.verdict == "untestable" and "no call was seen" in str(c.report)
+
+
+def test_a_call_that_is_not_sampled_costs_less_than_3_us(tmp_path: Path) -> None:
+    def nothing(q: Any, k: Any, v: Any, *, is_causal: bool) -> None:
+        return None
+
+    watched = capture(nothing, tmp_path, spec=toy.spec, sample=1e-9).function
+    each = [
+        min(timeit.repeat(lambda f=f: f(1, 2, 3, is_causal=True), number=2000, repeat=20)) / 2000
+        for f in (nothing, watched)
+    ]
+    assert each[1] - each[0] < 3e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"sample": 0}, "sample is the share"),
+        ({"sample": 2}, "sample is the share"),
+        ({"keep": "last"}, "keep is one of first, all"),
+        ({"limit_mb": 0}, "limit_mb is the megabytes"),
+        ({"contract": {"probs_dtypo": "float32"}}, "probs_dtypo"),
+    ],
+)
+def test_what_it_does_not_take_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=said):
+        capture(torch.nn.functional.scaled_dot_product_attention, tmp_path, **given)
+
+
+def test_a_folder_that_holds_a_case_is_not_written_over(tmp_path: Path) -> None:
+    with capture(sdpa_at(0, FAULTS["stale"]), tmp_path, spec=toy.spec) as c:
+        c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    with pytest.raises(Refusal, match=f"holds {FIRST} of an earlier capture"):
+        capture(torch.nn.functional.scaled_dot_product_attention, tmp_path)
+
+
+def test_a_head_of_more_than_the_limit_is_told(tmp_path: Path) -> None:
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, limit_mb=0.001) as c:
+        c.function(*(torch.ones(1, 2, 64, 16) for _ in "qkv"))
+    assert c.report.judged == 0 and "a part of 0.0234 MB where limit_mb=0.000999" in next(iter(c.report.unread))
+
+
+@pytest.mark.parametrize(("beyond", "wrong"), [(7.0, 1), (1e6, 0)])
+def test_what_no_chance_explains_is_kept_though_no_bound_is_broken(
+    beyond: float, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging_of, "BEYOND", beyond)
+    q, k, v = (torch.randn(1, 4, 48, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    slightly, scales = (lambda q, k, v: toy.causal(q, k, v) * next(scales)), iter([1.0, 1 + 7e-6, 1.1])
+    with capture(slightly, tmp_path, spec=toy.spec, contract="torch-eager") as c:
+        for _ in range(2):
+            c.function(q, k, v)
+        found = c.report
+        assert (found.judged, found.wrong, found.doubted) == (2, wrong, 1 - wrong)
+        assert found.verdict == ("suspicious" if wrong else "rounding")
+        if wrong:
+            again = diff(load(tmp_path / FIRST))
+            assert (again.verdict, found.kept.stage, found.kept.call) == (found.kept.verdict, "out", 1)
+        # what breaks a bound says more, and takes its place
+        c.function(q, k, v)
+        assert (c.report.verdict, c.report.kept.call, c.report.wrong) == ("bug", 2, wrong + 1)
+        assert diff(load(tmp_path / FIRST)).verdict == "bug"
+
+
+def test_calls_that_are_recorded_into_a_graph_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capturing, "_recording", lambda: lambda: True)
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
+        c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
+    assert (c.report.calls, c.report.sampled, c.report.verdict) == (1, 0, "untestable")
+    assert "recorded into a CUDA graph" in str(c.report)

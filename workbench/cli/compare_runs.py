@@ -1,0 +1,32 @@
+"""The command line's `compare-runs`, which holds two captured runs of one model beside each other."""
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from workbench.cli.exits import BUG
+from workbench.cli.options import json_option
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command("compare-runs")
+@click.argument("a", type=_FOLDER)
+@click.argument("b", type=_FOLDER)
+@json_option
+def compare_runs(a: Path, b: Path, as_json: bool) -> None:
+    """Say which call of two runs of one model is wrong first, or which rounding their difference comes from.
+
+    A and B are folders of workbench.capture(..., keep="all") on the same tokens: training and inference, two engines,
+    two versions. Each call is judged on both sides, on its own inputs. Exits with 1 where a side leaves its budget, the
+    two ask different things, or a call could not be judged.
+    """
+    from workbench.judge.against.calls import compare_runs as compared
+    from workbench.progress import shown
+
+    with shown():
+        found = compared(a, b)
+    click.echo(json.dumps(found.as_dict()) if as_json else str(found))
+    sys.exit(BUG if found.verdict in ("bug", "parts", "untestable") else 0)

@@ -1,0 +1,207 @@
+"""The calls of one function of a running torch process, watched: some are judged, and the first wrong one is kept."""
+
+import functools
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ContextDecorator, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import module
+from workbench.case.case import Case
+from workbench.case.contract import check_names
+from workbench.case.presets import fields_of
+from workbench.explore.capturing.judging import Judging
+from workbench.explore.capturing.report import Report
+from workbench.explore.capturing.snapshot import Snapshot, returned, taken
+from workbench.files import write_atomically
+from workbench.foreign.heard import Given, listener_of
+from workbench.refusal import Refusal
+
+KEEP = ("first", "all")
+
+
+class Capture(ContextDecorator):
+    """Watches one function while it is entered; also a decorator of what calls it. `report` says what came of it."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        folder: str | Path,
+        *,
+        spec: Callable[..., Given] | None,
+        sample: float,
+        keep: str,
+        contract: str | Mapping[str, Any] | None,
+        limit_mb: float,
+        seed: int,
+    ) -> None:
+        if not 0 < sample <= 1:
+            raise Refusal(f"sample is the share of calls that are judged, above 0 and at most 1; got {sample!r}")
+        if keep not in KEEP:
+            raise Refusal(f"keep is one of {', '.join(KEEP)}; got {keep!r}")
+        if not limit_mb > 0:
+            raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
+        if contract is not None:
+            check_names(fields_of(contract, Case()))  # before anything runs
+        self._function, self._sample, self._seed = function, sample, seed
+        self._limit = int(limit_mb * 2**20)
+        self._listener = listener_of(function, spec)
+        self._folder = Path(folder)
+        if found := sorted(self._folder.glob("**/*.safetensors")):
+            raise Refusal(f"{folder} holds {found[0].name} of an earlier capture: give another folder")
+        self._judging = Judging(self._listener.name, function, self._folder, contract, keep == "all", self._limit)
+        self._random = np.random.default_rng(seed)
+        self._calls, self._next = 0, self._gap() - 1
+        self._unread: Counter[str] = Counter()
+        self._sampled, self._host_s = 0, 0.0
+        self._places: list[tuple[Any, str]] = []
+        self.function = self._watched()  #: the function, watched: for callers that no module's name leads to
+
+    def __enter__(self) -> "Capture":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._places = [*_places(self._function)]
+        for owner, name in self._places:
+            setattr(owner, name, self.function)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for owner, name in self._places:
+            setattr(owner, name, self._function)
+        self._judging.wait()
+        text = json.dumps(self.report.as_dict(), indent=1)
+        write_atomically(self._folder / "report.json", text.encode())
+
+    @property
+    def report(self) -> Report:
+        """What was seen until now; calls that still wait to be judged are waited for."""
+        self._judging.wait()
+        of = self._judging
+        return Report(
+            self._listener.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
+            dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
+            self._host_s, of.seconds, found_nowhere=not self._places and not self._calls,
+        )  # fmt: skip
+
+    def _watched(self) -> Callable[..., Any]:
+        function, in_graph = self._function, _recording()
+        judged = _eager(self._judged, recursive=False)
+        self._eager_before, self._eager_after = _eager(self._before), _eager(self._after)
+
+        @functools.wraps(function)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            call = self._calls
+            self._calls = call + 1
+            if in_graph is not None and in_graph():
+                self._unread["recorded into a CUDA graph, whose replays nobody sees"] += 1
+                return function(*args, **kwargs)
+            if call < self._next:
+                return function(*args, **kwargs)
+            return judged(call, args, kwargs)
+
+        # a compiled caller leaves its graph for this call, and one compiled before is compiled again: without it Dynamo
+        # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
+        return _eager(watched, recursive=False)
+
+    def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._next = call + self._gap()
+        self._sampled += 1
+        before = self._eager_before(call, args, kwargs)
+        made = self._function(*args, **kwargs)
+        if before is not None:
+            self._eager_after(before, made)
+        return made
+
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | None:
+        """What is to be judged of a call that is about to run; None where it cannot be."""
+        with self._told():
+            # the part of a call depends on its number alone, so that two captures of one model take the same
+            random = np.random.default_rng((self._seed, call))
+            return taken(self._listener.hear(*args, **kwargs), call, self._limit, random)
+        return None
+
+    def _after(self, before: Snapshot, made: Any) -> None:
+        with self._told():
+            self._judging.submit(returned(before, made))
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Takes the time, and counts what goes wrong in the place of raising it: nobody's model may fail because it is
+        watched.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        except Refusal as refusal:
+            self._unread[str(refusal).splitlines()[0]] += 1
+        except Exception as error:
+            self._unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
+        finally:
+            self._host_s += time.perf_counter() - start
+
+    def _gap(self) -> int:
+        """Calls to the next that is judged: at random, since every hundredth may be the same layer each time."""
+        return int(self._random.geometric(self._sample))
+
+
+def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[..., Any]:
+    """The function, which torch's compiler leaves alone, and what it calls too where `recursive`."""
+    torch = module("torch", "a capture")
+    made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
+    return made
+
+
+def _recording() -> Callable[[], bool] | None:
+    """Tells whether the current stream records a CUDA graph; None without a GPU."""
+    torch = module("torch", "a capture")
+    if not torch.cuda.is_available():
+        return None
+    found: Callable[[], bool] = torch.cuda.is_current_stream_capturing
+    return found
+
+
+def _places(function: Callable[..., Any]) -> Iterator[tuple[Any, str]]:
+    """Modules that have the function under a name, and the class whose method it is."""
+    for one in [*sys.modules.values()]:
+        for name, value in [*getattr(one, "__dict__", {}).items()]:
+            if value is function:
+                yield one, name
+    *path, name = getattr(function, "__qualname__", "").split(".")
+    owner: Any = sys.modules.get(getattr(function, "__module__", ""))
+    for outer in path:
+        owner = getattr(owner, outer, None)
+    if path and isinstance(owner, type) and owner.__dict__.get(name) is function:
+        yield owner, name
+
+
+def capture(
+    function: Callable[..., Any],
+    folder: str | Path,
+    *,
+    spec: Callable[..., Given] | None = None,
+    sample: float = 1.0,
+    keep: str = "first",
+    contract: str | Mapping[str, Any] | None = None,
+    limit_mb: float = 256.0,
+    seed: int = 0,
+) -> Capture:
+    """Watch the calls of `function` in this process: `with capture(...) as c:`, or a decorator of what calls it.
+
+    A random `sample` of them (a share) is judged: some rows of each, at most 2^16 scores, are copied before the call on
+    its own stream, with the results behind it, and held against float64, on the CPU at once, of a GPU in a thread. The
+    first call that leaves its budget is kept in `folder` as `first-wrong.safetensors`, which `workbench diff` judges
+    again; the worst of the others as numbers, in report.json; `keep` "all" keeps every judged call in calls/, for
+    `compare_runs`. `spec`, for functions that no adapter knows, is called as the function is and returns what the call
+    asks (`foreign.heard.listener_of`). `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
+    are dropped and counted, as those whose inputs changed while they ran. `seed` of what is sampled.
+
+    Refusal for a function that is neither known nor told, and a folder that holds a case already.
+    """
+    return Capture(
+        function, folder, spec=spec, sample=sample, keep=keep, contract=contract, limit_mb=limit_mb, seed=seed
+    )

@@ -1,0 +1,124 @@
+"""What judges the snapshots of a capture: at once on a CPU; of a GPU in a thread, on a stream of its own."""
+
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.explore.capturing.judged import Judged, judged, trace_of
+from workbench.explore.capturing.snapshot import Snapshot
+from workbench.foreign.collect import of_run
+from workbench.refusal import Refusal
+from workbench.trace.file import save
+
+#: file of the first call that left its budget, and of each where all are kept
+FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
+
+
+class Judging:
+    """Judges snapshots and counts what came of them."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        folder: Path,
+        contract: str | Mapping[str, Any] | None,
+        keep_all: bool,
+        limit: int,
+    ) -> None:
+        self._name, self._function, self._folder, self._contract = name, function, folder, contract
+        self._keep_all, self._limit = keep_all, limit
+        self._waiting: queue.Queue[Snapshot] = queue.Queue()
+        self._held = 0
+        self._lock = threading.Lock()  # of what is held, which both threads change
+        self._thread: threading.Thread | None = None
+        self.judged = self.wrong = self.doubted = 0
+        self.dropped: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
+        self.worst: Judged | None = None
+        self.kept: Judged | None = None
+        self.seconds = 0.0
+
+    def submit(self, snapshot: Snapshot) -> None:
+        """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here."""
+        if snapshot.ready is None:
+            return self._judge(snapshot)
+        with self._lock:
+            full = self._held + snapshot.nbytes > self._limit
+            self._held += 0 if full else snapshot.nbytes
+        if full:
+            self.dropped["more than limit_mb waited to be judged"] += 1
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, daemon=True, name="workbench.capture")
+            self._thread.start()
+        self._waiting.put(snapshot)
+
+    def wait(self) -> None:
+        """Until all that was submitted is judged."""
+        self._waiting.join()
+
+    def _work(self) -> None:
+        import torch
+
+        while True:
+            snapshot = self._waiting.get()
+            try:
+                with torch.cuda.device(snapshot.changed.device), torch.cuda.stream(torch.cuda.Stream()):
+                    torch.cuda.current_stream().wait_event(snapshot.ready)
+                    copies = (*snapshot.inputs.values(), *snapshot.results.values(), snapshot.changed)
+                    for x in copies:  # their memory is of the caller's stream, which may free and reuse it
+                        x.record_stream(torch.cuda.current_stream())
+                    host = {name: x.cpu() for name, x in snapshot.inputs.items()}
+                    results = {name: x.cpu() for name, x in snapshot.results.items()}
+                    self._judge(replace(snapshot, inputs=host, results=results, changed=snapshot.changed.cpu()))
+            finally:
+                with self._lock:
+                    self._held -= snapshot.nbytes
+                self._waiting.task_done()
+
+    def _judge(self, snapshot: Snapshot) -> None:
+        start = time.perf_counter()
+        try:
+            self._counted(snapshot)
+        except Refusal as refusal:
+            self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
+        except Exception as error:  # of ours: the model goes on, and the report says it
+            self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
+        self.seconds += time.perf_counter() - start
+
+    def _counted(self, snapshot: Snapshot) -> None:
+        if bool(snapshot.changed):
+            self.dropped["its inputs changed while it ran"] += 1
+            return
+        trace = trace_of(snapshot, self._name, self._contract, (f"call {snapshot.call}: {snapshot.where}",))
+        found = judged(trace, snapshot.call)
+        if found.verdict == "untestable":
+            self.unread["nothing of it could be judged"] += 1
+            return
+        self.judged += 1
+        # what breaks a bound takes the place of what is beyond chance alone
+        first = found.leaves and (self.kept is None or (found.proved and not self.kept.proved))
+        if first or self._keep_all:
+            import torch
+
+            seed = f"torch.initial_seed() was {torch.initial_seed()}"
+            whole = replace(trace, provenance=of_run(self._function), notes=(*trace.notes, seed))
+            if first:
+                save(whole, self._folder / FIRST)
+            if self._keep_all:
+                path = self._folder / EACH.format(snapshot.call)
+                path.parent.mkdir(exist_ok=True)
+                save(trace, path)
+        self.kept = found if first else self.kept
+        if found.leaves:
+            self.wrong += 1
+            return
+        self.doubted += found.verdict not in ("exact", "rounding")
+        if self.worst is None or found.over_budget > self.worst.over_budget:
+            self.worst = found

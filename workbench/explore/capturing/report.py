@@ -1,0 +1,51 @@
+"""What a capture saw."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from workbench.explore.capturing.judged import Judged
+from workbench.records import number
+from workbench.shown import shown_by
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """Calls of one function, and what was judged of them."""
+
+    target: str
+    folder: str
+    calls: int  #: that were seen
+    sampled: int  #: of these, chosen
+    judged: int  #: of these, judged in float64
+    dropped: Mapping[str, int]  #: of the sampled, those that were not judged because of how they came: why -> how many
+    unread: Mapping[str, int]  #: those of which the judge knows no reference, and defects: why -> how many
+    wrong: int  #: of the judged, those that left their budgets
+    doubted: int  #: of the judged, those within it that `diff` calls suspicious or biased
+    worst: Judged | None  #: of those within their budget the one nearest to it
+    kept: Judged | None  #: the first that left it
+    host_s: float  #: seconds of the caller beside the calls themselves, on a CPU with the judgement
+    judging_s: float  #: seconds of judgement
+    found_nowhere: bool = False  #: whether no module had the function, so that nothing could be watched
+
+    @property
+    def verdict(self) -> str:
+        """That of the call that was kept: bug, or suspicious beyond chance; untestable where none was judged; rounding,
+        also where some of many right calls are suspicious.
+        """
+        if self.kept is not None:
+            return self.kept.verdict
+        return "rounding" if self.judged else "untestable"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document `workbench.capture/1`, of plain Python values."""
+        fields: dict[str, Any] = number({"schema": "workbench.capture/1", "verdict": self.verdict, **asdict(self)})
+        return fields
+
+    def __str__(self) -> str:
+        return "\n".join(shown_by("captured.lines", self))
+
+    def __repr__(self) -> str:
+        return (
+            f"<Report of {self.target}: {self.verdict}, {self.calls} calls, {self.judged} judged, {self.wrong} wrong>"
+        )

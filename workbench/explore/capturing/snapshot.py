@@ -1,0 +1,163 @@
+"""Some rows of one call, copied on the stream of whoever calls: nothing here waits for a device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.case.box import Box
+from workbench.case.case import Case
+from workbench.case.fields import GIVEN
+from workbench.case.stages import INPUTS, LSE, OUT, RESULTS
+from workbench.foreign.heard import DTYPES, Heard
+from workbench.foreign.layouts import BOX
+from workbench.foreign.returned import by_name
+from workbench.refusal import Refusal
+from workbench.trace.rows import case_of, check_rows
+
+#: scores of a call that are judged, at most: 20 ms on a core; a call of more is judged in part
+SCORES = 2**16
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A part of one call: what it read and, once it has run, what it returned."""
+
+    call: int  #: which call of the function it was, counted from 0
+    heard: Heard
+    whole: Case  #: of the call
+    part: Box  #: what of it was copied
+    inputs: Mapping[str, Any]  #: the copies
+    own: Mapping[str, Any]  #: views of the same part of the call's own tensors, which may change
+    results: Mapping[str, Any]  #: copies of the same part of out, and of lse
+    changed: Any = None  #: whether an input changed while the call ran, bool [] on the device of the call
+    ready: Any = None  #: event behind all copies on the stream of the caller; None on a CPU
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the copies."""
+        return sum(x.nbytes for x in (*self.inputs.values(), *self.results.values()))
+
+    @property
+    def case(self) -> Case:
+        """The case of the part."""
+        return case_of(self.whole, self.part).but(distribution=GIVEN)
+
+    @property
+    def where(self) -> str:
+        """Which part of its call it is."""
+        rows = np.arange(self.whole.seqlen_q)[self.part.q]
+        if (len(rows), self.part.b, self.part.h) == (self.whole.seqlen_q, slice(None), slice(None)):
+            return "all rows"
+        step = f" in steps of {rows[1] - rows[0]}" if len(rows) > 1 and rows[1] - rows[0] > 1 else ""
+        heads = range(self.whole.heads)[self.part.h]
+        head = f"head {heads[0]}" if len(heads) == 1 else f"heads {heads[0]} to {heads[-1]}"
+        return f"batch {self.part.b.start}, {head}, " + (f"queries {rows[0]} to {rows[-1]}{step}")
+
+
+def taken(heard: Heard, call: int, limit: int, random: np.random.Generator) -> Snapshot:
+    """The part of a call that is to be judged, before the call runs. Refusal, which says why, for a call that cannot be
+    judged, or whose part has more than `limit` bytes.
+    """
+    case = _case(heard)
+    part = _part(case, random)
+    own = _cut(heard, case, part)
+    size = sum(x.nbytes for x in own.values())
+    if size > limit:
+        raise Refusal(f"a part of {size / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
+    copies = {name: x.detach().clone() for name, x in own.items()}
+    return Snapshot(call, heard, case, part, copies, own, {})
+
+
+def returned(before: Snapshot, made: Any) -> Snapshot:
+    """The same with what the call returned, and whether an input changed meanwhile."""
+    import torch
+
+    results = {}
+    for name, axes in ((OUT, before.heard.out), (LSE, before.heard.lse)):
+        x = by_name(made, "the call").get(name)
+        x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
+        if x is None or not axes or not hasattr(x, "detach"):
+            continue
+        x = _boxed(x.detach(), axes)
+        shape = tuple(before.whole.sizes[axis] for axis in RESULTS[name].axes)
+        if tuple(x.shape) != shape:
+            if name == LSE:
+                continue  # flash_attn and others may return something else there
+            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
+        results[name] = _of_part(x, before.part, before.part.h).clone()
+    if OUT not in results:
+        raise Refusal("no out")
+    same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.own.items()]
+    changed = torch.stack(same).all().logical_not()
+    on_gpu = changed.is_cuda
+    event = torch.cuda.current_stream(changed.device).record_event() if on_gpu else None
+    return replace(before, own={}, results=results, changed=changed, ready=event)
+
+
+def _case(heard: Heard) -> Case:
+    q, k, v = (heard.inputs[x] for x in INPUTS)
+    if any(x.ndim != len(BOX) or getattr(x, "is_nested", False) or x.is_sparse for x in (q, k, v)):
+        raise Refusal(f"q, k and v of {q.ndim}, {k.ndim} and {v.ndim} axes, nested or sparse")
+    dtype = str(heard.cast or q.dtype)
+    if dtype not in DTYPES:
+        raise Refusal(f"{dtype} is not judged")
+    if heard.cast is None and not q.dtype == k.dtype == v.dtype:
+        raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
+    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
+        raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
+    case = Case(
+        batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], seqlen_q=q.shape[2], seqlen_k=k.shape[2],
+        head_dim=q.shape[3], head_dim_v=v.shape[3], dtype=DTYPES[dtype], **heard.fields,
+    )  # fmt: skip
+    check_rows(case, "a call")
+    return case
+
+
+def _part(case: Case, random: np.random.Generator) -> Box:
+    """All of a small call; else some rows of the heads that share one kv head, at even distances that vary, as do the
+    first row, the head and the batch, from call to call.
+    """
+    if case.score_count <= SCORES:
+        return Box()
+    group = case.heads // case.kv_heads
+    batch, head = int(random.integers(case.batch)), int(random.integers(case.kv_heads)) * group
+    count = min(case.seqlen_q, max(1, SCORES // (case.seqlen_k * group)))
+    step = int(random.integers(1, case.seqlen_q // count + 1))
+    first = int(random.integers(case.seqlen_q - (count - 1) * step))
+    rows = slice(first, first + (count - 1) * step + 1, step)
+    return Box(slice(batch, batch + 1), slice(head, head + group), rows)
+
+
+def _cut(heard: Heard, case: Case, part: Box) -> dict[str, Any]:
+    """Views of the part of every input."""
+    kv = part.of_kv(case).h
+    found = {x: _of_part(heard.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
+    for name in ("mask", "bias"):
+        if name in heard.inputs:
+            whole = heard.inputs[name].expand(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
+            found[name] = _of_part(whole, part, part.h)
+    return found
+
+
+def _of_part(x: Any, part: Box, heads: slice, *, rows: bool = True) -> Any:
+    return x[part.b, heads, part.q if rows else slice(None)]
+
+
+def _boxed(x: Any, axes: str) -> Any:
+    """A result with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+    order = [axis for axis in BOX if axis in axes]
+    if x.ndim != len(axes) or "n" in axes:
+        raise Refusal(f"a result of {x.ndim} axes where [{' '.join(axes)}] is known")
+    x = x.permute([axes.index(axis) for axis in order])
+    for place, axis in enumerate(BOX[: 4 if "d" in axes else 3]):
+        x = x if axis in axes else x.unsqueeze(place)
+    return x
+
+
+def _bits(x: Any) -> Any:
+    """As integers, so that NaN is itself."""
+    import torch
+
+    return x if x.dtype == torch.bool else x.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[x.element_size()])

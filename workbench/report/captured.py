@@ -1,0 +1,49 @@
+"""What a capture saw, in lines."""
+
+from workbench.explore.capturing.judged import Judged
+from workbench.explore.capturing.report import Report
+from workbench.report.numbers import number, ratio, value
+
+
+def lines(found: Report) -> list[str]:
+    """The counts, what was not judged and why, the worst call, and how to judge the kept one again."""
+    made = [
+        f"{found.target}: {found.calls:,} calls, {found.sampled:,} sampled, {found.judged:,} judged, "
+        f"{sum(found.dropped.values()):,} dropped, {found.wrong:,} wrong"
+    ]
+    if found.found_nowhere:
+        made.append("no module has this function under a name: call the `function` of the capture in its place")
+    elif not found.calls:
+        made.append(
+            "no call was seen: a caller that holds the function itself, or a C++ one, passes by what is watched"
+        )
+    made += [f"  dropped: {n:,} x {why}" for why, n in found.dropped.items()]
+    made += [f"  not judged: {n:,} x {why}" for why, n in found.unread.items()]
+    if found.kept is not None:
+        stage = f" at {found.kept.stage}" if found.kept.stage else ""
+        made.append(f"first wrong: call {found.kept.call}, {found.kept.verdict}{stage}, {_place(found.kept)}")
+        made.append(f"  repeat: workbench diff {found.folder}")
+    if found.worst is not None:
+        made.append(f"worst within its budget: call {found.worst.call}, {_place(found.worst)}")
+    if found.doubted:
+        made.append(f"suspicious: {found.doubted:,}, within 7 standard deviations, as some of many right calls are")
+    if not found.judged:
+        made.append("nothing was judged, and so nothing is known to be right")
+    if found.sampled:
+        each = 1e3 * found.host_s / found.sampled
+        made.append(
+            f"cost: {each:.3g} ms of the caller for a sampled call, {found.judging_s:.3g} s of judgement in all"
+        )
+    return made
+
+
+def _place(found: Judged) -> str:
+    """The element that is farthest from its budget."""
+    of = found.element
+    if not of:
+        return "no element of which could be judged"
+    index = " ".join(f"{axis}={i}" for axis, i in of["index"].items())
+    return (
+        f"{ratio(found.over_budget)} x of budget at {of['stage']} {index}: actual {value(of['actual'])}, expected "
+        f"{value(of['expected'])}, allowed {number(of['allowed'])}"
+    )

@@ -1,0 +1,101 @@
+"""Two captured runs of one model, in lines: a line a call, and what follows from all."""
+
+from typing import Any
+
+from workbench.judge.against.calls import CallPair, Runs
+from workbench.judge.against.shares import Share
+from workbench.report.numbers import number, ratio
+from workbench.report.text import listing, plain
+
+#: share of a difference below which a rounding is not worth a line
+WORTH = 0.01
+
+
+def rows(found: Runs) -> list[dict[str, Any]]:
+    """A row for each call, as a table for a screen."""
+    return [_row(pair) for pair in found.pairs]
+
+
+def _row(pair: CallPair) -> dict[str, Any]:
+    largest = next(iter(pair.shares), None)
+    of = "" if largest is None or largest.share < WORTH else f"{_percent(largest.share)} {largest.words}"
+    marks = [f"{name} <- bug" for name in pair.wrong]
+    marks += [f"{what} {a} | {b}" for what, (a, b) in pair.asked.items()]
+    return {
+        "call": pair.call,
+        "A": pair.a.verdict,
+        "x of budget A": ratio(pair.a.over_budget),
+        "B": pair.b.verdict,
+        "x of budget B": ratio(pair.b.over_budget),
+        "max |A - B|": number(pair.largest),
+        "carried": number(pair.carried),
+        "own": number(pair.own),
+        "of own": ", ".join(marks) or of,
+    }
+
+
+def lines(found: Runs) -> list[str]:
+    """What follows from all calls."""
+    of_calls = rows(found)
+    table = plain(listing(of_calls, [*of_calls[0]], unicode=False)).splitlines()
+    return [line.rstrip() for line in (f"A: {found.a}", f"B: {found.b}", *table, *verdict(found), *found.alone)]
+
+
+def verdict(found: Runs) -> list[str]:
+    """Whose calls leave their budgets, and where first; or what the difference comes from."""
+    count = len(found.pairs)
+    made = []
+    wrong = {name: [pair for pair in found.pairs if name in pair.wrong] for name in "AB"}
+    for name, pairs in wrong.items():
+        if not pairs:
+            if any(wrong.values()):
+                made.append(f"{name} is within its budget in all {count} calls")
+            continue
+        first = pairs[0]
+        of = first.a if name == "A" else first.b
+        made.append(
+            f"{name} leaves its budget at call {first.call}: {of.stage}, {ratio(of.over_budget)} x of budget"
+            + (f"; {len(pairs) - 1} more calls do" if len(pairs) > 1 else "")
+        )
+        if (cause := found.causes.get(name)) is not None:
+            several = f"{cause.rivals} other formulas fit" if cause.rivals > 1 else "another formula fits"
+            others = f" ({several} as well)" if cause.rivals else ""
+            made.append(f"  cause, in {cause.stage}: {cause.text}{others}")
+        else:
+            made.append("  no cause of the library explains it: workbench explain of the call says more")
+    if (first_asked := next((pair for pair in found.pairs if pair.asked), None)) is not None:
+        for what, (a, b) in first_asked.asked.items():
+            made.append(f"the two ask different things, first at call {first_asked.call}: {what} {a} of A, {b} of B")
+    if found.verdict in ("rounding", "suspicious", "identical"):
+        made += _rounding(found)
+    if found.verdict == "untestable":
+        made.append("a call could be judged on neither or one side, and so nothing is known to be right")
+    return made
+
+
+def _rounding(found: Runs) -> list[str]:
+    count = len(found.pairs)
+    if found.verdict == "identical":
+        return [f"A and B are the same bit for bit in all {count} calls"]
+    largest = max(found.pairs, key=lambda pair: pair.largest)
+    doubt = "" if found.verdict == "rounding" else ", though some are suspicious"
+    made = [
+        f"both are within their budgets in all {count} calls{doubt}: the difference of {number(largest.largest)} "
+        f"(call {largest.call}) is rounding"
+    ]
+    told = [one for one in found.shares if abs(one.share) >= WORTH]
+    if found.shares:
+        left = 1 - sum(one.share for one in found.shares)
+        made.append("of what arises in the calls (squares, what inputs differ by left out):")
+        made += [f"  {_percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
+        made.append(f"  {_percent(left):>5}  what none of these explains: order of sums, exp, other casts")
+    return made
+
+
+def _interaction(one: Share) -> str:
+    """By how much it matters which rounding is taken away first."""
+    return f", {_percent(one.interaction)} of it with others" if one.interaction >= WORTH else ""
+
+
+def _percent(x: float) -> str:
+    return f"{100 * x:.0f} %"

@@ -1,0 +1,44 @@
+"""Arrays that a kernel read and left, of which nobody wrote a manifest, as a trace."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from workbench.case.case import Case
+from workbench.case.presets import fields_of
+from workbench.case.stages import ALGORITHMS, STAGES, algorithm_of
+from workbench.refusal import Refusal
+from workbench.trace import seen
+from workbench.trace.trace import Trace, check
+
+
+def assembled(
+    name: str,
+    case: Case,
+    inputs: Mapping[str, np.ndarray],
+    stages: Mapping[str, np.ndarray],
+    said: str | Mapping[str, Any],
+    *,
+    notes: tuple[str, ...] = (),
+    gpu: str | None = None,
+) -> Trace:
+    """The trace of `inputs` (q, k, v [batch, head, row, dim], mask, bias) and `stages` of a kernel `name` that promises
+    what is `said` (`presets.fields_of`), the weakest choice where that is silent. `gpu`: the generation of the GPU on
+    which it ran. Refusal for unknown stages, and arrays that do not fit the case.
+    """
+    if unknown := [stage for stage in stages if stage not in STAGES]:
+        raise Refusal(f"{name}: unknown stage {unknown[0]!r}; stages are: {', '.join(STAGES)}")
+    promise = seen.promise_of(fields_of(said, case), stages, inputs, case, gpu)
+    algorithm = algorithm_of(stages, codes=False, splits=promise.splits not in (None, 1))
+    made = Trace(
+        target=name,
+        algorithm=algorithm,
+        case=case.but(block_k=promise.block_k, splits=promise.splits),
+        contract=promise,
+        inputs=inputs,
+        stages={stage: stages[stage] for stage in ALGORITHMS[algorithm] if stage in stages},
+        requested=(),
+        notes=(*notes, *seen.notes(stages, case)),
+    )
+    return check(made, name)
