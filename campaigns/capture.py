@@ -84,9 +84,9 @@ def _watched(share: tuple[str, str, int, tuple[int, int]]) -> dict[str, Any]:
         capture(torch.nn.functional.scaled_dot_product_attention, Path(folder)) as c,
     ):
         for _ in range(calls):
-            rows, keys, dim, (heads, kv_heads), std = (
-                x[random.integers(len(x))] for x in (ROWS, KEYS, DIMS, HEADS, STDS)
-            )
+            rows, keys, dim = (x[random.integers(len(x))] for x in (ROWS, KEYS, DIMS))
+            heads, kv_heads = HEADS[random.integers(len(HEADS))]
+            std = STDS[random.integers(len(STDS))]
             q, k, v = drawn(1, heads, rows, dim) * std, drawn(1, kv_heads, keys, dim), drawn(1, kv_heads, keys, dim)
             how: dict[str, Any] = {"enable_gqa": heads != kv_heads}
             masked = random.integers(4)
