@@ -55,3 +55,12 @@ def test_a_spec_that_lies_in_no_file_is_repeated_in_python(failed):
     one = next(cheat for cheat in CHEATS if cheat.name == "constant")
     found = accept(one.target, {"case": {"dtype": "float16", "batch": 1}}, seed=1, only=0)
     assert report.repeat(found) == "" and "seed=1, only=0" in str(found)
+
+
+def raising(q, k, v, *, scale, causal):
+    raise ValueError("as many heads of k as of q")
+
+
+def test_what_raises_is_told_what_a_spec_may_leave_out():
+    said = str(accept(raising, seed=1, only=0))
+    assert "as many heads of k as of q" in said and "`group = 1` in [case]" in said

@@ -55,6 +55,8 @@ def _failure(failure: Failure) -> list[str]:
     made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.case!r}{given}{lying}"]
     judged = failure.judged
     if judged is None:
+        if failure.kind == "raised":
+            made.append("  a spec says what it need not take, as `group = 1` in [case]: as many heads of K as of Q")
         return made
     stages = [judged[name] for name in judged.origins] or [x for x in judged if x.verdict == judged.verdict]
     for stage in stages:
