@@ -33,3 +33,15 @@ def test_a_bit_that_no_part_shows_is_not_guessed() -> None:
     part = np.where(ROW < 16, swizzled(), -2)  # rows 16 to 47 have a bit that these have not
     assert bits_of(part.reshape(-1)) is None
     assert bits_of(np.full(8, -2)) is None
+
+
+def test_a_map_that_comes_again_after_some_rows_is_completed() -> None:
+    """Rows whose third bit is set have their halves exchanged; of 144 rows, which are no power of two, 128 were read."""
+    row, dim = np.divmod(np.arange(144 * 64).reshape(144, 64), 64)
+    whole = row * 64 + np.where(row & 4, dim ^ 32, dim)
+    read = whole.copy()
+    read[128:] = -2
+    assert np.array_equal(completed(read, 64), whole)
+    chance = np.random.default_rng(0).permutation(whole.reshape(-1)).reshape(whole.shape)
+    chance[128:] = -2
+    assert np.all(completed(chance.copy(), 64)[128:] == -2)

@@ -70,3 +70,23 @@ def test_every_pair_of_sizes_says_what_it_is_and_is_another() -> None:
         assert one.words not in seen and one(memory, 16).shape == (2, 2, 48, 2)
         seen.add(one.words)
     assert len(seen) > 200
+
+
+def test_a_block_table_of_another_pitch_is_told_of_keys_and_values_alike() -> None:
+    """Rows of the table are 3 entries apart, and read as 2 apart: 40 keys are 2 whole pages of 16, and a half."""
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
+        def paged(x: np.ndarray) -> np.ndarray:
+            full = np.pad(x, ((0, 0), (0, 0), (0, 8), (0, 0))).reshape(2, 2, 3, 16, -1)
+            pool = full.transpose(0, 2, 1, 3, 4).reshape(6, 2, 16, -1)
+            at = np.arange(2)[:, None] * 2 + np.arange(3)
+            return pool[at].transpose(0, 2, 1, 3, 4).reshape(2, 2, 48, -1)[:, :, :40]
+
+        s = q @ paged(k).swapaxes(2, 3) * np.float32(scale)
+        p = np.exp(s - s.max(-1, keepdims=True))
+        return p / p.sum(-1, keepdims=True) @ paged(v)
+
+    found = measured(run(attention, Case(batch=2, heads=2, seqlen_q=32, seqlen_k=40, head_dim=32)))
+    (finding,) = found.findings
+    assert finding.text == "rows of the block table are 3 entries apart, and read as 2 apart; pages of 16 keys"
+    assert found.proved

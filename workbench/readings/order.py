@@ -319,7 +319,16 @@ class Reader(Believed):
             if found:
                 gone = ("steps", "denominator", "flushed", "moved")
                 self.model, self.found = model, [one for one in before if one.reading not in gone] + found
+                self.without_needless()
                 return
+
+    def without_needless(self) -> None:
+        """Maps are dropped without which the kernel that was found makes the natural run as well."""
+        for name in [*self.model.sources]:
+            bare = self.model.but(sources={key: x for key, x in self.model.sources.items() if key != name})
+            if self.left(bare) <= 1.01 * self.left(self.model):
+                self.model = bare
+                self.found = [one for one in self.found if one.reading != "elements" or name not in one.data]
 
     def with_operands(self) -> None:
         """Whose products scores are: kept where that leaves a small part of the error."""
