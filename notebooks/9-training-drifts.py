@@ -260,7 +260,7 @@ d.plot()
 # that dK adds up to 0; and Q and K enter as a product, so that <dQ, Q> is <dK, K>.
 
 # %%
-from workbench.explore.laws.of_gradients import gradient_laws
+from workbench.explore.laws.backward_every import gradient_laws
 
 told = {"axes": shape, "numbers": {"causal": 1}, "arrays": "torch"}
 laws = gradient_laws(backward, **told)

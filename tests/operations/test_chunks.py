@@ -131,7 +131,7 @@ def test_shapes_are_those_of_chunks() -> None:
 
 
 def test_chunks_explain_no_state_of_tokens() -> None:
-    """A state after each token is none after each chunk; from out alone all lengths of chunks are asked."""
+    """A dump of one state per token fits no chunk length; given out alone, every chunk length is tried."""
 
     def wrong(*inputs: Any, **numbers: Any) -> Any:
         made = gated_delta_rule("beta twice")(*inputs, **numbers)

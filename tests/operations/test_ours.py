@@ -12,7 +12,7 @@ from tests.refusals import invoked, refusal
 from workbench import diff_operation
 from workbench.cuda.faults import backward
 from workbench.cuda.kernels import OF_OPERATIONS
-from workbench.explore.laws.of_gradients import gradient_laws
+from workbench.explore.laws.backward_every import gradient_laws
 from workbench.operations.call import check_operation
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged

@@ -211,7 +211,7 @@ def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> 
 
 def laws_of_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
     """Hold a function of an operation to its laws on each case that is asked for; exits with 1 where one is broken."""
-    from workbench.explore.laws.of_gradients import gradient_laws
+    from workbench.explore.laws.backward_every import gradient_laws
     from workbench.progress import shown
     from workbench.report.gradient_laws import report
 

@@ -1,4 +1,4 @@
-"""What may be wrong in P of a backward pass, as it is computed again, and in what is multiplied by it."""
+"""Hypotheses about the recomputed P of a backward pass: its mask, window and lse, and the operands it meets."""
 
 from collections.abc import Iterator
 from dataclasses import replace

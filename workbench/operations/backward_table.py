@@ -133,7 +133,7 @@ def _kept(of: Setting, what: str) -> Stage:
 
 
 def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -> Table:
-    """The gradients of scores, from dP and delta, and through a softcap."""
+    """Stages from dP and delta to dS, through the derivative of the softcap."""
     table: Table = {}
     dprobs = last["dprobs"]
     if "dropout_mask" in of.optional:

@@ -20,8 +20,6 @@ BLOCKS = (8, 16, 32)
 FACTORED = 8
 #: factors nearer than this are the same
 SAME = 0.02
-#: terms of a polynomial of the fraction of an exponent
-TERMS = 4
 
 
 @dataclass(frozen=True, eq=False)

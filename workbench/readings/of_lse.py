@@ -60,6 +60,12 @@ class Lse:
             return top + np.log(self.denominator(scores, plain, answer.sinks))
 
 
+def _times(x: np.ndarray, y: np.ndarray) -> float:
+    """How many times x is in y, by least squares; a whole number where it is as near as that."""
+    times = float(np.sum(x * y) / max(float(np.sum(x**2)), 1e-300))
+    return float(round(times)) if abs(times - round(times)) < 1e-3 else times
+
+
 def of_mean(right: Model, answer: Answer) -> np.ndarray:
     """scale * q . the mean of K over the keys, [b, h, q]."""
     memory = right.memory(answer)
@@ -124,15 +130,13 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}",
     )
     x = of_mean(right, answer)
-    times = float(np.sum((x * (actual - expected))[known]) / max(float(np.sum(x[known] ** 2)), 1e-300))
-    times = float(round(times)) if abs(times - round(times)) < 1e-3 else times
+    times = _times(x[known], (actual - expected)[known])
     tried(
         Lse("mean of k", np.array([times])),
         f"lse has {times:.6g} times scale * q . the mean of K over the keys beside what it should be",
     )
     if np.isfinite(of_out[known]).all():
-        times = float(np.sum((x * (actual - of_out))[known]) / max(float(np.sum(x[known] ** 2)), 1e-300))
-        times = float(round(times)) if abs(times - round(times)) < 1e-3 else times
+        times = _times(x[known], (actual - of_out)[known])
         tried(
             Lse("of out, mean of k", np.array([times])),
             f"lse has {times:.6g} times scale * q . the mean of K over the keys beside that of out",

@@ -2,6 +2,8 @@
 overwritten. Where all scores are 0, a key then weighs nothing, and another one twice.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from workbench.readings.finding import Finding, spans
@@ -17,13 +19,11 @@ def of_all_rows(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
     that are doubled in the place of those that are lost, in the order in which they stand.
     """
     told = _lost(model, found)
-    if told is None:
+    if told is None or not told.alike:
         return model, []
-    lost, whole = told
+    lost, whole, _ = told
     seen = np.isfinite(model.start)
     of_keys = np.asarray(lost.any((0, 1, 2)))
-    if not np.array_equal(lost, seen & of_keys):
-        return model, []
     b, h, i = np.unravel_index(int(seen.sum(-1).argmax()), seen.shape[:3])
     keys, dims = lost.shape[-1], found.data["dims"]
     rows = np.arange(keys)
@@ -34,8 +34,16 @@ def of_all_rows(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
     return model.but(sources={**model.sources, "v": index}), [made]
 
 
-def _lost(model: Model, found: Finding) -> tuple[np.ndarray, np.ndarray] | None:
-    """Which keys of a row weigh nothing, and how often the others count; None where these are not as many."""
+class _Lost(NamedTuple):
+    """Keys that weigh nothing in a row, where others count as often more."""
+
+    lost: np.ndarray  #: bool [b, h, q, k]
+    times: np.ndarray  #: how often each of the others counts
+    alike: bool  #: whether all rows that see these keys lose them
+
+
+def _lost(model: Model, found: Finding) -> _Lost | None:
+    """Those of what was read; None where none are lost, or the others do not count as often more."""
     table = np.asarray(found.data["table"])
     seen = np.isfinite(model.start)
     lost = np.asarray(seen & np.isneginf(table))
@@ -44,17 +52,17 @@ def _lost(model: Model, found: Finding) -> tuple[np.ndarray, np.ndarray] | None:
     whole = np.round(times)
     if not lost.any() or np.any(table[~seen] != -np.inf) or np.any(abs(times - whole) > NEAR * whole):
         return None
-    return None if np.any(lost.sum(-1) != (whole - 1).sum(-1)) else (lost, whole)
+    if np.any(lost.sum(-1) != (whole - 1).sum(-1)):
+        return None
+    return _Lost(lost, whole, np.array_equal(lost, seen & np.asarray(lost.any((0, 1, 2)))))
 
 
 def moved(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
     """The same of what was read where all scores are 0, `found` by `of_scores.start`."""
     told = _lost(model, found)
-    if told is None:
+    if told is None or told.alike:  # then a map of V tells in full which of its rows stand elsewhere
         return model, []
-    lost, whole = told
-    if np.array_equal(lost, np.isfinite(model.start) & np.asarray(lost.any((0, 1, 2)))):
-        return model, []  # a map of V tells in full which of its rows stand elsewhere
+    lost, whole, _ = told
     source = np.broadcast_to(np.arange(lost.shape[-1]), lost.shape).copy()
     for b, h, i in np.argwhere(lost.any(-1)):
         of = np.repeat(np.arange(lost.shape[-1]), (whole[b, h, i] - 1).astype(int))

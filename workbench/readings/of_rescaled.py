@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -175,52 +176,51 @@ def rescaled(target: Target, name: str, factors: np.ndarray | None) -> list[Scal
     return [one for left, one in told if left <= 2 * least + NONE]
 
 
+def may_be_read(target: Target) -> bool:
+    """Whether the function takes numbers, all of which are known, in dims that are whole blocks of STEP."""
+    whole = all(target.trace.inputs[name].shape[3] % STEP == 0 for name in "kv")
+    return whole and not target.books and not target.behind and target.some is None
+
+
 def scaled(target: Target, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """With whose scales blocks of K and V are multiplied. Of formulas that make the same factors in the user's run the
     plainest that makes another one.
     """
     model = right(target)
-    if not _in_blocks(target):
-        return model, []
     several: dict[str, list[Scaled]] = {}
-    runs: list[Answer] = []
+    told: dict[str, Scaled] = {}
+    runs = _runs(target)
     for name in ("k", "v"):
         some = rescaled(target, name, of_k(target, model, read, allowed) if name == "k" else of_v(target, model))
         if some:
-            runs = runs or [target.natural, target.drawn(target.case.seed + TELLING)]
-            several[name] = _apart(some, runs)
-            model = _nearest(model, name, several[name], runs)
-    # which is K's was told while V was wrong
-    for name, some in several.items():
-        model = _nearest(model, name, some, runs)
-    wrong = target.natural.wrong
-    found = []
-    for name in several:
-        one = next(x for x in several[name] if x is model.rescaled[name])
-        stage = "out" if name == "v" else "scores"
-        found.append(Finding("rescaled", stage, one.words, int(wrong.sum()), wrong.size, {name: one}))
-    return model, found
+            several[name] = _apart(some, runs())
+            model, told[name] = _nearest(model, name, several[name], runs())
+    if len(several) > 1:  # which is K's was told while V was wrong
+        for name, some in several.items():
+            model, told[name] = _nearest(model, name, some, runs())
+    return model, [_found(name, one, target.natural.wrong) for name, one in told.items()]
 
 
 def of_scores(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:
     """The same of K alone, where scores are not as they should be but for what else was found."""
-    if target.books or target.behind or target.some is not None or "k" in model.rescaled or "k" in model.sources:
-        return model, []
-    if not _in_blocks(target):
+    if not may_be_read(target) or "k" in model.rescaled or "k" in model.sources:
         return model, []
     some = rescaled(target, "k", of_k(target, model, read, allowed))
     if not some:
         return model, []
-    runs = [target.natural, target.drawn(target.case.seed + TELLING)]
-    made = _nearest(model, "k", _apart(some, runs), runs)
-    one = next(x for x in some if x is made.rescaled["k"])
-    wrong = target.identity.wrong
-    return made, [Finding("rescaled", "scores", one.words, int(wrong.sum()), wrong.size, {"k": one})]
+    runs = _runs(target)()
+    model, one = _nearest(model, "k", _apart(some, runs), runs)
+    return model, [_found("k", one, target.identity.wrong)]
 
 
-def _in_blocks(target: Target) -> bool:
-    """Whether dims are as many as whole blocks have."""
-    return all(target.trace.inputs[name].shape[3] % STEP == 0 for name in "kv")
+def _runs(target: Target) -> Callable[[], list[Answer]]:
+    """The user's run and one on other numbers, which is made once it is asked for."""
+    return cache(lambda: [target.natural, target.drawn(target.case.seed + TELLING)])
+
+
+def _found(name: str, one: Scaled, wrong: np.ndarray) -> Finding:
+    stage = "out" if name == "v" else "scores"
+    return Finding("rescaled", stage, one.words, int(wrong.sum()), wrong.size, {name: one})
 
 
 def _apart(some: list[Scaled], runs: list[Answer]) -> list[Scaled]:
@@ -231,11 +231,11 @@ def _apart(some: list[Scaled], runs: list[Answer]) -> list[Scaled]:
     return [*apart.values()][:TRIED]
 
 
-def _nearest(model: Model, name: str, some: list[Scaled], runs: list[Answer]) -> Model:
-    """With the first of some scales that is as near to the runs as any."""
-    ways = [model.but(rescaled={**model.rescaled, name: one}) for one in some]
-    off = [sum(rms(run, one.predicted(run)) for run in runs) for one in ways]
-    return next(one for one, left in zip(ways, off, strict=True) if left <= 1.02 * min(off))
+def _nearest(model: Model, name: str, some: list[Scaled], runs: list[Answer]) -> tuple[Model, Scaled]:
+    """The first of some scales that is as near to the runs as any, and the model with it."""
+    ways = [(model.but(rescaled={**model.rescaled, name: one}), one) for one in some]
+    off = [sum(rms(run, way.predicted(run)) for run in runs) for way, _ in ways]
+    return next(way for way, left in zip(ways, off, strict=True) if left <= 1.02 * min(off))
 
 
 def _with_number(one: Rescaled, y: np.ndarray, inside: np.ndarray, memory: dict[str, np.ndarray]) -> Rescaled:

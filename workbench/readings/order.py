@@ -168,7 +168,7 @@ class Reader(Believed):
         """With whose scales blocks of K and V are multiplied, of which the function makes codes itself, in place of
         what else was found; kept where that makes the natural run.
         """
-        if self.target.books or self.target.behind or self.target.some is not None:
+        if not of_rescaled.may_be_read(self.target):
             return
         model, found = of_rescaled.scaled(self.target, read, allowed)
         if found and self.left(model) < LEFT * self.left(right(self.target)):

@@ -24,7 +24,7 @@ _GROUPS = {"in reverse": lambda n: np.arange(n)[::-1], "that follows": lambda n:
 
 @dataclass(frozen=True)
 class Size:
-    """The largest element of a block, as a number for each of its elements."""
+    """amax of each block of K or V, broadcast to the elements of the block."""
 
     of: str  #: k or v; empty: 1 for all
     rows: int = 0  #: keys of a block; 0: all of a head

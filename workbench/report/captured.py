@@ -1,7 +1,7 @@
 """What a capture saw, in lines."""
 
-from workbench.explore.capturing.judged import Judged
 from workbench.explore.capturing.report import Report
+from workbench.explore.capturing.verdict import Judged
 from workbench.report.numbers import number, ratio, value
 
 

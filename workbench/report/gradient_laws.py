@@ -4,7 +4,7 @@ from collections import Counter
 
 import click
 
-from workbench.explore.laws.of_gradients import GradientLaws
+from workbench.explore.laws.backward_every import GradientLaws
 from workbench.report.operation import operation_command
 from workbench.report.text import show
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from workbench import Refusal, capture, diff, load
 from workbench.cli.main import commands
 from workbench.explore.capturing import capture as capturing
-from workbench.explore.capturing import judged as judging_of
+from workbench.explore.capturing import verdict
 from workbench.explore.capturing.judging import FIRST
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -259,7 +259,7 @@ def test_a_head_of_more_than_the_limit_is_told(tmp_path: Path) -> None:
 def test_what_no_chance_explains_is_kept_though_no_bound_is_broken(
     beyond: float, wrong: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(judging_of, "BEYOND", beyond)
+    monkeypatch.setattr(verdict, "BEYOND", beyond)
     q, k, v = (torch.randn(1, 4, 48, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
     slightly, scales = (lambda q, k, v: toy.causal(q, k, v) * next(scales)), iter([1.0, 1 + 7e-6, 1.1])
     with capture(slightly, tmp_path, spec=toy.spec, contract="torch-eager") as c:

@@ -54,7 +54,7 @@ class Lying(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What is unusual of it; empty of contiguous arrays."""
+        """How the memory layout differs from that of a contiguous array; empty if it does not."""
         said = [f"starts {self.shift} elements behind an aligned address"] * bool(self.shift)
         said += [f"rows are {self.behind} elements apart"] * bool(self.behind)
         return "; ".join([*said, *[f"{self.rows} rows of poison between heads"] * bool(self.rows)])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ def accept(
     begun = time.monotonic()
     with _process(target, found, unsafe, memory_gb) as caller:
         judge = Judge(caller, found)
-        indices = iter([only]) if only is not None else _endless()
+        indices = count() if only is None else [only]
         failure = None
         due = tuple(families_of(found)) if only is None else (problem(found, seed, only).family,)
         with step(f"judge cases of {target}, {seconds:g} s", seconds) as tick:
@@ -168,13 +169,6 @@ def accept(
 
 #: seconds that a call may take, however little time there is for all
 _LEAST_S = 10.0
-
-
-def _endless() -> Iterator[int]:
-    index = 0
-    while True:
-        yield index
-        index += 1
 
 
 def _spec(given: Spec | str | Path | Mapping[str, Any] | None) -> Spec:

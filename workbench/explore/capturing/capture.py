@@ -20,7 +20,7 @@ from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
-from workbench.foreign.heard import Given, listener_of
+from workbench.foreign.calls import Given, reader_of
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
@@ -51,11 +51,11 @@ class Capture(ContextDecorator):
             check_names(fields_of(contract, Case()))  # before anything runs
         self._function, self._sample, self._seed = function, sample, seed
         self._limit = int(limit_mb * 2**20)
-        self._listener = listener_of(function, spec)
+        self._reader = reader_of(function, spec)
         self._folder = Path(folder)
         if found := sorted(self._folder.glob("**/*.safetensors")):
             raise Refusal(f"{folder} holds {found[0].name} of an earlier capture: give another folder")
-        self._judging = Judging(self._listener.name, function, self._folder, contract, keep == "all", self._limit)
+        self._judging = Judging(self._reader.name, function, self._folder, contract, keep == "all", self._limit)
         self._random = np.random.default_rng(seed)
         self._calls, self._next = 0, self._gap() - 1
         self._unread: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Capture(ContextDecorator):
         self._judging.wait()
         of = self._judging
         return Report(
-            self._listener.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
+            self._reader.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
             dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
             self._host_s, of.seconds, found_nowhere=not self._places and not self._calls,
         )  # fmt: skip
@@ -122,7 +122,7 @@ class Capture(ContextDecorator):
         with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            return taken(self._listener.hear(*args, **kwargs), call, self._limit, random)
+            return taken(self._reader.read(*args, **kwargs), call, self._limit, random)
         return None
 
     def _after(self, before: Snapshot, made: Any) -> None:
@@ -197,7 +197,7 @@ def capture(
     first call that leaves its budget is kept in `folder` as `first-wrong.safetensors`, which `workbench diff` judges
     again; the worst of the others as numbers, in report.json; `keep` "all" keeps every judged call in calls/, for
     `compare_runs`. `spec`, for functions that no adapter knows, is called as the function is and returns what the call
-    asks (`foreign.heard.listener_of`). `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
+    asks (`foreign.calls.reader_of`). `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
     are dropped and counted, as those whose inputs changed while they ran. `seed` of what is sampled.
 
     Refusal for a function that is neither known nor told, and a folder that holds a case already.

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.explore.capturing.judged import Judged, judged, trace_of
 from workbench.explore.capturing.snapshot import Snapshot
+from workbench.explore.capturing.verdict import Judged, judged, trace_of
 from workbench.foreign.collect import of_run
 from workbench.refusal import Refusal
 from workbench.trace.file import save

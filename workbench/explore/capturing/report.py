@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from workbench.explore.capturing.judged import Judged
+from workbench.explore.capturing.verdict import Judged
 from workbench.records import number
 from workbench.shown import shown_by
 

@@ -10,7 +10,7 @@ from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.stages import INPUTS, LSE, OUT, RESULTS
-from workbench.foreign.heard import DTYPES, Heard
+from workbench.foreign.calls import DTYPES, Call
 from workbench.foreign.layouts import BOX
 from workbench.foreign.returned import by_name
 from workbench.refusal import Refusal
@@ -25,7 +25,7 @@ class Snapshot:
     """A part of one call: what it read and, once it has run, what it returned."""
 
     call: int  #: which call of the function it was, counted from 0
-    heard: Heard
+    asked: Call
     whole: Case  #: of the call
     part: Box  #: what of it was copied
     inputs: Mapping[str, Any]  #: the copies
@@ -56,18 +56,18 @@ class Snapshot:
         return f"batch {self.part.b.start}, {head}, " + (f"queries {rows[0]} to {rows[-1]}{step}")
 
 
-def taken(heard: Heard, call: int, limit: int, random: np.random.Generator) -> Snapshot:
+def taken(asked: Call, call: int, limit: int, random: np.random.Generator) -> Snapshot:
     """The part of a call that is to be judged, before the call runs. Refusal, which says why, for a call that cannot be
     judged, or whose part has more than `limit` bytes.
     """
-    case = _case(heard)
+    case = _case(asked)
     part = _part(case, random)
-    own = _cut(heard, case, part)
+    own = _cut(asked, case, part)
     size = sum(x.nbytes for x in own.values())
     if size > limit:
         raise Refusal(f"a part of {size / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
     copies = {name: x.detach().clone() for name, x in own.items()}
-    return Snapshot(call, heard, case, part, copies, own, {})
+    return Snapshot(call, asked, case, part, copies, own, {})
 
 
 def returned(before: Snapshot, made: Any) -> Snapshot:
@@ -75,7 +75,7 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
     import torch
 
     results = {}
-    for name, axes in ((OUT, before.heard.out), (LSE, before.heard.lse)):
+    for name, axes in ((OUT, before.asked.out), (LSE, before.asked.lse)):
         x = by_name(made, "the call").get(name)
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
         if x is None or not axes or not hasattr(x, "detach"):
@@ -96,20 +96,20 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
     return replace(before, own={}, results=results, changed=changed, ready=event)
 
 
-def _case(heard: Heard) -> Case:
-    q, k, v = (heard.inputs[x] for x in INPUTS)
+def _case(asked: Call) -> Case:
+    q, k, v = (asked.inputs[x] for x in INPUTS)
     if any(x.ndim != len(BOX) or getattr(x, "is_nested", False) or x.is_sparse for x in (q, k, v)):
         raise Refusal(f"q, k and v of {q.ndim}, {k.ndim} and {v.ndim} axes, nested or sparse")
-    dtype = str(heard.cast or q.dtype)
+    dtype = str(asked.cast or q.dtype)
     if dtype not in DTYPES:
         raise Refusal(f"{dtype} is not judged")
-    if heard.cast is None and not q.dtype == k.dtype == v.dtype:
+    if asked.cast is None and not q.dtype == k.dtype == v.dtype:
         raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
         raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
     case = Case(
         batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], seqlen_q=q.shape[2], seqlen_k=k.shape[2],
-        head_dim=q.shape[3], head_dim_v=v.shape[3], dtype=DTYPES[dtype], **heard.fields,
+        head_dim=q.shape[3], head_dim_v=v.shape[3], dtype=DTYPES[dtype], **asked.fields,
     )  # fmt: skip
     check_rows(case, "a call")
     return case
@@ -130,13 +130,13 @@ def _part(case: Case, random: np.random.Generator) -> Box:
     return Box(slice(batch, batch + 1), slice(head, head + group), rows)
 
 
-def _cut(heard: Heard, case: Case, part: Box) -> dict[str, Any]:
+def _cut(asked: Call, case: Case, part: Box) -> dict[str, Any]:
     """Views of the part of every input."""
     kv = part.of_kv(case).h
-    found = {x: _of_part(heard.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
+    found = {x: _of_part(asked.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
     for name in ("mask", "bias"):
-        if name in heard.inputs:
-            whole = heard.inputs[name].expand(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
+        if name in asked.inputs:
+            whole = asked.inputs[name].expand(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
             found[name] = _of_part(whole, part, part.h)
     return found
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.explore.laws import gradients as of_gradients
-from workbench.explore.laws.gradient import Gradients
+from workbench.explore.laws import backward_laws
+from workbench.explore.laws.backward_run import Gradients
 from workbench.explore.laws.law import Break, Finding, Law, Verdict
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
 from workbench.operations.call import case_of, runner
@@ -15,18 +15,18 @@ from workbench.refusal import Raised, Refusal
 
 _OF_KIND = {
     "budget": (
-        of_gradients.dscores_add_up_to_dlse,
-        of_gradients.dk_adds_up_to_0,
-        of_gradients.dv_times_v_is_dout_times_out,
-        of_gradients.dq_times_q_is_dk_times_k,
-        of_gradients.batches_permuted,
-        of_gradients.heads_permuted,
-        of_gradients.directional_derivative,
+        backward_laws.dscores_add_up_to_dlse,
+        backward_laws.dk_adds_up_to_0,
+        backward_laws.dv_times_v_is_dout_times_out,
+        backward_laws.dq_times_q_is_dk_times_k,
+        backward_laws.batches_permuted,
+        backward_laws.heads_permuted,
+        backward_laws.directional_derivative,
     ),
     "bits": (
-        of_gradients.dout_times_power_of_two,
-        of_gradients.dq_of_a_row_without_keys_is_0,
-        of_gradients.gradients_of_a_key_that_nobody_sees_are_0,
+        backward_laws.dout_times_power_of_two,
+        backward_laws.dq_of_a_row_without_keys_is_0,
+        backward_laws.gradients_of_a_key_that_nobody_sees_are_0,
     ),
 }
 #: every law of the backward pass by its name

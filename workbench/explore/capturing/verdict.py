@@ -48,8 +48,8 @@ class Judged:
 
 def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None, notes: tuple[str, ...]) -> Trace:
     """What was copied of a call of the function `name`, as a trace; `said` is the contract that its user tells."""
-    heard, case = snapshot.heard, snapshot.case
-    inputs = {x: array(snapshot.inputs[x] if heard.cast is None else snapshot.inputs[x].to(heard.cast)) for x in INPUTS}
+    asked, case = snapshot.asked, snapshot.case
+    inputs = {x: array(snapshot.inputs[x] if asked.cast is None else snapshot.inputs[x].to(asked.cast)) for x in INPUTS}
     if "bias" in snapshot.inputs:
         inputs["bias"] = array(snapshot.inputs["bias"])
     seen_keys = snapshot.whole.mask(snapshot.part.q)
@@ -58,9 +58,9 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
     if not seen_keys.all():
         inputs["mask"] = np.ascontiguousarray(seen_keys)
     stages = {stage: array(x) for stage, x in snapshot.results.items()}
-    if heard.base2 and LSE in stages:
+    if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
-    declared = merged(fields_of(heard.contract, case), {} if said is None else fields_of(said, case), name)
+    declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
     gpu = None if snapshot.ready is None else generation()
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 

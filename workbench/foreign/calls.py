@@ -20,7 +20,7 @@ DTYPES = {"torch.float32": "float32", "torch.float16": "float16", "torch.bfloat1
 
 
 @dataclass(frozen=True)
-class Heard:
+class Call:
     """What one call asks."""
 
     inputs: Mapping[str, Any]  #: q, k, v [batch, head, row, dim]; mask (bool) and bias, which broadcast to the scores
@@ -33,14 +33,14 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Listener:
+class CallReader:
     """How calls of one function are read."""
 
     name: str
-    hear: Callable[..., Heard]  #: called as the function is; Refusal for a call that cannot be judged
+    read: Callable[..., Call]  #: called as the function is; Refusal for a call that cannot be judged
 
 
-def listener_of(function: Callable[..., Any], spec: Callable[..., Given] | None = None) -> Listener:
+def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = None) -> CallReader:
     """How calls of `function` are read: by its `spec` where one is given, else as its adapter says.
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
@@ -49,7 +49,7 @@ def listener_of(function: Callable[..., Any], spec: Callable[..., Given] | None 
     """
     name = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
     if spec is not None:
-        return Listener(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
+        return CallReader(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
     adapter = adapter_of(function)
     target = next((target for target, one in ADAPTERS.items() if one is adapter), None)
     if adapter is None or target is None or target not in _READERS:
@@ -57,7 +57,7 @@ def listener_of(function: Callable[..., Any], spec: Callable[..., Given] | None 
             f"{target or name}: calls of {', '.join(_READERS)} are read as they are; of any other function say what a "
             "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True})"
         )
-    return Listener(target, _Adapted(function, target, adapter))
+    return CallReader(target, _Adapted(function, target, adapter))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Adapted:
     target: str
     adapter: Adapter
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Heard:
+    def __call__(self, *args: Any, **kwargs: Any) -> Call:
         reader = _READERS[self.target]
         given = _by_name(self.function, reader.names, args, kwargs)
         unknown = [x for x, value in given.items() if x not in reader.reads and not _idle(value)]
@@ -78,7 +78,7 @@ class _Adapted:
         on = self.adapter.on.get(inputs["q"].device.type, {})
         contract = self.adapter.contract or dict(on)
         one = self.adapter
-        return Heard(inputs, fields, one.q, one.lse, one.base2, contract, _autocast(inputs["q"], self.target))
+        return Call(inputs, fields, one.q, one.lse, one.base2, contract, _autocast(inputs["q"], self.target))
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def _autocast(q: Any, target: str) -> Any:
     return torch.get_autocast_dtype(q.device.type)
 
 
-def _told(given: Given, name: str) -> Heard:
+def _told(given: Given, name: str) -> Call:
     """What a spec says of a call."""
     rest = dict(given)
     inputs = {x: rest.pop(x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
@@ -119,7 +119,7 @@ def _told(given: Given, name: str) -> Heard:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
     layout, contract = rest.pop("layout", BOX), rest.pop("contract", {})
     lse = "".join(axis for axis in layout if axis != "d")
-    return Heard(inputs, {x: value for x, value in rest.items() if value is not None}, layout, lse, contract=contract)
+    return Call(inputs, {x: value for x, value in rest.items() if value is not None}, layout, lse, contract=contract)
 
 
 def _sdpa(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,7 +4,7 @@ rounding of the out and lse that were given does to what they should be.
 
 import numpy as np
 
-from workbench.explore.laws.gradient import FLOAT64, Gradients, first, within
+from workbench.explore.laws.backward_run import FLOAT64, Gradients, first, within
 from workbench.explore.laws.law import Verdict
 from workbench.floats import smallest_normal, ulp
 from workbench.operations.backward_inputs import forward

@@ -11,7 +11,7 @@ from tests import packages as stand_ins
 from workbench import Case, Refusal, capture, load, run
 from workbench.case.masks import attn_bias, visible
 from workbench.foreign.adapters import ADAPTERS
-from workbench.foreign.heard import listener_of
+from workbench.foreign.calls import reader_of
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 SDPA, FLEX = "torch:scaled_dot_product_attention", "torch:flex_attention"
@@ -50,13 +50,13 @@ def test_what_is_heard_is_what_was_asked(target: str, case: Case, tmp_path: Path
     with capture(function(target), tmp_path, keep="all") as c:
         asked = run(target, case, device="cpu")
     assert (c.report.verdict, c.report.judged, c.report.unread) == ("rounding", 1, {})
-    heard = load(tmp_path / "calls/000000.safetensors")
-    assert (heard.case.scale, heard.case.softcap) == (case.scale, case.softcap)
+    asked = load(tmp_path / "calls/000000.safetensors")
+    assert (asked.case.scale, asked.case.softcap) == (case.scale, case.softcap)
     for name in "qkv":
-        assert np.array_equal(heard.inputs[name].astype(float), asked.inputs[name].astype(float))
-    assert np.array_equal(heard.stages["out"].astype(float), asked.stages["out"].astype(float))
-    seen = [np.broadcast_to(visible(one.case, one.inputs), (case.batch, 4, 20, 32)) for one in (heard, asked)]
-    bias = heard.inputs.get("bias", np.zeros(1)) * np.ones((1, 4, 20, 32))
+        assert np.array_equal(asked.inputs[name].astype(float), asked.inputs[name].astype(float))
+    assert np.array_equal(asked.stages["out"].astype(float), asked.stages["out"].astype(float))
+    seen = [np.broadcast_to(visible(one.case, one.inputs), (case.batch, 4, 20, 32)) for one in (asked, asked)]
+    bias = asked.inputs.get("bias", np.zeros(1)) * np.ones((1, 4, 20, 32))
     # what is hidden may be -inf of a float mask
     assert np.array_equal(seen[0] & (bias > -np.inf), seen[1])
     added = attn_bias(asked.case, asked.inputs)
@@ -91,4 +91,4 @@ def test_what_no_reference_is_known_of_is_told(tmp_path: Path) -> None:
 
 def test_a_function_that_nobody_knows_needs_a_spec() -> None:
     with pytest.raises(Refusal, match="say what a call asks"):
-        listener_of(run)
+        reader_of(run)

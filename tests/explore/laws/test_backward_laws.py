@@ -11,7 +11,7 @@ import pytest
 from tests.operations.backwards import backward
 from tests.operations.dense_backward import dense
 from tests.refusals import invoked
-from workbench.explore.laws.of_gradients import GRADIENT_LAWS, gradient_laws
+from workbench.explore.laws.backward_every import GRADIENT_LAWS, gradient_laws
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 20, "keys": 24, "dim": 16, "dim_v": 8}
 HIDDEN = {"window_left": 3, "window_right": -1}
