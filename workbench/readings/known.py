@@ -8,7 +8,7 @@ import numpy as np
 #: rows of a tile of queries
 ROWS = (8, 16, 32, 64)
 #: numbers of other rows and heads that are tried in place of a row's own
-_ELSEWHERE = ("own maximum, absolute", "running maximum", "own lse, absolute", "ln of own sum", "running lse")
+_ELSEWHERE = ("tile maximum", "running maximum", "tile lse", "ln of own sum", "running lse")
 #: numbers that steps of later tiles add up
 _ADDED_UP = (
     "own correction", "own maximum below the running one", "ln of own sum", "ln of running sum", "own maximum",
@@ -52,8 +52,8 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
         "own maximum below the running one": top - running,
         "ln of own sum": np.log(total),
         "own lse": own - so_far[..., -1:],
-        "own lse, absolute": own,
-        "own maximum, absolute": top,
+        "tile lse": own,
+        "tile maximum": top,
         "running lse": so_far - so_far[..., -1:],
         "ln of running sum": so_far - running,
     }
