@@ -202,7 +202,9 @@ def parts_of(case: Case, device: str, cut: bool = False) -> Iterator[Box]:
     """
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
-        free, _ = module("torch").cuda.mem_get_info()
+        cuda = module("torch").cuda
+        # torch keeps what it freed for itself
+        free = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated()
         limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
     group = case.heads // case.kv_heads
     heads = limit // (case.seqlen_q * case.seqlen_k)
