@@ -23,6 +23,7 @@ class Cheat:
     shows: tuple[Mapping[str, Any], ...]
     truth: str
     source: str
+    witness: Mapping[str, Any] | None = None  #: of those of `unseen`, in place of `shows`
 
     @property
     def target(self) -> str:
