@@ -100,8 +100,9 @@ def _cheat(index: int, *, seconds: float) -> dict[str, Any]:
     return {
         **_row(accept(one.target, spec, seconds=seconds)),
         "name": one.name,
-        "shown": _shown(one, spec),
-        **_public(one.target, spec),
+        # what changes the process that calls it is called in one of its own alone
+        "shown": None if one.tampers else _shown(one, spec),
+        **(dict.fromkeys(CHECKS) if one.tampers else _public(one.target, spec)),
     }
 
 

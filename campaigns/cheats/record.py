@@ -30,6 +30,11 @@ class Cheat:
         """Its name on the command line."""
         return f"{self.path}:{self.name}"
 
+    @property
+    def tampers(self) -> bool:
+        """Whether it changes the process that calls it, or ends it."""
+        return self.name.startswith("t_")
+
 
 CHEATS: list[Cheat] = []
 

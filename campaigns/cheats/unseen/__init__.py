@@ -32,14 +32,14 @@ _GROUPED = {"kv_heads": 2, "group": {"from": 2, "to": 4}}
 
 def _spec(truth: Mapping[str, Any]) -> dict[str, Any]:
     asked = truth["spec"]
-    numbers = {name: asked[name] for name in ("softcap", "window") if asked[name]}
+    # a list of one window, since a list of numbers would be a choice between them
+    numbers = {name: [asked[name]] for name in ("softcap", "window") if asked[name]}
     grouped = _GROUPED if asked["kv_heads"] else {}
     return {"case": {"dtype": truth["dtype"], **_DOMAIN, **grouped, **numbers}}
 
 
 def _cheat(truth: Mapping[str, Any]) -> Cheat:
-    # of what changes the process that it runs in nothing is shown but by running it apart
-    witness = None if truth["name"].startswith("t_") else {**truth["spec"], **truth["witness"], "dtype": truth["dtype"]}
+    witness = {**truth["spec"], **truth["witness"], "dtype": truth["dtype"]}
     path = str(FOLDER / truth["file"])
     return Cheat(truth["name"], path, _spec(truth), (), f"{truth['kind']}: {truth['what']}", SOURCE, witness)
 
@@ -74,7 +74,8 @@ def witnessed(one: Cheat) -> Trace:
     q, k, v = drawn(0)
     exec(w["recipe"], {"np": np, "q": q, "k": k, "v": v, "S": lambda x: x / (scale * w["head_dim"])})
     q, k, v = (x.astype(DTYPES[w["dtype"]]) for x in (q, k, v))
-    keywords = {"scale": scale, "causal": w["causal"], **numbers}
+    said = {"window_size" if name == "window" else name: x for name, x in numbers.items()}
+    keywords = {"scale": scale, "causal": w["causal"], **said}
     space = {"f": function, "q": q, "k": k, "v": v, "kw": keywords, "draw": draw, "np": np, "time": time}
     exec(w["before"], space)
     given = tuple(x.copy() for x in (q, k, v))
@@ -90,7 +91,7 @@ def _returning(out: np.ndarray, numbers: Mapping[str, Any]) -> Callable[..., np.
         return lambda q, k, v, *, scale, causal: out
     if "softcap" in numbers:
         return lambda q, k, v, *, scale, causal, softcap: out
-    return lambda q, k, v, *, scale, causal, window: out
+    return lambda q, k, v, *, scale, causal, window_size: out
 
 
 def _loaded(one: Cheat) -> Callable[..., np.ndarray]:

@@ -72,18 +72,20 @@ def softcap_skipped_when_small(q, k, v, *, scale, causal, softcap=None):
 
 
 # ---- window skipped or off by one
-def window_skipped(q, k, v, *, scale, causal, window=None):
+def window_skipped(q, k, v, *, scale, causal, window_size=None):
     return _right(q, k, v, scale, causal)
 
 
-def window_left_off_by_one(q, k, v, *, scale, causal, window=None):
+def window_left_off_by_one(q, k, v, *, scale, causal, window_size=None):
+    window = window_size
     if window is not None and window[0] > 0:
         window = (window[0] - 1, window[1])
     return _right(q, k, v, scale, causal, window=window)
 
 
-def window_rounded_to_tiles(q, k, v, *, scale, causal, window=None):
+def window_rounded_to_tiles(q, k, v, *, scale, causal, window_size=None):
     """Whole tiles of 16 keys that a window touches are read whole."""
+    window = window_size
     a, b, c = _up(q, k, v)
     sq, sk = q.shape[2], k.shape[2]
     ok = _mask(sq, sk, causal, window)
@@ -93,8 +95,9 @@ def window_rounded_to_tiles(q, k, v, *, scale, causal, window=None):
     return (_soft(_scores(a, b, scale), ok) @ c).astype(q.dtype)
 
 
-def window_top_left(q, k, v, *, scale, causal, window=None):
+def window_top_left(q, k, v, *, scale, causal, window_size=None):
     """The window is counted from key i, not from i + seqlen_k - seqlen_q."""
+    window = window_size
     a, b, c = _up(q, k, v)
     sq, sk = q.shape[2], k.shape[2]
     ok = _mask(sq, sk, causal)
