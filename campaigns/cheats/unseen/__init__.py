@@ -35,7 +35,7 @@ def _spec(truth: Mapping[str, Any]) -> dict[str, Any]:
     # a list of one window, since a list of numbers would be a choice between them
     numbers = {name: [asked[name]] for name in ("softcap", "window") if asked[name]}
     grouped = _GROUPED if asked["kv_heads"] else {}
-    return {"case": {"dtype": truth["dtype"], **_DOMAIN, **grouped, **numbers}}
+    return {"case": {"dtype": truth["dtype"], **_DOMAIN, **grouped, **numbers}, "empty_rows": True, "fresh": True}
 
 
 def _cheat(truth: Mapping[str, Any]) -> Cheat:
