@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from campaigns.cheats import CHEATS, UNSEEN, Cheat
@@ -14,6 +15,7 @@ from campaigns.spread import spread
 from campaigns.styles import CORRECT, Style
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
+from workbench.case.contract import FAST_EXP_ULPS
 from workbench.explore.acceptance.families import FAMILIES
 from workbench.explore.acceptance.file import of_plain
 from workbench.explore.acceptance.run import FAIL, PASS, Acceptance, accept
@@ -110,8 +112,8 @@ def _right(chosen: tuple[int, str, int], *, seconds: float) -> dict[str, Any]:
     index, level, dice = chosen
     style = CORRECT[index]
     dtype = style.dtypes[dice % len(style.dtypes)]
-    if style.arithmetic.get("input_precision", "ieee") != "ieee":
-        level = "full"  # of float32 in TF32 nobody knows unless it is said: it has 10 bits
+    if _coarse(style.contract(*(np.zeros((1, 1, 64, 64), DTYPES[dtype]),) * 2, "full"), dtype):
+        level = "full"
     small = style.fits.__name__ == "small_inputs"
     drawn = {"dtype": dtype} | ({"distribution": "normal"} if small else {})
     without = (*FAR, *NARROW) if small else FAR if style.group == "additive-mask" else ()
@@ -122,6 +124,21 @@ def _right(chosen: tuple[int, str, int], *, seconds: float) -> dict[str, Any]:
         target = f"{path}:attention"
         row = _row(accept(target, spec, seconds=seconds))
         return {**row, "name": style.name, "level": level, "dtype": dtype, **_public(target, spec)}
+
+
+def _coarse(contract: Mapping[str, Any], dtype: str) -> bool:
+    """Whether a kernel is right only where its spec says how coarse its arithmetic is: a silent one allows probs, q and
+    sums no fewer bits than inputs have, TF32 nowhere, and of exp what a GPU's has.
+    """
+    eps = {name: float(ml_dtypes.finfo(one).eps) for name, one in DTYPES.items()}
+    probs = contract.get("probs_dtype", dtype)
+    return (
+        contract.get("input_precision", "ieee") != "ieee"
+        or eps.get(probs, 1.0) > eps[dtype]
+        or contract.get("accumulator_dtype", "float32") != "float32"
+        or contract.get("scaled_q_dtype", "float32") != "float32"
+        or contract.get("exp_ulps", 0.0) > 10 * FAST_EXP_ULPS
+    )
 
 
 _STYLE = """from campaigns.styles import CORRECT

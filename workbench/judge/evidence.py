@@ -110,14 +110,17 @@ def _ways(contract: Contract) -> list[tuple[Contract, Mode]]:
 
 
 def _contracts(contract: Contract) -> Iterator[Contract]:
-    """The contract, of which row_sum may add either probs; of codes that nobody saw decoded also with probs in float16,
-    which keeps less below 2^-24.
+    """The contract, of which row_sum may add either probs, and these be normalised before their cast; of codes that
+    nobody saw decoded also with probs in float16, which keeps less below 2^-24.
     """
     narrow = "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16"
     for dtype in (contract.probs_dtype, *(["float16"] if narrow else [])):
         either = contract.row_sum_of_cast is None and dtype != "float32"
         for of_cast in (False, True) if either else (contract.row_sum_of_cast,):
             yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
+    # probs that are all but alike lose all but the same, which is another loss of theirs divided by their sum
+    if contract.probs_normalised is None and contract.probs_dtype != "float32":
+        yield replace(contract, probs_normalised=True, row_sum_of_cast=False)
 
 
 def _modes(contract: Contract) -> Iterator[Mode]:
