@@ -2,45 +2,18 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any
 
 import numpy as np
 
-
-class Drawn(Protocol):
-    """What a distribution reads of a case, whose module reads this one."""
-
-    @property
-    def batch(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def seqlen_q(self) -> int: ...
-    @property
-    def seqlen_k(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
-    @property
-    def head_dim_v(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def input_std(self) -> float: ...
-    @property
-    def scale(self) -> float: ...
-    @property
-    def softcap(self) -> float | None: ...
-    def mask(self) -> np.ndarray: ...
+#: a case, whose module reads this one
+Drawn = Any
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def bits(seqlen_k: int) -> int:
     """Binary digits that tell seqlen_k keys apart."""
     return max(1, (seqlen_k - 1).bit_length())
-
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _normal(case: Drawn, rng: np.random.Generator) -> Arrays:

@@ -16,8 +16,7 @@ from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
-from workbench.cuda.plan import Plan, launches, plan, resolve
-from workbench.cuda.run import leave_receipt, receipts
+from workbench.cuda.plan import Plan, launches, plan
 from workbench.cuda.schedules import Schedule, schedules_of
 from workbench.shown import shown_by
 
@@ -26,9 +25,6 @@ _STOPPING = (
     *("divergent-barrier", "missing-lanes", "runaway", "misaligned"),
     *("uninitialised-barrier", "reinitialised-barrier"),
 )
-
-# Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
-COMPILE_S, ELEMENT_S = 4.0, 2e-6
 
 
 @dataclass(frozen=True)
@@ -112,18 +108,6 @@ def merged_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     return tuple(sorted(emulator.merged(iter(findings)), key=lambda finding: finding.kind not in _STOPPING))
 
 
-def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str], probes: str) -> float:
-    """About how many seconds checks take: the compiles, unless they are in the cache on disk, and the runs."""
-    total = 0.0
-    for name in names:
-        kernel = KERNELS[name]
-        resolved = [resolve(kernel, case) for case in cases]
-        needed = receipts(kernel, resolved, chosen(faults, name), probes, watched=True)
-        total += COMPILE_S * sum(not file.exists() for file in needed)
-        total += sum(ELEMENT_S * case.score_count for case in resolved)
-    return total
-
-
 class WatchedLaunch(NamedTuple):
     """One launch of a watched run."""
 
@@ -172,7 +156,6 @@ def _launches(made: Plan) -> Iterator[WatchedLaunch]:
         arguments = made.arguments(built, viewed(made.arrays, made.views))
         dynamic = made.kernel.dynamic_bytes(made.constants, function)
         yield WatchedLaunch(built, grid, made.constants.threads, arguments, dynamic)
-        leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
 
 
 def differences(

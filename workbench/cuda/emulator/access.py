@@ -16,12 +16,11 @@ from numba.np.arrayobj import make_array
 
 from workbench.cuda.emulator import copies, shadow
 from workbench.cuda.emulator.inner import inner, inner_overload
-from workbench.cuda.emulator.intrinsics import peek
+from workbench.cuda.emulator.intrinsics import get
 from workbench.cuda.emulator.watch_words import MISALIGNED, OUT_OF_BOUNDS, Watch
 
 int64 = types.int64
 _I64 = ir.IntType(64)
-_NDIM, _INDEX = Watch.NDIM, Watch.INDEX
 _MAX_DIMS = Watch.CLOCKS - Watch.INDEX
 
 
@@ -73,7 +72,7 @@ def locate(typingctx, array, index, watch):
         with builder.if_then(builder.not_(inside), likely=False):
             words = builder.inttoptr(args[2], _I64.as_pointer())
             for position, word in enumerate([ir.Constant(_I64, len(values)), *values]):
-                builder.store(word, builder.gep(words, [ir.Constant(_I64, _NDIM + position)]))
+                builder.store(word, builder.gep(words, [ir.Constant(_I64, Watch.NDIM + position)]))
         return builder.select(inside, address, ir.Constant(_I64, 0))
 
     return signature(types.int64, array, index, types.int64), codegen
@@ -261,41 +260,37 @@ inner_overload(wide_read)(_wide(shadow.read))
 inner_overload(wide_write)(_wide(shadow.write))
 inner_overload(wide_copy)(_wide(shadow.await_copy))
 
-_SHIFT = 8 * Watch.SHARED_SHIFT
-_MADE, _ASKED, _GROUPS = copies.MADE, copies.ASKED, copies.GROUPS
-_FIRST, _CAPACITY = copies.FIRST, copies.CAPACITY
-
 
 @inner
 def arrived(queue, group, watch, place):
     """Note the writes of the copies of the groups before ``group``, which are made next."""
-    for copy in range(queue[_MADE], queue[_ASKED]):
-        entry = _FIRST + 4 * (copy % _CAPACITY)
+    for copy in range(queue[copies.MADE], queue[copies.ASKED]):
+        entry = copies.FIRST + 4 * (copy % copies.CAPACITY)
         if queue[entry + 3] >= group:
             break
-        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+        for offset in range(0, queue[entry + 2], 1 << get(watch, Watch.SHARED_SHIFT)):
             shadow.write(watch, queue[entry] + offset, place)
 
 
 @inner
 def arrived_but(queue, n, watch, place):
     """Return the queue after noting the copies of all committed groups but the last ``n``."""
-    arrived(queue, queue[_GROUPS] - n, watch, place)
+    arrived(queue, queue[copies.GROUPS] - n, watch, place)
     return queue
 
 
 @inner
 def arrived_all(queue, watch, place):
     """Return the queue after noting all its copies."""
-    arrived(queue, queue[_GROUPS] + 1, watch, place)
+    arrived(queue, queue[copies.GROUPS] + 1, watch, place)
     return queue
 
 
 @inner
 def room(queue, watch, place):
     """Return the queue after noting the oldest copy where it has to be made early to make room."""
-    if queue[_ASKED] - queue[_MADE] == _CAPACITY:
-        entry = _FIRST + 4 * (queue[_MADE] % _CAPACITY)
-        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+    if queue[copies.ASKED] - queue[copies.MADE] == copies.CAPACITY:
+        entry = copies.FIRST + 4 * (queue[copies.MADE] % copies.CAPACITY)
+        for offset in range(0, queue[entry + 2], 1 << get(watch, Watch.SHARED_SHIFT)):
             shadow.write(watch, queue[entry] + offset, place)
     return queue

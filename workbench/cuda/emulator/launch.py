@@ -115,21 +115,16 @@ class Emulated:
                 raise EmulatorError(failures[failed])
 
 
-def compile(source: Source, *, contract: bool = False, gpu_math: bool = False, watched: bool = False) -> Emulated:
+def compile(source: Source, *, watched: bool = False) -> Emulated:
     """Return the kernel rewritten for the CPU; numba compiles it at the first launch of each signature.
 
     Parameters
     ----------
-    contract : whether a product that is added or subtracted may be fused with that into one rounding, as numba.cuda
-        does by default. Where two products are added, another one may be fused than on a GPU: LLVM chooses. A CPU
-        without fused multiply-add fuses none.
-    gpu_math : whether `math.exp` and `math.log` of a float32 are computed as numba.cuda does (see `elementary`)
-        instead of by the host's functions. Other functions of `math` remain the host's.
     watched : whether each access is checked, at about 100 times the cost; see `memory`.
 
     Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
     """
-    return Emulated(program_of(source, contract=contract, gpu_math=gpu_math, watched=watched))
+    return Emulated(program_of(source, watched=watched))
 
 
 def _dim3(what, given):

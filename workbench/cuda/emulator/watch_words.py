@@ -1,5 +1,7 @@
 """What a watched run keeps: stamps, kinds of findings, positions in the int64 words of threads, arrays and findings."""
 
+from enum import IntEnum
+
 import numpy as np
 
 # a stamp, from its low bits: place, whether the access was atomic, warp barriers passed, thread, epoch
@@ -16,7 +18,7 @@ SHADOW_BYTES = 24
 UNINITIALISED, RACE, OUT_OF_BOUNDS, MISALIGNED, RUNAWAY, MISSING_LANES, SECOND_WRITE = np.arange(1, 8)
 
 
-class Watch:
+class Watch(IntEnum):
     """Positions in the int64 words of a watched thread."""
 
     STAMP, LAUNCH_START, BLOCK_START = 0, 1, 2  #: now; when this launch and this block started
@@ -37,7 +39,7 @@ class Watch:
     WORDS = 56
 
 
-class Common:
+class Common(IntEnum):
     """Positions in the int64 words that all threads share."""
 
     EPOCH = 0  #: number of the running epoch: every barrier of a block and every block begins one
@@ -51,14 +53,14 @@ class Common:
     WORDS = 14
 
 
-class Region:
+class Region(IntEnum):
     """Positions in the int64 words of an array; one in local memory starts and ends at bytes of its thread's."""
 
     START, END, SHADOW, SHIFT, ONCE = 0, 1, 2, 3, 4  #: ONCE: whether an element may be written once only
     WORDS = 5
 
 
-class Found:
+class Found(IntEnum):
     """Positions in the int64 words of a finding; the same kind at the same places of the same array is counted."""
 
     KIND, PLACE, OTHER, ARRAY, COUNT, ADDRESS, BLOCK, THREAD, OTHER_THREAD, NDIM, INDEX = range(11)
