@@ -18,12 +18,12 @@ def bits(seqlen_k: int) -> int:
 
 def _normal(case: Drawn, rng: np.random.Generator) -> Arrays:
     """q, k, v = input_std * N(0, 1)."""
-    return tuple(case.input_std * rng.standard_normal(shape) for shape in shapes(case))  # type: ignore[return-value]
+    return tuple(case.input_std * rng.standard_normal(shape) for shape in shapes(case))
 
 
 def _uniform(case: Drawn, rng: np.random.Generator) -> Arrays:
     """q, k, v = input_std * sqrt(3) * U(-1, 1), of standard deviation input_std."""
-    return tuple(case.input_std * math.sqrt(3) * rng.uniform(-1, 1, shape) for shape in shapes(case))  # type: ignore[return-value]
+    return tuple(case.input_std * math.sqrt(3) * rng.uniform(-1, 1, shape) for shape in shapes(case))
 
 
 def _large(case: Drawn, rng: np.random.Generator) -> Arrays:

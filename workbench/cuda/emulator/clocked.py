@@ -1,7 +1,7 @@
-"""What a watcher of asynchronous operations is told: accesses, barriers, copies, products, and what is left at the end.
+"""What a watcher is told: accesses, barriers, copies, products, and what is left at the end.
 
-The kernel, the scheduler and `asynchronous` call these functions by their addresses. Like `epochs`, in whose place it
-is, this file is compiled once for all kernels, and only when the first one of this kind is watched.
+The kernel, the scheduler and `asynchronous` call these functions by their addresses. Like `schedule`, this file is
+compiled once for all kernels, and only when the first one is watched.
 """
 
 from numba import cfunc
@@ -49,7 +49,7 @@ def begin_block(watches, threads, block):
     common = get(watches, Watch.COMMON)
     for index in range(clocks.meeting(watches) + 1):
         clocks.clear(watches, index)
-    for word in range(threads * state.MAX_BARRIERS):
+    for word in range(threads * state.MAX_BARRIERS if get(common, Common.WAITS) else 0):
         poke(get(common, Common.WAITS) + 8 * word, 0)
     return 0
 

@@ -25,13 +25,13 @@ def rows_of(threads: int) -> int:
     return threads + 2 * MAX_BARRIERS + 2 * MAX_NAMED + 1
 
 
-def actors_of(threads: int) -> int:
-    """Return how many have a time: threads, barriers, warp groups."""
-    return threads + MAX_BARRIERS + -(-threads // 128)
+def actors_of(threads: int, asynchronous: bool) -> int:
+    """Return how many have a time: threads, and of asynchronous operations barriers and warp groups."""
+    return threads + (MAX_BARRIERS + -(-threads // 128) if asynchronous else 0)
 
 
-#: threads of a block at most: a stamp has room for so many who have a time
-MAX_BLOCK = max(threads for threads in range(MAX_THREADS) if actors_of(threads) <= MAX_THREADS)
+#: threads of a block of such a kernel at most: a stamp has room for so many who have a time
+MAX_BLOCK = max(threads for threads in range(MAX_THREADS) if actors_of(threads, True) <= MAX_THREADS)
 
 
 @inner

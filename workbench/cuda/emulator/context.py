@@ -22,7 +22,7 @@ class Launch(IntEnum):
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
     WATCH = 18  # address of the words of the first thread's watch, or 0
     ALIGNED = 19  # address of the entry function of `aligned`, where the kernel has such operations
-    # addresses of the functions of `epochs`, where the kernel is watched
+    # addresses of the functions of `clocked`, where the kernel is watched
     BEGIN_BLOCK, PASS_BARRIER, MEET_LANES, MISS_LANE = 20, 21, 22, 23
     ASYNC, ADVANCE = 24, 25  # addresses of the words of `async_state.Block` and of a function of `asynchronous`, or 0
     WORDS = 26

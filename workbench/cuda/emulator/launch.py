@@ -18,6 +18,7 @@ from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
 from workbench.cuda.emulator.source import Source
 from workbench.cuda.emulator.waiting import stuck, waiting
+from workbench.cuda.emulator.watch_words import Watch
 from workbench.machine import processors
 
 WARP = 32
@@ -200,8 +201,9 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
     if watch:
-        watcher = _compiled("clocked" if program.asynchronous else "epochs")
+        watcher = _compiled("clocked")
         events = watcher.begin_block, watcher.pass_barrier, watcher.meet_lanes, watcher.miss_lane
+        watch.watches[:, Watch.NOTE] = watcher.note.address
         launch[Launch.WATCH] = watch.address
         launch[Launch.BEGIN_BLOCK : Launch.ASYNC] = [event.address for event in events]
     if max(program.kinds) >= FIRST_ALIGNED_KIND:
@@ -212,7 +214,7 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
         area.block[Block.OPERATE] = compiled.operate.address
         launch[[Launch.ASYNC, Launch.ADVANCE]] = area.block.ctypes.data, compiled.advance.address
         if watch:
-            area.watch(watch.watches, watcher.note.address, watcher.tell.address)
+            area.watch(watch.watches, watcher.tell.address)
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)

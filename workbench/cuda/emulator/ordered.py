@@ -1,9 +1,10 @@
-"""Shadow memory of a watched block with asynchronous operations: as of `shadow`, but that vector clocks tell what lies
-before what (`clocks`), and that copies and products touch memory as somebody else than the thread that asked for them.
+"""Happens-before shadow memory: vector clocks tell what lies before what (`clocks`), and asynchronous copies and
+products touch memory as somebody else than the thread that asked for them.
 
 An element of shared memory has the stamp of the last write, then for each warp those of two readers since, the first
 and the last of those that nothing orders, then for each warp group that of the last product which read it. Elements of
-global memory have three stamps. Of local memory see `registers`.
+global memory have three stamps, of the last write and of two readers: a write may miss a third one. Of local memory see
+`registers`.
 """
 
 from numba.core import types

@@ -134,10 +134,6 @@ class _Builder:
         """Return the number of a place of an access or a loop."""
         return self.places.setdefault(place, len(self.places) + 1)
 
-    def memory_of(self, name):
-        """Return "shared" or "local" for the generated name of an array, else None."""
-        return self.arrays[name][0].memory if name in self.arrays else None
-
     def note_use(self, function, array, node, *, stores):
         """Remember where the kernel first stores to an argument of its own, or first hands it on."""
         if isinstance(array, ast.Name) and function.node.name == self.source.name:
