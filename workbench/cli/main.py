@@ -203,12 +203,12 @@ def diff(
             if html is not None:
                 cli_against.write_page(pairs, html)
         else:
-            calls, estimate_s = runs(target, **options)
+            calls = runs(target, **options)
             if against_trace is not None:
                 calls = [partial(_with_changes_since, call, against_trace) for call in calls]
             printed, verdicts, kept = [], [], []
             beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
-            for i, judged in enumerate(_judged(calls, estimate_s, report=beside, measure=measure)):
+            for i, judged in enumerate(_judged(calls, report=beside, measure=measure)):
                 if out is not None:
                     write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 if html is not None:
@@ -235,14 +235,12 @@ def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     return held_to(call(), previous)
 
 
-def _judged(
-    calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool, measure: bool
-) -> Iterable["Diff"]:
+def _judged(calls: list[Callable[[], "Trace"]], *, report: bool, measure: bool) -> Iterable["Diff"]:
     """Run and judge, one after the other, with progress; `report` and `measure` as of `judge.diff.diff`."""
     from workbench.judge import diff as judge
     from workbench.progress import step
 
-    with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}", estimate_s) as tick:
+    with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}") as tick:
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
             yield judge.diff(call(), report=report, measure=measure)
