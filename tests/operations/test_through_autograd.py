@@ -5,11 +5,16 @@ import types
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from tests.operations.dense_backward import dense
 from workbench import Refusal, diff_operation
 from workbench.judge.stage import RIGHT_VERDICTS
+from workbench.operations.attention_backward import ATTENTION_BACKWARD
+from workbench.operations.backward_inputs import after_forward
+from workbench.operations.call import runner
+from workbench.operations.case import OperationCase
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 12, "keys": 20, "dim": 16, "dim_v": 16}
 
@@ -92,6 +97,39 @@ def test_sdpa(optional: tuple[str, ...]) -> None:
     for dtype in ("float32", "bfloat16"):
         got = through("torch:scaled_dot_product_attention", optional=optional, numbers={"window_left": 5}, dtype=dtype)
         assert got.verdict in RIGHT_VERDICTS and got.run.case.conventions["accumulation_dtype"] == "inputs", str(got)
+
+
+def test_heads_of_a_group_are_added_up_in_16_bits() -> None:
+    """On a CPU SDPA's flash backend adds dK and dV of the heads of a group to one sum in the dtype of the inputs: here
+    dV of the first head is 0.0643, and each of the others is rounded as that is.
+    """
+    axes = {"batch": 2, "heads": 3, "kv_heads": 1, "queries": 1, "keys": 100, "dim": 64, "dim_v": 64}
+    got = diff_operation(
+        "torch:scaled_dot_product_attention", "attention_backward", axes=axes, dtype="bfloat16", seed=682,
+        distribution="mean-of-4", numbers={"causal": 1}, optional=("alibi_slopes",), gradients=True, arrays="torch",
+    )  # fmt: skip
+    assert got.verdict in RIGHT_VERDICTS, str(got)
+
+
+@pytest.mark.parametrize("backend", ["MATH", "FLASH_ATTENTION"])
+def test_a_mask_of_alibi_is_not_rounded_to_the_dtype_of_q(backend: str) -> None:
+    """dV of weights e^(slope * -1), a slope that bfloat16 does not hold: 5.0127 and not 5."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    slope = 5.01171875 + 2.0**-10
+    axes = {"heads": 1, "kv_heads": 1, "queries": 1, "keys": 2, "dim": 8, "dim_v": 8}
+    case = OperationCase(ATTENTION_BACKWARD, axes, "bfloat16", optional=("alibi_slopes",))
+    ones = {name: np.ones((1, 1, 2 if name in "kv" else 1, 8)) for name in ("q", "k", "v", "dout")}
+    drawn = after_forward(case.setting, {**ones, "alibi_slopes": np.array([slope], np.float32)})
+    inputs = {name: drawn[name].astype(case.dtype_of(name)) for name in case.takes}
+    run = runner("torch:scaled_dot_product_attention", ATTENTION_BACKWARD, gradients=True, arrays="torch")
+    with sdpa_kernel(getattr(SDPBackend, backend)):
+        of_first = run(case, inputs).stages["dv"][0, 0, 0, 0]
+    weight, rounded = (
+        np.asarray(1 / (1 + np.exp(np.float64(x)))).astype(of_first.dtype)
+        for x in (slope, np.asarray(slope).astype(of_first.dtype))
+    )
+    assert of_first == weight != rounded
 
 
 def test_gradients_of_all_that_a_function_takes() -> None:

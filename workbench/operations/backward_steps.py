@@ -89,14 +89,19 @@ class StoredBetween:
     of: Ref
     dtype: str
     blocks: int
+    group: int = 1  #: query heads whose sums one accumulator takes, one after the other
 
     def value(self, at: Any) -> np.ndarray:
         return np.asarray(at(self.of))
 
     def bound(self, at: Any) -> Bounded:
-        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to."""
-        of, size = at.error(self.of), at.magnitude(self.of)
-        size = size + of.worst
+        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to, of all heads that
+        share it.
+        """
+        of = at.error(self.of)
+        size = at.magnitude(self.of) + of.worst
+        b, heads, *rest = size.shape
+        size = np.repeat(size.reshape(b, -1, self.group, *rest).sum(2), self.group, axis=1)
         relative, absolute = Arithmetic(self.dtype).cast()
         each = relative * size + absolute
         random = np.sqrt(of.random**2 + self.blocks * each**2)

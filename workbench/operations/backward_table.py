@@ -43,8 +43,11 @@ def _casts(of: Setting) -> dict[str, Table]:
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
     found |= {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke"), "dq_sum": {}}
     if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
-        for name, axes, terms in (("dq_sum", "bhqd", "k"), ("dk_sum", "bhkd", "q"), ("dv_sum", "bhke", "q")):
-            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK))
+        group = of.sizes["h"] // of.sizes["g"]
+        for name, axes, terms, heads in (
+            ("dq_sum", "bhqd", "k", 1), ("dk_sum", "bhkd", "q", group), ("dv_sum", "bhke", "q", group),
+        ):  # fmt: skip
+            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK), heads)
             found[name] = {f"{name}_stored": Stage(axes, step, dumped=False)}
     return found
 
