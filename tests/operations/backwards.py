@@ -36,6 +36,8 @@ FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "bias left out": ({}, ("bias",), "probs"),
     "dbias of one batch": ({}, ("bias",), "dbias"),
     "slopes of the next head": ({}, ("alibi_slopes",), "alibi"),
+    "dslopes of one batch": ({}, ("alibi_slopes",), "dslopes"),
+    "dslopes of positive distances": ({}, ("alibi_slopes",), "dslopes"),
     "dropout left out of dP": ({"dropout_p": 0.25}, ("dropout_mask",), "dkept"),
     "dropout's factor left out of dv": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
     "dropout of another seed": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
@@ -165,6 +167,11 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
             of_bias = dscores[:1] if fault == "dbias of one batch" else dscores
             summed = tuple(axis for axis in range(3) if bias.shape[axis] == 1)
             beside["dbias"] = of_bias.sum(summed, keepdims=True).astype(dtype)
+        if alibi_slopes is not None:
+            turned = f32(-1 if fault == "dslopes of positive distances" else 1)
+            of_pairs = dscores * distance.astype(f32)
+            of_pairs = of_pairs[:1] if fault == "dslopes of one batch" else of_pairs
+            beside["dslopes"] = turned * of_pairs.sum((0, 2, 3))
         if not dumps:
             return (*results, *beside.values())
         names = ("qk", "scores", "probs", "delta", "dprobs", "dscores", "dq", "dk", "dv")

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.operations.operation import Setting
 
 #: input -> the stage that is its gradient
-GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "bias": "dbias"}
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "bias": "dbias", "alibi_slopes": "dslopes"}
 
 
 def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -72,7 +72,8 @@ def through(target: Any, **given: Any) -> Any:
 def test_flash_attn(numbers: dict[str, float], optional: tuple[str, ...]) -> None:
     for dtype in ("float16", "bfloat16"):
         got = through("flash_attn:flash_attn_func", numbers=numbers, optional=optional, dtype=dtype, device="cpu")
-        assert got.verdict in RIGHT_VERDICTS and [one.name for one in got.stages] == ["dq", "dk", "dv"], str(got)
+        names = ["dq", "dk", "dv", *(["dslopes"] if optional == ("alibi_slopes",) else [])]
+        assert got.verdict in RIGHT_VERDICTS and [one.name for one in got.stages] == names, str(got)
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -146,6 +147,23 @@ def test_gradients_of_all_that_a_function_takes() -> None:
 
     with pytest.raises(Refusal, match="no gradient reached bias"):
         through(without, optional=("sinks", "bias"))
+
+
+@pytest.mark.parametrize(
+    ("read", "names", "origins"),
+    [
+        (lambda slopes: slopes, ["dq", "dk", "dv", "dslopes"], ()),
+        (lambda slopes: slopes.detach(), ["dq", "dk", "dv"], ()),
+        (lambda slopes: 2 * slopes.detach() - slopes, ["dq", "dk", "dv", "dslopes"], ("dslopes",)),
+    ],
+    ids=["learned", "constants", "with its sign turned"],
+)
+def test_slopes_have_a_gradient_unless_they_are_constants(read: Any, names: list[str], origins: Any) -> None:
+    def function(q: Any, k: Any, v: Any, *, scale: float, causal: bool, alibi_slopes: Any) -> Any:
+        return dense({"q": q, "k": k, "v": v, "alibi_slopes": read(alibi_slopes)}, {"scale": scale, "causal": causal})
+
+    got = through(function, optional=("alibi_slopes",))
+    assert [one.name for one in got.stages] == names and got.origins == origins, str(got)
 
 
 @pytest.mark.parametrize(

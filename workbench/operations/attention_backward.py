@@ -58,7 +58,7 @@ ATTENTION_BACKWARD = Operation(
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
     table=table,
-    results=("dq", "dk", "dv", "dsink", "dbias"),
+    results=("dq", "dk", "dv", "dsink", "dbias", "dslopes"),
     distributions=DISTRIBUTIONS,
     numbers={
         "scale": _scale, "causal": False, "softcap": float, "window_left": int, "window_right": int,

@@ -72,11 +72,14 @@ def _scores(of: Setting, qk: str, biased: Table) -> Table:
         terms.append("wide_bias")
     if "alibi_slopes" in of.optional:
         lengths = ("seqlens_k",) if "seqlens_k" in of.optional else ()
-        whole = _shape(of, "bhqk")
+        whole, said = _shape(of, "bhqk"), "key" if of.numbers.get("alibi_column") else "-distance"
         table["alibi"] = Stage("bhqk", Map(
             ("alibi_slopes", *lengths), lambda slopes, *n: np.broadcast_to(slopes * distances(of, *n), whole),
-            (_zero, *(_zero for _ in lengths)), "{0} * " + ("key" if of.numbers.get("alibi_column") else "-distance"),
+            (_zero, *(_zero for _ in lengths)), f"{{0}} * {said}",
         ))  # fmt: skip
+        table["distances"] = Stage("bhqk", Map(
+            lengths, lambda *n: np.broadcast_to(distances(of, *n), whole), (_zero,) * len(lengths), said, ulps=0.0,
+        ), dumped=False)  # fmt: skip
         terms.append("alibi")
     if len(terms) > 1:
         table |= {"biased": Stage("bhqk", Total(tuple(terms), (1.0,) * len(terms))), **biased}
@@ -193,6 +196,9 @@ def table(of: Setting) -> Table:
     if "bias" in of.optional:
         step = where_one(last["dscores"], _shape(of, "bhqk"), _shape(of, OPTIONAL["bias"]), "bhqk")
         dbias = {"dbias": Stage(OPTIONAL["bias"], step)}
+    dslopes: Table = {}
+    if "alibi_slopes" in of.optional:
+        dslopes = {"dslopes": Stage("h", Sum("bhqk,bhqk->h", (last["dscores"], "distances")))}
     dsink = {"dsink": Stage("h", Sum("bhq->h", ("dsink_rows",)))} if "sinks" in of.optional else {}
     of_heads = {axes: _shape(of, axes) for axes in ("bhkd", "bhke")}
     return {
@@ -219,4 +225,5 @@ def table(of: Setting) -> Table:
         "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group)),
         **dsink,
         **dbias,
+        **dslopes,
     }

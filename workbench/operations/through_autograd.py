@@ -16,7 +16,9 @@ from workbench.operations.run import OWN
 from workbench.refusal import Refusal
 
 #: inputs beside q, k and v that have gradients -> the stage of it
-BESIDE: Mapping[str, str] = {"sinks": "dsink", "bias": "dbias"}
+BESIDE: Mapping[str, str] = {"sinks": "dsink", "bias": "dbias", "alibi_slopes": "dslopes"}
+#: those of them that most functions take for constants
+CONSTANTS = ("alibi_slopes",)
 
 
 def through_autograd(
@@ -27,7 +29,8 @@ def through_autograd(
     package as its adapter says. `layout`, bhsd or bshd, of arrays in boxes.
 
     It returns out, or out first of several; with a dlse among `beside` lse second. Raises Refusal where autograd does
-    not see that these depend on what has a gradient, and for what a case has and the function does not take.
+    not see that these depend on what has a gradient (but on ALiBi's slopes, which most take for constants: then there
+    is no dslopes), and for what a case has and the function does not take.
     """
     adapter, case = adapter_of(function), asked.case
     call = arguments_of(function, adapter, asked, {}, name, layout)
@@ -68,7 +71,7 @@ def through_autograd(
             [x for x, _ in pairs], list(leaves.values()), [dx.reshape(x.shape).to(x.dtype) for x, dx in pairs],
             allow_unused=True,
         )  # fmt: skip
-        gradients = dict(zip(leaves, found, strict=True))
+        gradients = {one: x for one, x in zip(leaves, found, strict=True) if x is not None or one not in CONSTANTS}
         if missing := [one for one, x in gradients.items() if x is None]:
             raise Refusal(f"{name} --gradients: no gradient reached {', '.join(missing)}")
         wide = {one: as_numpy(x, f"{name}: d{one}") for one, x in gradients.items()}
