@@ -41,6 +41,8 @@ FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "dropout left out of dP": ({"dropout_p": 0.25}, ("dropout_mask",), "dkept"),
     "dropout's factor left out of dv": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
     "dropout of another seed": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
+    "dv left out of dkv": ({"shared_kv": True}, (), "dkv"),
+    "dv added to the last dims": ({"shared_kv": True}, (), "dkv"),
     "lengths left out": ({}, ("seqlens_k",), "probs"),
     "mask transposed": ({}, ("mask",), "probs"),
 }
@@ -67,6 +69,7 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         window_right: int = -1,
         dropout_p: float = 0.0,
         alibi_column: bool = False,
+        shared_kv: bool = False,
         dlse: Any = None,
         sinks: Any = None,
         bias: Any = None,
@@ -156,7 +159,13 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         dv = p.swapaxes(-1, -2) @ dout
         dk, dv = (x.reshape(x.shape[0], -1, group, *x.shape[2:]) for x in (dk, dv))
         dk = dk[:, :, -1] if fault == "heads of a group overwritten" else dk.sum(2)
-        results = dq.astype(dtype), dk.astype(dtype), dv.sum(2).astype(dtype)
+        dv = dv.sum(2)
+        results = {"dq": dq, "dk": dk, "dv": dv}
+        if shared_kv:
+            dims = slice(-dv.shape[-1], None) if fault == "dv added to the last dims" else slice(dv.shape[-1])
+            dk[..., dims] += f32(fault != "dv left out of dkv") * dv
+            results = {"dq": dq, "dkv": dk}
+        results = {name: x.astype(dtype) for name, x in results.items()}
         beside = {}
         if sinks is not None:
             made["sink_probs"] = np.exp(sinks[None, :, None] - lse)
@@ -173,9 +182,9 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
             of_pairs = of_pairs[:1] if fault == "dslopes of one batch" else of_pairs
             beside["dslopes"] = turned * of_pairs.sum((0, 2, 3))
         if not dumps:
-            return (*results, *beside.values())
-        names = ("qk", "scores", "probs", "delta", "dprobs", "dscores", "dq", "dk", "dv")
-        stages = dict(zip(names, (qk, scores, probs, delta, dprobs, dscores, *results), strict=True))
-        return {**stages, **made, **beside}
+            return (*results.values(), *beside.values())
+        names = ("qk", "scores", "probs", "delta", "dprobs", "dscores")
+        stages = dict(zip(names, (qk, scores, probs, delta, dprobs, dscores), strict=True))
+        return {**stages, **results, **made, **beside}
 
     return function

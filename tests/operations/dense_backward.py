@@ -11,6 +11,13 @@ from workbench.operations.operation import Setting
 GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "bias": "dbias", "alibi_slopes": "dslopes"}
 
 
+def gradients_of(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """The same of a case: where v is a part of k both have one."""
+    if not numbers.get("shared_kv"):
+        return GRADIENTS
+    return {name: "dkv" if name == "k" else stage for name, stage in GRADIENTS.items() if name != "v"}
+
+
 def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:
     """Out and lse of inputs in torch, from the definition; rows without keys have 0 and -inf."""
     import torch
@@ -53,11 +60,14 @@ def gradients(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     import torch
 
     wide = {name: torch.from_numpy(x if x.dtype == bool else x.astype(np.float64)) for name, x in inputs.items()}
-    leaves = {name: wide[name].requires_grad_() for name in GRADIENTS if name in wide}
+    gradients = gradients_of(of.numbers)
+    leaves = {name: wide[name].requires_grad_() for name in gradients if name in wide}
+    if of.numbers.get("shared_kv"):
+        wide["v"] = wide["k"][..., : of.sizes["e"]]
     out, lse = dense(wide, of.numbers)
     total = (out * wide["dout"]).sum()
     if "dlse" in wide:
         total = total + torch.where(torch.isinf(lse), 0.0, lse * wide["dlse"]).sum()
     total.backward()
-    found = {GRADIENTS[name]: x.grad.numpy() for name, x in leaves.items()}
+    found = {gradients[name]: x.grad.numpy() for name, x in leaves.items()}
     return found | {"out": out.detach().numpy(), "lse": lse.detach().numpy()}

@@ -93,6 +93,16 @@ def test_flex(optional: tuple[str, ...]) -> None:
     assert got.verdict in RIGHT_VERDICTS, str(got)
 
 
+@pytest.mark.parametrize("target", ["torch:scaled_dot_product_attention", "torch:flex_attention"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_v_that_is_a_part_of_k_has_no_gradient_of_its_own(target: str, dtype: str) -> None:
+    axes = {"batch": 2, "heads": 4, "kv_heads": 1, "queries": 12, "keys": 40, "dim": 48, "dim_v": 32}
+    with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):
+        got = diff_operation(target, "attention_backward", axes=axes, dtype=dtype, numbers={"shared_kv": 1, "causal": 1},
+                             gradients=True, arrays="torch")  # fmt: skip
+    assert got.verdict in RIGHT_VERDICTS and [one.name for one in got.stages] == ["dq", "dkv"], str(got)
+
+
 @pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("seqlens_k",), ("alibi_slopes",)])
 def test_sdpa(optional: tuple[str, ...]) -> None:
     for dtype in ("float32", "bfloat16"):

@@ -78,9 +78,10 @@ def wrong(fault: str) -> Any:
         {"causal": True, "window": (7, 0), "softcap": 2.0},
         {"sinks": (0.5, -1.0, 0.0, 2.0)},
         {"alibi_slopes": (0.5, 0.25, 0.125, 0.0625), "dropout_p": 0.25},
+        {"shared_kv": True, "head_dim": 24, "head_dim_v": 16, "scale": 0.2},
         {"seqlens_q": (24, 9), "seqlens_k": (20, 32), "seqlen_q": None, "seqlen_k": None, "causal": True},
     ],
-    ids=["plain", "causal", "window", "sinks", "alibi", "ragged"],
+    ids=["plain", "causal", "window", "sinks", "alibi", "shared", "ragged"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_right_gradients_pass(fields: dict[str, Any], dtype: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from workbench.operations.backward_causes import hypotheses
 from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, rule, seen
+from workbench.operations.backward_steps import added_to_first
 from workbench.operations.backward_table import table
 from workbench.operations.operation import Operation, Setting, Sizes
 
@@ -41,6 +42,8 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     keys = np.repeat(abs(made["k"]), group, 1)
     found["dq"] = scale * np.einsum("bhqk,bhkd->bhqd", of_scaled, keys)
     found["dk"] = scale * per_group(np.einsum("bhqk,bhqd->bhkd", of_scaled, abs(made["q"])))
+    if "dkv" in made:
+        found["dkv"] = added_to_first(found["dk"], found["dv"])
     return found
 
 
@@ -58,11 +61,11 @@ ATTENTION_BACKWARD = Operation(
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
     table=table,
-    results=("dq", "dk", "dv", "dsink", "dbias", "dslopes"),
+    results=("dq", "dkv", "dk", "dv", "dsink", "dbias", "dslopes"),
     distributions=DISTRIBUTIONS,
     numbers={
         "scale": _scale, "causal": False, "softcap": float, "window_left": int, "window_right": int,
-        "dropout_p": float, "alibi_column": bool,
+        "dropout_p": float, "alibi_column": bool, "shared_kv": bool,
     },
     # the usual: those of FlashAttention
     conventions={
@@ -76,6 +79,7 @@ ATTENTION_BACKWARD = Operation(
         "dv_sum_dtype": ("float32", "inputs"),
         "accumulation_dtype": ("float32", "inputs"),
         "dropped_dtype": ("float32", "inputs"),
+        "parts_dtype": ("float32", "inputs"),
         "tanh": ("float32", "approximate"),
     },
     known={

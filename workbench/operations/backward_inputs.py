@@ -41,6 +41,8 @@ def rule(of: Setting) -> str:
         return f"{low[0]} is 0 or more, or -1 for no window; got {numbers[low[0]]}"
     if "alibi_column" in numbers and "alibi_slopes" not in of.optional:
         return "alibi_column says how alibi_slopes are used: give these"
+    if numbers.get("shared_kv") and n["e"] > n["d"]:
+        return f"shared_kv: v is the first dim_v dims of k, of which there are {n['d']}; got {n['e']}"
     return ""
 
 
@@ -94,7 +96,9 @@ def forward(of: Setting, given: Arrays) -> dict[str, np.ndarray]:
 
 
 def after_forward(of: Setting, drawn: Arrays) -> dict[str, np.ndarray]:
-    """With out and lse as a right forward pass of the rounded inputs has them."""
+    """With out and lse as a right forward pass of the rounded inputs has them, and the v of a k that holds it."""
+    if of.numbers.get("shared_kv"):
+        drawn = {**drawn, "v": drawn["k"][..., : of.sizes["e"]]}
     rounded = {name: x.astype(DTYPES[of.dtype]) if name in ("q", "k", "v", "bias") else x for name, x in drawn.items()}
     return {**drawn, **forward(of, rounded)}
 

@@ -82,6 +82,35 @@ def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: 
     return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
 
 
+def added_to_first(whole: np.ndarray, part: Any) -> np.ndarray:
+    """`whole`, with `part` added to the first of its last axis."""
+    made = whole + 0.0
+    made[..., : np.shape(part)[-1]] += part
+    return made
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The gradient of memory that is read twice: of all dims, and of the first alone."""
+
+    whole: Ref
+    first: Ref
+
+    def value(self, at: Any) -> np.ndarray:
+        return added_to_first(at(self.whole), at(self.first))
+
+    def bound(self, at: Any) -> Bounded:
+        """The errors of both, and a rounding of the sum."""
+        whole, first = at(self.whole), at(self.first)
+        pairs = zip(at.error(self.whole), at.error(self.first), strict=True)
+        (w, v), (rw, rv), (cw, cv) = ((0.0 * abs(whole) + a, 0.0 * abs(first) + b) for a, b in pairs)
+        own = at.arithmetic("").sum(1) * added_to_first(abs(whole), abs(first))
+        random = np.sqrt(added_to_first(rw**2, rv**2) + own**2)
+        return Bounded(Bound(added_to_first(w, v) + own, random, added_to_first(cw, cv)))
+
+    words = "{whole}, with {first} added to the first dims"
+
+
 @dataclass(frozen=True)
 class StoredBetween:
     """A sum that is kept in 16 bits while it grows: rounded after each of its blocks."""

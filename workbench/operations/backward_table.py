@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.operations.backward_inputs import OPTIONAL, by_place, distances, seen
-from workbench.operations.backward_steps import OfGroups, OwnLse, StoredBetween, Widened, of_groups, where_one
+from workbench.operations.backward_steps import Joined, OfGroups, OwnLse, StoredBetween, Widened, of_groups, where_one
 from workbench.operations.operation import Setting
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, one, product, scaled
@@ -41,6 +41,7 @@ def _casts(of: Setting) -> dict[str, Table]:
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
+    found |= {"dk": cast("dk", "parts", "bgkd"), "dv": cast("dv", "parts", "bgke")}
     found |= {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke"), "dq_sum": {}}
     if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
         group = of.sizes["h"] // of.sizes["g"]
@@ -200,6 +201,10 @@ def table(of: Setting) -> Table:
     if "alibi_slopes" in of.optional:
         dslopes = {"dslopes": Stage("h", Sum("bhqk,bhqk->h", (last["dscores"], "distances")))}
     dsink = {"dsink": Stage("h", Sum("bhq->h", ("dsink_rows",)))} if "sinks" in of.optional else {}
+    shared = bool(of.numbers.get("shared_kv"))
+    dkv: Table = {}
+    if shared:
+        dkv = {**casts["dk"], **casts["dv"], "dkv": Stage("bgkd", Joined(last["dk"], last["dv"]))}
     of_heads = {axes: _shape(of, axes) for axes in ("bhkd", "bhke")}
     return {
         "k_rows": Stage("bhkd", OfGroups("k", group), dumped=False),
@@ -221,8 +226,9 @@ def table(of: Setting) -> Table:
         "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (values, "dout")), dumped=False),
         **casts["dv_sum"],
         "dq": Stage("bhqd", scaled(last["dq_sum"], scale, ulps=1.0)),
-        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0)),
-        "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group)),
+        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0), dumped=not shared),
+        "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group), dumped=not shared),
+        **dkv,
         **dsink,
         **dbias,
         **dslopes,

@@ -35,6 +35,7 @@ def forward_case(of: OperationCase, inputs: Arrays) -> Asked:
         fields |= {"seqlens_q": (of.sizes["q"],) * of.sizes["b"], "seqlen_q": None, "seqlen_k": None}
     sides = tuple(numbers.get(f"window_{side}", -1) for side in ("left", "right"))
     fields |= {} if sides == (-1, -1) else {"window": sides}
+    fields |= {"shared_kv": True} if numbers.get("shared_kv") else {}
     fields |= {"alibi_form": "column"} if numbers.get("alibi_column") else {}
     read = {name: inputs[name] for name in _READ if name in inputs}
     if "seqlens_k" in fields and max(fields["seqlens_k"]) < of.sizes["k"]:
@@ -53,14 +54,13 @@ def backward_case(
         "score_mod": case.score_mod,
         "codes": case.codes,
         "page_size": case.page_size,
-        "shared_kv": case.shared_kv or None,
     }
     if case.dtype not in DTYPES:
         lacking["dtype"] = case.dtype
     if found := [f"{name}={x}" for name, x in lacking.items() if x is not None]:
         raise Refusal(f"gradients are of no case with {', '.join(found)}")
     given = {name: np.ascontiguousarray(read[name]) for name in "qkv"}
-    numbers: dict[str, float] = {"scale": case.scale}
+    numbers: dict[str, float] = {"scale": case.scale} | ({"shared_kv": True} if case.shared_kv else {})
     numbers |= {name: x for name in ("softcap", "dropout_p") if (x := getattr(case, name)) is not None}
     given |= {name: x.astype(np.float32) for name, x in (("sinks", case.sink_logits), ("alibi_slopes", case.slopes))
               if x is not None}  # fmt: skip

@@ -120,7 +120,7 @@ def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
 def results(case: OperationCase) -> list[str]:
     """The stages that a function of a case returns, in order."""
     table = case.operation.table(case.setting)
-    return [name for name in case.operation.results if name in table]
+    return [name for name in case.operation.results if name in table and table[name].dumped]
 
 
 def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:

@@ -147,7 +147,7 @@ def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
     if not hidden.any():
         return "each key is seen"
     verdicts = []
-    for name in ("dk", "dv"):
+    for name in ("dkv",) if s.case.numbers.get("shared_kv") else ("dk", "dv"):
         x = s.first.value(name)
         allowed = np.where(hidden[..., None], 0.0, np.nan)
         verdicts.append(within(name, s.first.axes(name), x, np.zeros(x.shape), np.broadcast_to(allowed, x.shape)))
@@ -160,7 +160,8 @@ def directional_derivative(s: Gradients) -> Verdict:
     """
     if s.has("softcap"):
         return "the third derivative through a softcap is not bounded here"
-    return first([_along(s, name) for name in "qkv"])
+    shared = s.case.numbers.get("shared_kv")  # K then moves V, too
+    return first([_along(s, name) for name in ("q" if shared else "qkv")])
 
 
 def _along(s: Gradients, name: str) -> Verdict:
