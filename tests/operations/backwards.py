@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.operations.mods import SLOPES
+from workbench.case.mods import evaluated
+
 #: fault -> the first stage that is wrong
 FAULTS = {
     "lse of base 2": "probs",
@@ -24,6 +27,11 @@ FAULTS = {
     "delta of the first head": "delta",
 }
 #: of what a case may have: fault -> what it needs (numbers, optional inputs), and the first stage that is wrong
+FAULTS_OF_MODS = {
+    "score_mod left out": "probs",
+    "derivative of the score_mod left out": "dmodded",
+    "derivative of what the score_mod made": "dmodded",
+}
 FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "derivative of the softcap left out": ({"softcap": 2.0}, (), "dscaled"),
     "derivative of the softcap at the capped score": ({"softcap": 2.0}, (), "dscaled"),
@@ -77,6 +85,7 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         dropout_mask: Any = None,
         mask: Any = None,
         seqlens_k: Any = None,
+        score_mod: Any = None,
     ) -> dict[str, np.ndarray] | tuple[np.ndarray, ...]:
         dtype, group = q.dtype, q.shape[1] // k.shape[1]
         q, k, v, out, dout = (x.astype(f32) for x in (q, k, v, out, dout))
@@ -104,6 +113,17 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
             tanh = np.tanh(scores / f32(softcap))
             x = made["capped"] = tanh * f32(softcap)
             made["tanh"] = tanh
+        if score_mod is not None:
+            indices = np.ix_(*(np.arange(n) for n in x.shape))
+            slope_of_mod = SLOPES[score_mod](x, *indices).astype(f32)
+            if fault == "derivative of the score_mod left out":
+                slope_of_mod = np.ones_like(x)
+            modded = evaluated(score_mod, "score_mod", indices, x).astype(f32)
+            if fault == "derivative of what the score_mod made":
+                slope_of_mod = SLOPES[score_mod](modded, *indices).astype(f32)
+            visible = visible & ~np.isinf(modded)
+            if fault != "score_mod left out":
+                x = made["modded"] = modded
         if bias is not None and fault != "bias left out":
             x = x + bias.astype(f32)
         if alibi_slopes is not None:
@@ -139,13 +159,15 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         of_lse = f32(0) if dlse is None or fault == "dlse left out" else dlse[..., None]
         dscores = probs * (made.get("dkept", dprobs) - used[..., None] + of_lse)
         through = dscores
+        if score_mod is not None:
+            through = made["dmodded"] = dscores * slope_of_mod
         if softcap is not None:
             slope = f32(1) - tanh * tanh
             if fault == "derivative of the softcap left out":
                 slope = f32(1)
             if fault == "derivative of the softcap at the capped score":
                 slope = f32(1) - np.tanh(made["capped"] / f32(softcap)) ** 2
-            through = made["dscaled"] = dscores * slope
+            through = made["dscaled"] = through * slope
         dropped = probs
         if kept is not None:
             dropped = made["dropped"] = probs * (kept > 0 if fault == "dropout's factor left out of dv" else kept)

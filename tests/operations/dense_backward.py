@@ -18,7 +18,7 @@ def gradients_of(numbers: Mapping[str, Any]) -> dict[str, str]:
     return {name: "dkv" if name == "k" else stage for name, stage in GRADIENTS.items() if name != "v"}
 
 
-def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:
+def dense(of: Mapping[str, Any], numbers: Mapping[str, Any], score_mod: Any = None) -> tuple[Any, Any]:
     """Out and lse of inputs in torch, from the definition; rows without keys have 0 and -inf."""
     import torch
 
@@ -28,6 +28,9 @@ def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:
     x = numbers["scale"] * (q @ wide_k.transpose(-1, -2))
     if "softcap" in numbers:
         x = numbers["softcap"] * torch.tanh(x / numbers["softcap"])
+    if score_mod is not None:
+        sizes = enumerate(x.shape)
+        x = score_mod(x, *(torch.arange(n).reshape([-1 if m == axis else 1 for m in range(4)]) for axis, n in sizes))
     lengths = of.get("seqlens_k", torch.full((q.shape[0],), keys))[:, None, None, None]
     at, column = torch.arange(rows)[:, None] + lengths - rows, torch.arange(keys)
     seen = column < lengths
@@ -64,7 +67,7 @@ def gradients(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     leaves = {name: wide[name].requires_grad_() for name in gradients if name in wide}
     if of.numbers.get("shared_kv"):
         wide["v"] = wide["k"][..., : of.sizes["e"]]
-    out, lse = dense(wide, of.numbers)
+    out, lse = dense(wide, of.numbers, of.functions.get("score_mod"))
     total = (out * wide["dout"]).sum()
     if "dlse" in wide:
         total = total + torch.where(torch.isinf(lse), 0.0, lse * wide["dlse"]).sum()

@@ -85,6 +85,17 @@ def test_flash_attn_of_packed_sequences(causal: int) -> None:
         assert got.verdict in RIGHT_VERDICTS, str(got)
 
 
+def bent(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return score * abs(score) / (1 + h)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_flex_with_a_score_mod(dtype: str) -> None:
+    with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):
+        got = through("torch:flex_attention", functions={"score_mod": bent}, dtype=dtype, optional=("bias",))
+    assert got.verdict in RIGHT_VERDICTS and "score_mod=" in got.headline and "repeat:" not in str(got), str(got)
+
+
 @pytest.mark.parametrize("optional", [(), ("bias",), ("mask",), ("seqlens_k",), ("alibi_slopes", "dlse")])
 def test_flex(optional: tuple[str, ...]) -> None:
     """It has a backward pass on a CPU, which it refuses to run: the check of the device is off here."""
@@ -119,6 +130,17 @@ def test_heads_of_a_group_are_added_up_in_16_bits() -> None:
         "torch:scaled_dot_product_attention", "attention_backward", axes=axes, dtype="bfloat16", seed=682,
         distribution="mean-of-4", numbers={"causal": 1}, optional=("alibi_slopes",), gradients=True, arrays="torch",
     )  # fmt: skip
+    assert got.verdict in RIGHT_VERDICTS, str(got)
+
+
+def test_dk_that_is_stored_times_the_scale_is_subnormal_sooner() -> None:
+    """flex stores dK of each head in float16, where 17 and 13.4 times the smallest number are 1e-6 and 8e-7."""
+    axes = {"heads": 4, "kv_heads": 2, "queries": 1, "keys": 150, "dim": 32, "dim_v": 32}
+    with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):
+        got = diff_operation(
+            "torch:flex_attention", "attention_backward", axes=axes, dtype="float16", seed=176, distribution="one-hot",
+            numbers={"causal": 1, "softcap": 20.0}, gradients=True, arrays="torch",
+        )  # fmt: skip
     assert got.verdict in RIGHT_VERDICTS, str(got)
 
 

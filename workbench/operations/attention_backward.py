@@ -15,7 +15,7 @@ from workbench.operations.operation import Operation, Setting, Sizes
 
 def _free(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What hidden keys have before P, which is 0 there; what dropout leaves of dP is multiplied by it."""
-    before = ("qk", "qk_cast", "scores", "tanh", "capped", "alibi", "biased", "biased_cast")
+    before = ("qk", "qk_cast", "scores", "tanh", "capped", "modded", "alibi", "biased", "biased_cast")
     names = (*before, "dprobs", "dprobs_cast", "dkept", "dkept_cast")
     return dict.fromkeys(names, ~seen(of, inputs))
 
@@ -37,6 +37,8 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     offset = abs(made["delta"]) + abs(made.get("dlse", np.zeros(())))
     found["dscores"] = made["probs"] * (abs(made.get("dkept", made["dprobs"])) + offset[..., None])
     of_scaled = found["dscores"]
+    if "mod_slope" in made:
+        of_scaled = found["dmodded"] = of_scaled * abs(made["mod_slope"])
     if "tanh" in made:
         of_scaled = found["dscaled"] = of_scaled * (1 - made["tanh"] ** 2)
     keys = np.repeat(abs(made["k"]), group, 1)
@@ -67,6 +69,7 @@ ATTENTION_BACKWARD = Operation(
         "scale": _scale, "causal": False, "softcap": float, "window_left": int, "window_right": int,
         "dropout_p": float, "alibi_column": bool, "shared_kv": bool,
     },
+    functions=("score_mod",),
     # the usual: those of FlashAttention
     conventions={
         "delta": ("out", "probs"),

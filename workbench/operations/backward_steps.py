@@ -119,6 +119,7 @@ class StoredBetween:
     dtype: str
     blocks: int
     group: int = 1  #: query heads whose sums one accumulator takes, one after the other
+    least_factor: float = 1.0  #: as of CastTo
 
     def value(self, at: Any) -> np.ndarray:
         return np.asarray(at(self.of))
@@ -131,7 +132,7 @@ class StoredBetween:
         size = at.magnitude(self.of) + of.worst
         b, heads, *rest = size.shape
         size = np.repeat(size.reshape(b, -1, self.group, *rest).sum(2), self.group, axis=1)
-        relative, absolute = Arithmetic(self.dtype).cast()
+        relative, absolute = Arithmetic(self.dtype, factor=self.least_factor).cast()
         each = relative * size + absolute
         random = np.sqrt(of.random**2 + self.blocks * each**2)
         return Bounded(Bound(of.worst + self.blocks * each, random, of.common + 0.0 * size))
@@ -139,6 +140,45 @@ class StoredBetween:
     @property
     def words(self) -> str:
         return f"{{of}}, in {self.dtype} after each of {self.blocks} blocks"
+
+
+#: error of a score_mod, and of its derivative, in ulps of what it makes, or reads: as of a contract of attention
+MOD_ULPS = 4.0
+
+
+@dataclass(frozen=True)
+class Modified:
+    """What a score_mod, or its derivative, makes of scores, [b, h, q, k]; 0 where it hides a key."""
+
+    of: Ref
+    function: Callable[[np.ndarray], np.ndarray]
+    said: str
+    also_read: bool  #: whether it loses ulps of what it reads, and not alone of what it makes there and of a score of 0
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._finite(at(self.of))
+
+    def _finite(self, x: np.ndarray) -> np.ndarray:
+        made = self.function(x)
+        return np.where(np.isfinite(made), made, 0.0)
+
+    def bound(self, at: Any) -> Bounded:
+        """As far as the function is off where its score is, at the ends of that interval and at their quarters, and
+        MOD_ULPS: of a function that is monotone between these. A derivative may be a difference of numbers as large
+        as it is elsewhere, such as 1 - tanh^2: as at a score of 0, and 1.
+        """
+        x, error, own = at(self.of), at.error(self.of), self.value(at)
+        size = np.maximum(abs(own), abs(x) if self.also_read else np.maximum(abs(self._finite(0.0 * x)), 1.0))
+        arithmetic = at.arithmetic("")
+        worst = 2 * arithmetic.unit * MOD_ULPS * size + arithmetic.floor
+        if error is not EXACT:
+            off = 0.0 * x + error.worst
+            worst = worst + np.max([abs(self._finite(x + part * off) - own) for part in (-1.0, -0.5, 0.5, 1.0)], axis=0)
+        return Bounded(Bound(worst, 0.0 * worst, worst))
+
+    @property
+    def words(self) -> str:
+        return f"{self.said}({{of}})"
 
 
 @dataclass(frozen=True)
