@@ -189,7 +189,7 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
 def backward_reports(seeds: int, cases: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
-    """Judge ten backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
+    """Judge eleven backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
     from campaigns.backward_reports import measure as reports_campaign
 
     results = measured(reports_campaign, as_json, seeds, jobs, names, cases)
