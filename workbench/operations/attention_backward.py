@@ -73,6 +73,7 @@ ATTENTION_BACKWARD = Operation(
     # the usual: those of FlashAttention
     conventions={
         "delta": ("out", "probs"),
+        "delta_dtype": ("float32", "inputs"),
         "qk_dtype": ("float32", "inputs"),
         "probs_dtype": ("inputs", "float32"),
         "dprobs_dtype": ("float32", "inputs"),

@@ -51,6 +51,7 @@ def _casts(of: Setting) -> dict[str, Table]:
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
+    found |= {"delta": cast("delta", "delta", "bhq")}
     if of.numbers.get("shared_kv"):
         found |= {"dk": cast("dk", "parts", "bgkd"), "dv": cast("dv", "parts", "bgke")}
     found |= {
@@ -177,9 +178,9 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         delta = Sum("bhqe,bhqe->bhq", ("dout", "own_out"))
     else:
         delta = Sum("bhqe,bhqe->bhq", ("dout", "out"))
-    table["delta"] = Stage("bhq", delta)
-    of_lse = "dlse" in of.optional
-    centred = Total((dprobs, "delta", "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, "delta")
+    table |= {"delta": Stage("bhq", delta), **casts["delta"]}
+    of_lse, offset = "dlse" in of.optional, last["delta"]
+    centred = Total((dprobs, offset, "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, offset)
     table["centred"] = Stage("bhqk", centred, dumped=False)
     table |= {"dscores": Stage("bhqk", product(weights, "centred")), **casts["dscores"]}
     through = "dscores"
@@ -199,9 +200,8 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         table["sink_probs"] = Stage(
             "bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0, grown=np.expm1)
         )
-        offset = "delta"
         if of_lse:
-            table["delta_of_sink"] = Stage("bhq", difference("delta", "dlse"), dumped=False)
+            table["delta_of_sink"] = Stage("bhq", difference(offset, "dlse"), dumped=False)
             offset = "delta_of_sink"
         slopes = (lambda p, d: d, lambda p, d: p)
         of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, slopes, "-{0} * {1}")
