@@ -211,6 +211,25 @@ def test_a_kink_that_a_score_may_be_beyond_is_in_the_budget() -> None:
     assert np.median(over / abs(made["dscores"])) < 1e-3
 
 
+@pytest.mark.parametrize("told", ["float32", "inputs"])
+def test_delta_may_be_stored_in_16_bits(told: str) -> None:
+    """V with a mean makes delta large, K with one dQ of its errors."""
+    case = OperationCase(BACKWARD, SIZES, "bfloat16", "mean-of-4", numbers={"scale": 0.01})
+    inputs = case.inputs()
+    inputs = {**inputs, "v": (4 + inputs["v"].astype(np.float32)).astype(inputs["v"].dtype)}
+    inputs |= {name: x.astype(inputs[name].dtype) for name, x in forward(case.setting, inputs).items()}
+    exact = values(problem(OperationRun("mine", case, inputs, {}), {}), ["delta"])["delta"]
+    stored = exact.astype(inputs["q"].dtype).astype(np.float64)
+    made = values(problem(OperationRun("mine", case, inputs, {}), {"delta": stored}), ["dq"])
+
+    def function(*given: Any, **numbers: Any) -> dict[str, Any]:
+        conventions = {"dscores_dtype": "float32", "delta_dtype": told}
+        return {"dq": made["dq"].astype(inputs["q"].dtype), "contract": conventions}
+
+    got = judged(run_operation(function, case, name="mine", inputs=inputs))
+    assert got.origins == (("dq",) if told == "float32" else ()), str(got)
+
+
 def test_an_error_of_a_row_is_one_over_its_keys() -> None:
     """A delta that is as far off as it may be takes all dS of its row along: dQ by delta's error times the sum of
     P K, which K with a mean of 4 makes sqrt(keys) times what independent errors of dS add up to; V with one, too, makes delta large.

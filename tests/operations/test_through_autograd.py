@@ -10,6 +10,7 @@ import pytest
 
 from tests.operations.dense_backward import dense
 from workbench import Refusal, diff_operation
+from workbench.foreign.adapters import ADAPTERS
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
 from workbench.operations.backward_inputs import after_forward
@@ -119,6 +120,12 @@ def test_sdpa(optional: tuple[str, ...]) -> None:
     for dtype in ("float32", "bfloat16"):
         got = through("torch:scaled_dot_product_attention", optional=optional, numbers={"window_left": 5}, dtype=dtype)
         assert got.verdict in RIGHT_VERDICTS and got.run.case.conventions["accumulation_dtype"] == "inputs", str(got)
+
+
+@pytest.mark.parametrize("target", ADAPTERS)
+def test_what_is_told_of_a_backward_pass_is_a_convention(target: str) -> None:
+    for told in ADAPTERS[target].gradients.values():
+        OperationCase(ATTENTION_BACKWARD, conventions=told)
 
 
 def test_heads_of_a_group_are_added_up_in_16_bits() -> None:
