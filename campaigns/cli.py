@@ -69,13 +69,15 @@ def verdicts(
 @commands.command()
 @click.option("--runs", type=click.IntRange(min=1), default=540, help="Random cases [540]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--device", default="cpu", help="Where they run: cpu or cuda; they are judged on the CPU [cpu]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @json_option
-def gradients(runs: int, seed: int, as_json: bool) -> None:
-    """Judge gradients of PyTorch's own attention on a CPU, in which nothing is wrong, beside assert_close."""
+def gradients(runs: int, seed: int, device: str, jobs: int, as_json: bool) -> None:
+    """Judge gradients of PyTorch's own attention, in which nothing is wrong, beside assert_close."""
     from campaigns import gradients as gradients_campaign
 
-    results = measured(gradients_campaign, as_json, runs, seed)
-    sys.exit(BUG if any(row["verdicts"]["bug"] for row in results["backends"].values()) else 0)
+    results = measured(gradients_campaign, as_json, runs, seed, device, jobs)
+    sys.exit(BUG if gradients_campaign.wrong(results) else 0)
 
 
 @commands.command()
@@ -189,7 +191,7 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
 def backward_reports(seeds: int, cases: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
-    """Judge ten backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
+    """Judge eleven backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
     from campaigns.backward_reports import measure as reports_campaign
 
     results = measured(reports_campaign, as_json, seeds, jobs, names, cases)

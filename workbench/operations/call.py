@@ -32,6 +32,7 @@ class Asked(TypedDict, total=False):
     numbers: Mapping[str, float] | None
     contract: Mapping[str, Any] | None
     optional: Sequence[str]
+    functions: Mapping[str, Any] | None
     arrays: str
     device: str | None
     backend: str
@@ -54,7 +55,8 @@ def diff_operation(
     and `contract` (conventions): the usual where nothing is said, and float32 for `dtype`; `distribution` and `seed` of
     the inputs. `backend` (auto): where kernels of numba.cuda run. `gradients`, of attention_backward: `target` is a
     forward pass in torch, which is called as `workbench.run` calls it and run through autograd. `optional`: inputs that
-    the case has beside the usual, which it takes by keyword.
+    the case has beside the usual, which it takes by keyword; `functions`, too: of attention_backward score_mod, itself
+    or as path.py:function.
 
     Or a kernel of ours by name (backward, backward_atomic), with `faults` put in, which dumps the stages of `probes`:
     all, output (its results alone), or some, separated by commas; where nothing is said of what its faults need, that
@@ -111,15 +113,17 @@ def case_of(
     numbers: Mapping[str, float] | None = None,
     contract: Mapping[str, Any] | None = None,
     optional: Sequence[str] = (),
+    functions: Mapping[str, Any] | None = None,
     faults: Sequence[str] = (),
 ) -> OperationCase:
     """The case that is asked for, of a kernel of ours with what its faults need; as of `diff_operation`."""
     if _is_ours(target):
-        _refuse_of_functions(target, {"contract": contract})
+        _refuse_of_functions(target, {"contract": contract, "functions": functions})
         return case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {}, tuple(optional))
     return OperationCase(
-        of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {}, tuple(optional)
-    )
+        of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {}, tuple(optional),
+        functions or {},
+    )  # fmt: skip
 
 
 class Runner(Protocol):
