@@ -15,6 +15,7 @@ from workbench.foreign.layouts import BOX
 from workbench.refusal import Refusal
 
 Given = Mapping[str, Any]
+_SDPA = "torch:scaled_dot_product_attention"
 #: dtypes of q, k and v that are judged, by torch's names
 DTYPES = {"torch.float32": "float32", "torch.float16": "float16", "torch.bfloat16": "bfloat16"}
 
@@ -29,6 +30,7 @@ class Call:
     lse: str = "bhs"  #: axes of an lse behind it; empty: what stands there is none
     base2: bool = False  #: whether that is in base 2
     contract: Mapping[str, Any] | str = field(default_factory=dict)  #: what is known of its arithmetic
+    gradients: Mapping[str, Any] = field(default_factory=dict)  #: and of its backward pass: conventions
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
 
 
@@ -47,6 +49,8 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
     True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Refusal for a function
     that no adapter knows, and of packages whose calls are not read back.
     """
+    if is_dispatched(function):
+        return CallReader(str(function), lambda op, *args, **kwargs: _of_op(op, args, kwargs))
     name = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
     if spec is not None:
         return CallReader(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
@@ -58,6 +62,34 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
             "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True})"
         )
     return CallReader(target, _Adapted(function, target, adapter))
+
+
+def is_dispatched(function: Callable[..., Any]) -> bool:
+    """Whether it is torch's attention at the dispatcher, torch.ops.aten.scaled_dot_product_attention: calls are those
+    of the operations in ATTENTION_OPS, which whoever calls it ends in.
+    """
+    return str(function) == "aten.scaled_dot_product_attention"
+
+
+#: operations of aten that are scaled_dot_product_attention, or what it becomes; that of its backend math is none, but
+#: products and a softmax
+ATTENTION_OPS = (
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+
+
+def _of_op(op: Any, args: tuple[Any, ...], kwargs: Given) -> Call:
+    """A call of one of these: autocast has cast already what it is given."""
+    names = [one.name for one in op._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if not _idle(given.get("dropout_p")):
+        raise Refusal(f"{op} with dropout_p")
+    inputs, fields = _sdpa({"attn_mask": given.get("attn_bias"), **given})
+    adapter = ADAPTERS[_SDPA]
+    on = adapter.on.get(inputs["q"].device.type, {})
+    return Call(inputs, fields, adapter.q, contract=adapter.contract or dict(on))
 
 
 @dataclass(frozen=True)
@@ -78,7 +110,8 @@ class _Adapted:
         on = self.adapter.on.get(inputs["q"].device.type, {})
         contract = self.adapter.contract or dict(on)
         one = self.adapter
-        return Call(inputs, fields, one.q, one.lse, one.base2, contract, _autocast(inputs["q"], self.target))
+        gradients, cast = one.gradients.get(inputs["q"].device.type, {}), _autocast(inputs["q"], self.target)
+        return Call(inputs, fields, one.q, one.lse, one.base2, contract, gradients, cast)
 
 
 @dataclass(frozen=True)
@@ -106,7 +139,7 @@ def _autocast(q: Any, target: str) -> Any:
     """The dtype to which torch.autocast casts what scaled_dot_product_attention is given; None where it does not."""
     import torch
 
-    if target != "torch:scaled_dot_product_attention" or not torch.is_autocast_enabled(q.device.type):
+    if target != _SDPA or not torch.is_autocast_enabled(q.device.type):
         return None
     return torch.get_autocast_dtype(q.device.type)
 
@@ -191,7 +224,7 @@ _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "sca
 _OF_FLASHINFER = ("q", "k", "v", "causal", "kv_layout", "sm_scale", "window_left", "logits_soft_cap")
 #: TARGET -> how its calls are read; what is not listed of their arguments is told and not judged
 _READERS: Mapping[str, _Reader] = {
-    "torch:scaled_dot_product_attention": _Reader(
+    _SDPA: _Reader(
         _sdpa, [x for x in _OF_SDPA if x != "dropout_p"], names=_OF_SDPA
     ),
     "torch:flex_attention": _Reader(

@@ -9,14 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, judged, trace_of
 from workbench.foreign.collect import of_run
+from workbench.operations.stored import save as save_run
 from workbench.refusal import Refusal
 from workbench.trace.file import save
 
 #: file of the first call that left its budget, and of each where all are kept
 FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
+#: and of the first backward pass, in a folder of its own, as it is judged as another operation
+BACKWARD = "backward/first-wrong.safetensors"
 
 
 class Judging:
@@ -33,24 +37,26 @@ class Judging:
     ) -> None:
         self._name, self._function, self._folder, self._contract = name, function, folder, contract
         self._keep_all, self._limit = keep_all, limit
-        self._waiting: queue.Queue[Snapshot] = queue.Queue()
+        self._waiting: queue.Queue[Snapshot | BackwardSnapshot] = queue.Queue()
         self._held = 0
         self._lock = threading.Lock()  # of what is held, which both threads change
         self._thread: threading.Thread | None = None
         self.judged = self.wrong = self.doubted = 0
+        self.gradients = self.wrong_gradients = 0
+        self.kept_gradients: Judged | None = None
         self.dropped: Counter[str] = Counter()
         self.unread: Counter[str] = Counter()
         self.worst: Judged | None = None
         self.kept: Judged | None = None
         self.seconds = 0.0
 
-    def submit(self, snapshot: Snapshot) -> None:
+    def submit(self, snapshot: Snapshot | BackwardSnapshot) -> None:
         """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here."""
         if snapshot.ready is None:
             return self._judge(snapshot)
         with self._lock:
-            full = self._held + snapshot.nbytes > self._limit
-            self._held += 0 if full else snapshot.nbytes
+            full = self._held + _nbytes(snapshot) > self._limit
+            self._held += 0 if full else _nbytes(snapshot)
         if full:
             self.dropped["more than limit_mb waited to be judged"] += 1
             return
@@ -69,28 +75,39 @@ class Judging:
         while True:
             snapshot = self._waiting.get()
             try:
-                with torch.cuda.device(snapshot.changed.device), torch.cuda.stream(torch.cuda.Stream()):
+                with torch.cuda.device(snapshot.tensors[0].device), torch.cuda.stream(torch.cuda.Stream()):
                     torch.cuda.current_stream().wait_event(snapshot.ready)
-                    copies = (*snapshot.inputs.values(), *snapshot.results.values(), snapshot.changed)
-                    for x in copies:  # their memory is of the caller's stream, which may free and reuse it
+                    for x in snapshot.tensors:  # their memory is of the caller's stream, which may free and reuse it
                         x.record_stream(torch.cuda.current_stream())
-                    host = {name: x.cpu() for name, x in snapshot.inputs.items()}
-                    results = {name: x.cpu() for name, x in snapshot.results.items()}
-                    self._judge(replace(snapshot, inputs=host, results=results, changed=snapshot.changed.cpu()))
+                    self._judge(snapshot.on_host())
             finally:
                 with self._lock:
-                    self._held -= snapshot.nbytes
+                    self._held -= _nbytes(snapshot)
                 self._waiting.task_done()
 
-    def _judge(self, snapshot: Snapshot) -> None:
+    def _judge(self, snapshot: Snapshot | BackwardSnapshot) -> None:
         start = time.perf_counter()
         try:
-            self._counted(snapshot)
+            if isinstance(snapshot, BackwardSnapshot):
+                self._backward(snapshot)
+            else:
+                self._counted(snapshot)
         except Refusal as refusal:
             self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
         except Exception as error:  # of ours: the model goes on, and the report says it
             self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
         self.seconds += time.perf_counter() - start
+
+    def _backward(self, snapshot: BackwardSnapshot) -> None:
+        found, run = judged_backward(snapshot, self._name, self._contract)
+        self.gradients += 1
+        if not found.leaves:
+            return
+        self.wrong_gradients += 1
+        if self.kept_gradients is None:
+            self.kept_gradients = found
+            (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
+            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {snapshot.forward.where}",))
 
     def _counted(self, snapshot: Snapshot) -> None:
         if bool(snapshot.changed):
@@ -122,3 +139,7 @@ class Judging:
         self.doubted += found.verdict not in ("exact", "rounding")
         if self.worst is None or found.over_budget > self.worst.over_budget:
             self.worst = found
+
+
+def _nbytes(snapshot: Snapshot | BackwardSnapshot) -> int:
+    return sum(x.nbytes for x in snapshot.tensors)

@@ -35,9 +35,14 @@ class Snapshot:
     ready: Any = None  #: event behind all copies on the stream of the caller; None on a CPU
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the copies."""
-        return sum(x.nbytes for x in (*self.inputs.values(), *self.results.values()))
+    def tensors(self) -> tuple[Any, ...]:
+        """All copies."""
+        return (*self.inputs.values(), *self.results.values(), self.changed)
+
+    def on_host(self) -> "Snapshot":
+        """The same on the CPU, in the order of the current stream."""
+        inputs, results = ({name: x.cpu() for name, x in of.items()} for of in (self.inputs, self.results))
+        return replace(self, inputs=inputs, results=results, changed=self.changed.cpu())
 
     @property
     def case(self) -> Case:
@@ -80,13 +85,13 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
         if x is None or not axes or not hasattr(x, "detach"):
             continue
-        x = _boxed(x.detach(), axes)
+        x = boxed(x.detach(), axes)
         shape = tuple(before.whole.sizes[axis] for axis in RESULTS[name].axes)
         if tuple(x.shape) != shape:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
             raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
-        results[name] = _of_part(x, before.part, before.part.h).clone()
+        results[name] = of_part(x, before.part, before.part.h).clone()
     if OUT not in results:
         raise Refusal("no out")
     same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.own.items()]
@@ -133,20 +138,21 @@ def _part(case: Case, random: np.random.Generator) -> Box:
 def _cut(asked: Call, case: Case, part: Box) -> dict[str, Any]:
     """Views of the part of every input."""
     kv = part.of_kv(case).h
-    found = {x: _of_part(asked.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
+    found = {x: of_part(asked.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
     for name in ("mask", "bias"):
         if name in asked.inputs:
             whole = asked.inputs[name].expand(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
-            found[name] = _of_part(whole, part, part.h)
+            found[name] = of_part(whole, part, part.h)
     return found
 
 
-def _of_part(x: Any, part: Box, heads: slice, *, rows: bool = True) -> Any:
+def of_part(x: Any, part: Box, heads: slice, *, rows: bool = True) -> Any:
+    """A view of the part of what has the axes [b, h, s(, d)]: its `heads`, and its queries where it has those."""
     return x[part.b, heads, part.q if rows else slice(None)]
 
 
-def _boxed(x: Any, axes: str) -> Any:
-    """A result with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+def boxed(x: Any, axes: str) -> Any:
+    """A result, or its gradient, with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
     order = [axis for axis in BOX if axis in axes]
     if x.ndim != len(axes) or "n" in axes:
         raise Refusal(f"a result of {x.ndim} axes where [{' '.join(axes)}] is known")

@@ -1,7 +1,7 @@
 """A snapshot judged: its trace, and whether it leaves its budget by more than all rows of a process may by chance."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -84,19 +84,23 @@ def judged(trace: Trace, call: int) -> Judged:
         found = diff(trace)
     doubted = found.verdict in ("suspicious", "biased") and found.doubt == EVIDENCE
     leaves = found.verdict in ORIGIN_VERDICTS or (doubted and _beyond(found) > BEYOND)
-    stages = [stage for stage in found.stages if stage.decisive is not None]
+    doubtful = next((stage.name for stage in found.stages if stage.verdict == found.verdict), None)
+    stage = found.origin or (doubtful if doubted else None)
+    return Judged(call, found.verdict, leaves, stage, *described(found.stages))
+
+
+def described(every: Iterable[StageDiff]) -> tuple[float, float, dict[str, Any]]:
+    """The largest x of budget and |error| of judged stages, and the element that is farthest from its budget."""
+    stages = [stage for stage in every if stage.decisive is not None]
     worst = max(stages, key=lambda stage: _over(stage.judged.summary.worst), default=None)
     element = None if worst is None else worst.judged.summary.worst
-    doubtful = next((stage.name for stage in found.stages if stage.verdict == found.verdict), None)
-    described: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     if worst is not None and element is not None:
-        described = {
+        said = {
             "stage": worst.name, "index": dict(zip(worst.axes, element.place, strict=True)),
             "actual": element.actual, "expected": element.expected, "allowed": element.budget,
         }  # fmt: skip
-    stage = found.origin or (doubtful if doubted else None)
-    max_abs = max((one.judged.summary.max_abs for one in stages), default=math.nan)
-    return Judged(call, found.verdict, leaves, stage, _over(element), max_abs, described)
+    return _over(element), max((one.judged.summary.max_abs for one in stages), default=math.nan), said
 
 
 def _over(element: Any) -> float:
