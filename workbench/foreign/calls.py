@@ -32,6 +32,17 @@ class Call:
     contract: Mapping[str, Any] | str = field(default_factory=dict)  #: what is known of its arithmetic
     gradients: Mapping[str, Any] = field(default_factory=dict)  #: and of its backward pass: conventions
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
+    packed: "Packed | None" = None  #: where q, k and v are sequences of several lengths behind each other
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where sequences of several lengths begin, which lie behind each other: q, k and v have one batch of all rows."""
+
+    cu_seqlens_q: Any  #: [sequences + 1], the first row of each, and behind the last
+    cu_seqlens_k: Any
+    max_seqlen_q: int  #: of the longest, which is known without waiting for a device
+    max_seqlen_k: int
 
 
 @dataclass(frozen=True)
@@ -46,8 +57,10 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
     """How calls of `function` are read: by its `spec` where one is given, else as its adapter says.
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
-    True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Refusal for a function
-    that no adapter knows, and of packages whose calls are not read back.
+    True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Of packed sequences q, k
+    and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of flash_attn_varlen_func.
+
+    Refusal for a function that no adapter knows, and of packages whose calls are not read back.
     """
     if is_dispatched(function):
         return CallReader(str(function), lambda op, *args, **kwargs: _of_op(op, args, kwargs))
@@ -111,7 +124,8 @@ class _Adapted:
         contract = self.adapter.contract or dict(on)
         one = self.adapter
         gradients, cast = one.gradients.get(inputs["q"].device.type, {}), _autocast(inputs["q"], self.target)
-        return Call(inputs, fields, one.q, one.lse, one.base2, contract, gradients, cast)
+        packed = fields.pop("packed", None)
+        return Call(inputs, fields, one.q, one.lse, one.base2, contract, gradients, cast, packed)
 
 
 @dataclass(frozen=True)
@@ -150,9 +164,16 @@ def _told(given: Given, name: str) -> Call:
     inputs = {x: rest.pop(x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
-    layout, contract = rest.pop("layout", BOX), rest.pop("contract", {})
+    packed = None
+    if lengths := {x: rest.pop(x) for x in _LENGTHS if x in rest}:
+        if lacking := [x for x in _LENGTHS if x not in lengths]:
+            raise Refusal(f"{name}: its spec says {', '.join(lengths)} and no {lacking[0]}")
+        packed = Packed(**lengths)
+        inputs = {x: _of_sequence(y) if x in ("q", "k", "v") else y for x, y in inputs.items()}
+    layout, contract = rest.pop("layout", BOX if packed is None else "nhd"), rest.pop("contract", {})
     lse = "".join(axis for axis in layout if axis != "d")
-    return Call(inputs, {x: value for x, value in rest.items() if value is not None}, layout, lse, contract=contract)
+    fields = {x: value for x, value in rest.items() if value is not None}
+    return Call(inputs, fields, layout, lse, contract=contract, packed=packed)
 
 
 def _sdpa(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -189,7 +210,14 @@ def _flash_attn(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
         fields["window"] = window
     if softcap := given.get("softcap"):
         fields["softcap"] = float(softcap)
-    return {x: given[x].transpose(1, 2) for x in "qkv"}, fields
+    return {x: given[x].transpose(1, 2) for x in "qkv" if x in given}, fields
+
+
+def _varlen(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """flash_attn_varlen_func: [rows of all sequences, h, d]; masks count from the bottom right of each sequence."""
+    packed = Packed(*(given[x] for x in _LENGTHS))
+    _, fields = _flash_attn({x: y for x, y in given.items() if x not in ("q", "k", "v")})
+    return {x: _of_sequence(given[x]) for x in "qkv"}, fields | {"packed": packed}
 
 
 def _flashinfer_prefill(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -220,6 +248,8 @@ def _xformers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, fields
 
 
+#: what says where packed sequences lie, of flash_attn_varlen_func and of specs
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_FLASHINFER = ("q", "k", "v", "causal", "kv_layout", "sm_scale", "window_left", "logits_soft_cap")
 #: TARGET -> how its calls are read; what is not listed of their arguments is told and not judged
@@ -233,6 +263,10 @@ _READERS: Mapping[str, _Reader] = {
     ),
     "flash_attn:flash_attn_func": _Reader(
         _flash_attn, ("q", "k", "v", "softmax_scale", "causal", "window_size", "softcap"),
+        idle=("deterministic", "return_attn_probs"),
+    ),
+    "flash_attn:flash_attn_varlen_func": _Reader(
+        _varlen, ("q", "k", "v", *_LENGTHS, "softmax_scale", "causal", "window_size", "softcap"),
         idle=("deterministic", "return_attn_probs"),
     ),
     "flashinfer:single_prefill_with_kv_cache": _Reader(

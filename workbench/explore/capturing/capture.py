@@ -18,6 +18,7 @@ from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
 from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
+from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
@@ -131,15 +132,16 @@ class Capture(ContextDecorator):
             self._eager_after(before, made, followed)
         return made
 
-    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | None:
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | PackedSnapshot | None:
         """What is to be judged of a call that is about to run; None where it cannot be."""
         with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            return taken(self._reader.read(*args, **kwargs), call, self._limit, random)
+            asked = self._reader.read(*args, **kwargs)
+            return (taken if asked.packed is None else taken_packed)(asked, call, self._limit, random)
         return None
 
-    def _after(self, before: Snapshot, made: Any, followed: Followed) -> None:
+    def _after(self, before: Snapshot | PackedSnapshot, made: Any, followed: Followed) -> None:
         with self._told():
             self._judging.submit(returned(before, made))
             self._followed += followed.wait(before, made, self._reader.read, self._told, self._judging.submit)

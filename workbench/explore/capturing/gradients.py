@@ -10,10 +10,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from workbench.case.stages import INPUTS, LSE, OUT
-from workbench.explore.capturing.snapshot import Snapshot, boxed, of_part
+from workbench.explore.capturing.packed import PackedSnapshot, stripped
+from workbench.explore.capturing.snapshot import Snapshot, boxed
 from workbench.explore.capturing.verdict import Judged, array, described, trace_of
 from workbench.foreign.calls import Call
 from workbench.foreign.returned import by_name
@@ -32,7 +31,7 @@ Told = Callable[[], AbstractContextManager[None]]
 class BackwardSnapshot:
     """What one backward pass read and made, of the same part as its forward pass."""
 
-    forward: Snapshot
+    forward: Snapshot | PackedSnapshot
     dout: Any
     gradients: Mapping[str, Any]  #: dq, and of all queries of a head dk and dv; those that were asked for
     ready: Any = None  #: event behind all copies; None on a CPU
@@ -40,12 +39,17 @@ class BackwardSnapshot:
     @property
     def tensors(self) -> tuple[Any, ...]:
         """All copies."""
-        return (*self.forward.inputs.values(), self.dout, *self.gradients.values())
+        of = [self.forward.bounds] if isinstance(self.forward, PackedSnapshot) else []
+        return (*self.forward.inputs.values(), self.dout, *self.gradients.values(), *of)
 
     def on_host(self) -> "BackwardSnapshot":
         """The same on the CPU, in the order of the current stream."""
-        inputs, gradients = ({x: y.cpu() for x, y in of.items()} for of in (self.forward.inputs, self.gradients))
-        return replace(self, forward=replace(self.forward, inputs=inputs), dout=self.dout.cpu(), gradients=gradients)
+        gradients, dout = {x: y.cpu() for x, y in self.gradients.items()}, self.dout.cpu()
+        if isinstance(self.forward, PackedSnapshot):
+            _, places, keys = self.forward.cut()
+            dout = dout[:, :, : len(places)]
+            gradients = {x: y[:, :, : len(places) if x == "dq" else keys] for x, y in gradients.items()}
+        return replace(self, forward=self.forward.on_host(), dout=dout, gradients=gradients)
 
 
 class Followed:
@@ -60,7 +64,12 @@ class Followed:
         self.args, self.kwargs = _with(args, kwargs, views)  #: what the call is given in the place of its own
 
     def wait(
-        self, before: Snapshot, made: Any, read: Callable[..., Call], told: Told, done: Callable[..., None]
+        self,
+        before: Snapshot | PackedSnapshot,
+        made: Any,
+        read: Callable[..., Call],
+        told: Told,
+        done: Callable[..., None],
     ) -> bool:
         """Give `done` a snapshot of the backward pass once it has run; False where out has no gradient. `told` is a
         context in which nothing is raised into the model.
@@ -71,13 +80,13 @@ class Followed:
             return False
         names = [x for x in INPUTS if before.asked.inputs[x].requires_grad]
         # hooks hold nothing that leads back to what they hang on, which would never be freed
-        before = replace(before, asked=replace(before.asked, inputs={}), own={}, results={})
+        before = stripped(before)
         self.args, self.kwargs = _with(self.args, self.kwargs, dict.fromkeys(self._keys))
 
         def of_out(gradient: Any) -> None:
             with told():
                 if self._dout is None:  # of the first backward pass, where a graph is kept for several
-                    self._dout = of_part(boxed(gradient.detach(), before.asked.out), before.part, before.part.h).clone()
+                    self._dout = before.rows_of(boxed(gradient.detach(), before.asked.out)).clone()
 
         def of_view(key: Any, gradient: Any) -> None:
             with told():
@@ -92,19 +101,19 @@ class Followed:
             view.register_hook(partial(of_view, key))
         return True
 
-    def _taken(self, before: Snapshot, names: Sequence[str], read: Callable[..., Call]) -> BackwardSnapshot:
+    def _taken(
+        self, before: Snapshot | PackedSnapshot, names: Sequence[str], read: Callable[..., Call]
+    ) -> BackwardSnapshot:
         """The gradients of the part: who reads q, k and v off the arguments reads theirs off the gradients."""
         import torch
 
         args, kwargs = _with(self.args, self.kwargs, self._found)
         asked = read(*args, **kwargs)
-        part, kv = before.part, before.part.of_kv(before.whole).h
-        whole = len(np.arange(before.whole.seqlen_q)[part.q]) == before.whole.seqlen_q
         gradients = {}
         for name in names:
-            if name != "q" and not whole:  # dk and dv add up over all queries
+            if name != "q" and not before.has_all_rows:  # dk and dv add up over all queries
                 continue
-            x = of_part(asked.inputs[name], part, part.h if name == "q" else kv, rows=name == "q")
+            x = (before.rows_of if name == "q" else before.keys_of)(asked.inputs[name])
             gradients[f"d{name}"] = (x if before.asked.cast is None else x.to(before.asked.cast)).clone()
         if not gradients:
             raise Refusal("gradients of k and v alone, of some of its queries")
@@ -113,12 +122,14 @@ class Followed:
         return BackwardSnapshot(before, self._dout, gradients, event)
 
 
-def judged_backward(taken: BackwardSnapshot, name: str, said: Any) -> tuple[Judged, OperationRun]:
-    """What float64 says of a backward pass, and its run; `said` is the contract that the user of the function tells. It
-    leaves its budget where neither the conventions that are known of the function nor others make all of it right.
+def judged_backward(taken: BackwardSnapshot, name: str, said: Any) -> tuple[Judged, OperationRun, str]:
+    """What float64 says of a backward pass, its run, and which part it is; `said` is the contract that the user of the
+    function tells. It leaves its budget where neither the conventions that are known of the function nor others make
+    all of it right.
     """
     conventions = taken.forward.asked.gradients
-    trace = trace_of(replace(taken.forward, results={}), name, said, ())
+    assert isinstance(taken.forward, Snapshot), "on the host"
+    trace = trace_of(taken.forward, name, said, ())
     case, inputs = backward_case(trace.case, trace.inputs, conventions)
     dout = array(taken.dout if taken.forward.asked.cast is None else taken.dout.to(taken.forward.asked.cast))
     made = {stage: array(x) for stage, x in taken.gradients.items()}
@@ -127,7 +138,11 @@ def judged_backward(taken: BackwardSnapshot, name: str, said: Any) -> tuple[Judg
     found = judged(run)
     leaves = found.verdict in ORIGIN_VERDICTS and not found.explained_by
     over_budget, max_abs, element = described(found.stages)
-    return Judged(taken.forward.call, found.verdict, leaves, found.origin, over_budget, max_abs, element), run
+    return (
+        Judged(taken.forward.call, found.verdict, leaves, found.origin, over_budget, max_abs, element),
+        run,
+        taken.forward.where,
+    )
 
 
 def _differentiable(x: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
+from workbench.explore.capturing.packed import PackedSnapshot
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, judged, trace_of
 from workbench.foreign.collect import of_run
@@ -21,6 +22,7 @@ from workbench.trace.file import save
 FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
 #: and of the first backward pass, in a folder of its own, as it is judged as another operation
 BACKWARD = "backward/first-wrong.safetensors"
+AnySnapshot = Snapshot | PackedSnapshot | BackwardSnapshot
 
 
 class Judging:
@@ -37,7 +39,7 @@ class Judging:
     ) -> None:
         self._name, self._function, self._folder, self._contract = name, function, folder, contract
         self._keep_all, self._limit = keep_all, limit
-        self._waiting: queue.Queue[Snapshot | BackwardSnapshot] = queue.Queue()
+        self._waiting: queue.Queue[AnySnapshot] = queue.Queue()
         self._held = 0
         self._lock = threading.Lock()  # of what is held, which both threads change
         self._thread: threading.Thread | None = None
@@ -50,7 +52,7 @@ class Judging:
         self.kept: Judged | None = None
         self.seconds = 0.0
 
-    def submit(self, snapshot: Snapshot | BackwardSnapshot) -> None:
+    def submit(self, snapshot: AnySnapshot) -> None:
         """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here."""
         if snapshot.ready is None:
             return self._judge(snapshot)
@@ -79,19 +81,20 @@ class Judging:
                     torch.cuda.current_stream().wait_event(snapshot.ready)
                     for x in snapshot.tensors:  # their memory is of the caller's stream, which may free and reuse it
                         x.record_stream(torch.cuda.current_stream())
-                    self._judge(snapshot.on_host())
+                    self._judge(snapshot)
             finally:
                 with self._lock:
                     self._held -= _nbytes(snapshot)
                 self._waiting.task_done()
 
-    def _judge(self, snapshot: Snapshot | BackwardSnapshot) -> None:
+    def _judge(self, snapshot: AnySnapshot) -> None:
         start = time.perf_counter()
         try:
-            if isinstance(snapshot, BackwardSnapshot):
-                self._backward(snapshot)
+            here = snapshot.on_host()
+            if isinstance(here, BackwardSnapshot):
+                self._backward(here)
             else:
-                self._counted(snapshot)
+                self._counted(here)
         except Refusal as refusal:
             self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
         except Exception as error:  # of ours: the model goes on, and the report says it
@@ -99,7 +102,7 @@ class Judging:
         self.seconds += time.perf_counter() - start
 
     def _backward(self, snapshot: BackwardSnapshot) -> None:
-        found, run = judged_backward(snapshot, self._name, self._contract)
+        found, run, where = judged_backward(snapshot, self._name, self._contract)
         self.gradients += 1
         if not found.leaves:
             return
@@ -107,7 +110,7 @@ class Judging:
         if self.kept_gradients is None:
             self.kept_gradients = found
             (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
-            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {snapshot.forward.where}",))
+            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {where}",))
 
     def _counted(self, snapshot: Snapshot) -> None:
         if bool(snapshot.changed):
@@ -141,5 +144,5 @@ class Judging:
             self.worst = found
 
 
-def _nbytes(snapshot: Snapshot | BackwardSnapshot) -> int:
+def _nbytes(snapshot: AnySnapshot) -> int:
     return sum(x.nbytes for x in snapshot.tensors)
