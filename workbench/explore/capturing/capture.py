@@ -84,7 +84,7 @@ class Capture(ContextDecorator):
             self._mode.__exit__(*error)
         for owner, name in self._places:
             setattr(owner, name, self._function)
-        self._judging.wait()
+        self._judging.end()
         text = json.dumps(self.report.as_dict(), indent=1)
         write_atomically(self._folder / "report.json", text.encode())
 

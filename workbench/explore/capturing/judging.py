@@ -1,4 +1,6 @@
-"""What judges the snapshots of a capture: at once on a CPU; of a GPU in a thread, on a stream of its own."""
+"""What judges the snapshots of a capture: at once on a CPU; those of a GPU a thread fetches, on a stream of its own,
+for a process that judges them.
+"""
 
 import queue
 import threading
@@ -9,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.explore.capturing.elsewhere import Elsewhere, found_of, portable
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.packed import PackedSnapshot
 from workbench.explore.capturing.snapshot import Snapshot
-from workbench.explore.capturing.verdict import Judged, judged, trace_of
+from workbench.explore.capturing.verdict import Judged, trace_of
+from workbench.foreign.call import generation
 from workbench.foreign.collect import of_run
 from workbench.operations.stored import save as save_run
 from workbench.refusal import Refusal
@@ -43,6 +47,7 @@ class Judging:
         self._held = 0
         self._lock = threading.Lock()  # of what is held, which both threads change
         self._thread: threading.Thread | None = None
+        self._elsewhere, self._gpu = Elsewhere(), ""  # the generation of the GPU, once it is known
         self.judged = self.wrong = self.doubted = 0
         self.gradients = self.wrong_gradients = 0
         self.kept_gradients: Judged | None = None
@@ -71,6 +76,11 @@ class Judging:
         """Until all that was submitted is judged."""
         self._waiting.join()
 
+    def end(self) -> None:
+        """Until all is judged, and the process that judged it has ended."""
+        self.wait()
+        self._elsewhere.end()
+
     def _work(self) -> None:
         import torch
 
@@ -91,18 +101,28 @@ class Judging:
         start = time.perf_counter()
         try:
             here = snapshot.on_host()
-            if isinstance(here, BackwardSnapshot):
-                self._backward(here)
+            if isinstance(here, Snapshot) and bool(here.changed):
+                self.dropped["its inputs changed while it ran"] += 1
+            elif snapshot.ready is None:
+                self._counted(here, found_of(here, self._name, self._contract, None))
             else:
-                self._counted(here)
+                here = portable(here)
+                self._gpu = self._gpu or generation() or ""
+                self._counted(here, self._elsewhere.judged(here, self._name, self._contract, self._gpu or None))
         except Refusal as refusal:
             self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
         except Exception as error:  # of ours: the model goes on, and the report says it
             self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
         self.seconds += time.perf_counter() - start
 
-    def _backward(self, snapshot: BackwardSnapshot) -> None:
-        found, run, where = judged_backward(snapshot, self._name, self._contract)
+    def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged) -> None:
+        """Count what was found, and keep what is to be kept."""
+        if isinstance(snapshot, BackwardSnapshot):
+            self._backward(snapshot, found)
+        else:
+            self._forward(snapshot, found)
+
+    def _backward(self, snapshot: BackwardSnapshot, found: Judged) -> None:
         self.gradients += 1
         if not found.leaves:
             return
@@ -110,14 +130,10 @@ class Judging:
         if self.kept_gradients is None:
             self.kept_gradients = found
             (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
+            _, run, where = judged_backward(snapshot, self._name, self._contract)
             save_run(run, self._folder / BACKWARD, (f"call {found.call}: {where}",))
 
-    def _counted(self, snapshot: Snapshot) -> None:
-        if bool(snapshot.changed):
-            self.dropped["its inputs changed while it ran"] += 1
-            return
-        trace = trace_of(snapshot, self._name, self._contract, (f"call {snapshot.call}: {snapshot.where}",))
-        found = judged(trace, snapshot.call)
+    def _forward(self, snapshot: Snapshot, found: Judged) -> None:
         if found.verdict == "untestable":
             self.unread["nothing of it could be judged"] += 1
             return
@@ -127,8 +143,10 @@ class Judging:
         if first or self._keep_all:
             import torch
 
+            notes = (f"call {snapshot.call}: {snapshot.where}",)
+            trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
             seed = f"torch.initial_seed() was {torch.initial_seed()}"
-            whole = replace(trace, provenance=of_run(self._function), notes=(*trace.notes, seed))
+            whole = replace(trace, provenance=of_run(self._function), notes=(*notes, seed))
             if first:
                 save(whole, self._folder / FIRST)
             if self._keep_all:

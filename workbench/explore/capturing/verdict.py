@@ -13,7 +13,6 @@ from workbench.case.presets import fields_of, merged
 from workbench.case.stages import INPUTS, LSE
 from workbench.expectation.elements import State
 from workbench.explore.capturing.snapshot import Snapshot
-from workbench.foreign.call import generation
 from workbench.judge.bias import biases
 from workbench.judge.diff import Diff, diff
 from workbench.judge.evidence import excesses
@@ -47,8 +46,16 @@ class Judged:
         return self.verdict in ORIGIN_VERDICTS
 
 
-def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None, notes: tuple[str, ...]) -> Trace:
-    """What was copied of a call of the function `name`, as a trace; `said` is the contract that its user tells."""
+def trace_of(
+    snapshot: Snapshot,
+    name: str,
+    said: str | Mapping[str, Any] | None,
+    notes: tuple[str, ...],
+    gpu: str | None = None,
+) -> Trace:
+    """What was copied of a call of the function `name`, as a trace; `said` is the contract that its user tells, `gpu`
+    the generation of the GPU on which it ran.
+    """
     asked, case = snapshot.asked, snapshot.case
     inputs = {x: array(snapshot.inputs[x] if asked.cast is None else snapshot.inputs[x].to(asked.cast)) for x in INPUTS}
     if "bias" in snapshot.inputs:
@@ -62,12 +69,13 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    gpu = None if snapshot.ready is None else generation()
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
 def array(x: Any) -> np.ndarray:
-    """A tensor in NumPy, on whose stream the caller has waited already."""
+    """A tensor in NumPy, on whose stream the caller has waited already; an array of NumPy as it is."""
+    if isinstance(x, np.ndarray):
+        return x
     import torch
 
     accepted = (np.dtype(bool),) if x.dtype == torch.bool else None
