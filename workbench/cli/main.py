@@ -31,7 +31,7 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
-from workbench.cli.operation import diff_operation, operation_options, refuse_of_operation
+from workbench.cli.operation import diff_operation, diff_stored, operation_options, refuse_of_operation
 from workbench.cli.options import (
     json_option,
     mapping_option,
@@ -173,11 +173,14 @@ def diff(
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.folder import write
+    from workbench.trace.join import is_trace
 
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "against_trace": against_trace, "measure": measure}
         return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
     refuse_of_operation(options)
+    if target is not None and is_trace(target):
+        diff_stored(target, options, as_json=as_json, verbose=verbose, html=html, out=out)
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:

@@ -41,12 +41,12 @@ def runs(
             "--values LOG"
         )
     if mapping is not None:
-        return _dumped(target, mapping, {**_of_case(options), **asked})
+        return _dumped(target, mapping, {**of_case(options), **asked})
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)
     if targets[0].is_trace:
-        if others := [flag_of(name) for name in {**_of_case(options), **asked} if name != "where"]:
+        if others := [flag_of(name) for name in {**of_case(options), **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")
         return [partial(_loaded, target, options["where"])]
     from workbench.foreign.feed import parse as parse_feed
@@ -66,7 +66,7 @@ def runs(
     return calls
 
 
-def _of_case(options: dict[str, Any]) -> dict[str, bool]:
+def of_case(options: Mapping[str, Any]) -> dict[str, bool]:
     """The options of a case that were given."""
     return {name: True for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)}
 
