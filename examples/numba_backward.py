@@ -1,6 +1,6 @@
 """The backward pass of attention in numba.cuda: a thread for each query makes dQ, a thread for each key dK and dV.
 
-    workbench diff examples/numba_backward.py:backward --operation attention_backward --numbers causal=1
+    workbench diff examples/numba_backward.py:backward --operation attention_backward,causal
 
 It needs no GPU. P, dP and dS are stored for the workbench, delta for the second kernel.
 """

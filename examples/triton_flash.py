@@ -3,7 +3,7 @@
 On the CPU, in Triton's interpreter, and on a GPU:
 
 TRITON_INTERPRET=1 workbench diff examples/triton_flash.py:attention --arrays torch --dtype float16 --causal
-workbench diff examples/triton_flash.py:attention --arrays torch --device cuda --dtype bfloat16 --causal
+workbench diff examples/triton_flash.py:attention --arrays torch,device=cuda --dtype bfloat16 --causal
 
 `stale_acc` in the place of `attention` has a fault: the accumulator is not rescaled when the running maximum grows.
 """

@@ -233,7 +233,7 @@ print("\n".join(found))
 
 # %% [markdown]
 # Layer 1, and there dK alone. dQ and dV are right, so P, dP and delta can hardly be wrong. The same from the command line,
-# for a function in a file: `workbench diff FILE.py:fused --operation attention_backward --gradients --numbers causal=1
+# for a function in a file: `workbench diff FILE.py:fused --operation attention_backward,gradients,causal
 # --axes heads=4,kv_heads=1,queries=32,keys=32`.
 #
 # ## Which stage

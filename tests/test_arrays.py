@@ -140,7 +140,9 @@ def test_a_gpu_that_a_library_cannot_use_is_unavailable(arrays: str) -> None:
 def test_jax_has_no_strides() -> None:
     with pytest.raises(Refusal) as refusal:
         run(lambda q, k, v, *, scale, causal: q, Case(), arrays="jax", layout="strided")
-    assert str(refusal.value) == "JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd"
+    assert (
+        str(refusal.value) == "JAX arrays have no strides; got layout 'strided': say --arrays jax,layout=bhsd or bshd"
+    )
 
 
 @pytest.mark.gpu

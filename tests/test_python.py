@@ -144,7 +144,7 @@ def test_what_takes_long_exists_and_takes_these_arguments(python: str) -> None:
 def test_every_command_and_option_has_its_way() -> None:
     lines = [shlex.split(line)[1:] for line, _ in QUICK + SLOW]
     arguments = {*inspect.signature(run).parameters, *inspect.signature(run_foreign).parameters}
-    arguments |= {field.name for field in fields(Case)} | {"seqlen", "full"}  # full: not causal
+    arguments |= {field.name for field in fields(Case)} | {"seqlen"}
     for path, command in leaves(commands, ()):
         assert [line for line in lines if tuple(line[: len(path)]) == path], f"no workbench {' '.join(path)}"
         for option in (one for one in command.params if isinstance(one, click.Option)):

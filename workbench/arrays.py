@@ -88,7 +88,7 @@ def advice(error: BaseException, function: Any, arrays: str, device: str) -> str
         return ""
     if arrays != "numpy":
         on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
-        return f"\nIf it expects arrays on a GPU, say --arrays {arrays} --device cuda." if on_gpu else ""
+        return f"\nIf it expects arrays on a GPU, say --arrays {arrays},device=cuda." if on_gpu else ""
     if re.search(r"numpy\.ndarray|torch|tensor", said, re.IGNORECASE) or _may_be_of_torch(error, function):
         return "\nIf it expects torch tensors, say --arrays torch."
     return ""

@@ -90,7 +90,7 @@ def test_what_is_not_right_is_said():
     trace = run("fp8", Case(seqlen=32), backend="emulator")
     moved = {**trace.stages, "lse": trace.stages["lse"] + np.float32(1)}
     found = Called.of(diff(replace(trace, stages=moved)))
-    again = "workbench diff fp8 --seqlen 32 --probs-dtype float16 --block-q 64 --block-k 32"
+    again = "workbench diff fp8 --seqlen 32 --dtype probs=float16 --block-q 64 --block-k 32"
     assert (found.verdict, found.not_right) == ("bug", f"lse bug: {again}") and found.over_budget > 1e3
     assert replace(found, victims=("out",)).not_right == f"lse bug, out victim: {again}"
 

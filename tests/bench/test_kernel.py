@@ -232,7 +232,7 @@ def test_a_peer_that_is_wrong_gives_no_ratio(mine, monkeypatch):
 
 
 def test_options_of_foreign_kernels_reach_them(mine):
-    result = command(f"{mine}:batched", "--arrays", "torch", "--layout", "bshd", "--heads", "2", "--seqlen", "9")
+    result = command(f"{mine}:batched", "--arrays", "torch,layout=bshd", "--heads", "2", "--seqlen", "9")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[1].startswith("--seqlen 9 --heads 2  rounding  -  ")
 
@@ -329,7 +329,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
             ["MINE:attention", "--fault", "flash-no-correction"],
             "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is a foreign one",
         ),
-        (["MINE:attention", "--layout", "bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
+        (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
             "calls of JAX functions return before they are done, and off torch's streams: they are not timed",
@@ -396,7 +396,7 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     result = command("fp8", "--seqlen", "4", "--head-dim", "4")
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4\n"
-    result = command("flash", "--seqlen", "4", "--layout", "bshd")
+    result = command("flash", "--seqlen", "4", "--arrays", "layout=bshd")
     assert result.stderr == "workbench: layout are for foreign kernels; flash is one of ours\n"
 
 

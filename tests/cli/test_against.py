@@ -132,7 +132,7 @@ def test_lists_of_cases_get_a_row_each_and_one_document() -> None:
 def test_a_quantised_kernel_beside_one_on_floats() -> None:
     """The options about codes are for the one that has them; probs_dtype too, float16 being none of the other's."""
     found = document(
-        "fp8", "--codes", "e4m3", "--probs-dtype", "float16", "--against", "split_k", "--splits", "3", *SMALL
+        "fp8", "--codes", "e4m3", "--dtype", "probs=float16", "--against", "split_k", "--splits", "3", *SMALL
     )
     assert (found["exit_code"], found["parts_at"]) == (0, None)
     assert found["a"]["case"]["codes"] == "e4m3" and found["b"]["case"]["codes"] is None
@@ -163,8 +163,9 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
         assert diff(*words).stdout.splitlines()[-1] == f"repeat: workbench diff {' '.join(words)}"
     assert document(trace, "--against", "split_k,splits=2")["b"]["case"]["splits"] == 2
     assert document(trace, "--against", f"{mine}:broken")["parts_at"] == "scores"
-    assert message("flash", "--against", trace, "--against-trace", trace) == (
-        "--against-trace holds one run to an earlier one, and --against two beside each other; got both"
+    assert message("flash", "--against", f"split_k,since={trace}") == (
+        f"--against split_k,since={trace}: since=FILE holds one run to an earlier one, and all else two beside each "
+        "other; got both"
     )
 
 
@@ -269,7 +270,7 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
         f"a trace brings its own case; {trace} against {trace} takes no --arrays, --probes"
     )
     assert message("flash", "--against", "nowhere.safetensors") == "nowhere.safetensors: no such file"
-    ours = ("--probes", "out", "--backend", "emulator", "--limit-gb", "1")
+    ours = ("--probes", "out,limit_gb=1", "--backend", "emulator")
     assert document(trace, "--against", "flash", *ours)["exit_code"] == 0
 
 

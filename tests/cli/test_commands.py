@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import cli as campaigns
-from workbench.case.fields import QUANTISED, flag
+from workbench.case.spellings import RETIRED, WORDS
 from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
 from workbench.refusal import Refusal
@@ -50,7 +50,7 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
     if words != ("bench", "kernel"):
         assert set(found) <= {*SECTIONS}, f"no section has {found.get(OTHERS)}"
     order = [heading for heading in SECTIONS if heading in found]
-    assert [*found][: len(order)] == order and len(order) >= 5
+    assert [*found][: len(order)] == order and len(order) >= 4
 
 
 def test_options_that_belong_together_stand_together():
@@ -58,9 +58,74 @@ def test_options_that_belong_together_stand_together():
     assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
         *found["The case; lists make a run of every combination"]
     }
-    assert {"--arrays", "--layout", "--runs"} <= {*found["A kernel of yours"]}
+    assert {"--arrays", "--isolate", "--runs"} <= {*found["A kernel of yours"]}
     assert {"--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {*found["What is printed"]}
-    assert {*found["Kernels on quantised codes"]} == {flag(name) for name in QUANTISED}
+
+
+def test_diff_has_at_most_50_options():
+    """More than a reader looks through; what belongs together is said by the words of one option."""
+    listed = sections(help_of("diff", asked="--help-all"))
+    assert 40 <= sum(map(len, listed.values())) <= 50
+
+
+@pytest.mark.parametrize(("option", "words"), WORDS.items(), ids=lambda part: part if isinstance(part, str) else "")
+def test_the_words_of_an_option_stand_below_it(option, words):
+    _, _, below = help_of("diff", asked="--help-all").partition(f"\n  --{option.replace('_', '-')} ")
+    below = below.partition("\n  -")[0]
+    assert re.findall(r"^    ,?(\w+)[= ]", below, re.MULTILINE) == [*words]
+
+
+@pytest.mark.parametrize(("option", "said"), RETIRED.items())
+def test_an_option_that_there_was_says_what_it_is_now(option, said):
+    for words in ([option, "8"], [f"{option}=8"]):
+        result = CliRunner().invoke(commands, ["diff", "flash", *words])
+        assert isinstance(result.exception, Refusal)
+        assert str(result.exception) == f"{option} is said otherwise now: {said}"
+    (param,) = [one for one in of("diff").params if one.opts == [said.split()[0]]]
+    context = click.Context(of("diff"))
+    values = said.split(";")[0].split()[1].replace("NAME,", "attention_backward,")
+    assert param.process_value(context, values), "the words that it names are read"
+
+
+def test_an_option_that_no_command_had_is_unknown_still():
+    result = CliRunner().invoke(commands, ["faults", "--kv-heads", "2"])
+    assert result.exit_code == 2 and "No such option '--kv-heads'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--heads", "8,kw=2"), "--heads 8,kw=2: has no word kw; its words are kv=, pack_gqa, as in --heads 8,kv=2"),
+        (
+            ("--heads", "8,kv=two"),
+            "--heads 8,kv=two: kv takes INTEGER, got 'two'; its words are kv=, pack_gqa, as in --heads 8,kv=2",
+        ),
+        (("--heads", "8,kv"), "--heads 8,kv: kv lacks its value; its words are kv=, pack_gqa, as in --heads 8,kv=2"),
+        (
+            ("--codes", "e4m3,of=kv,off=kv"),
+            "--codes e4m3,of=kv,off=kv: has no word off; its words are of=, scale_of=, scores=, decode=, quantiser=, as "
+            "in --codes e4m3,of=kv,scale_of=token",
+        ),
+        (
+            ("--causal", "aline=top-left"),
+            "--causal aline=top-left: has no word aline; its words are align=, as in --causal align=top-left",
+        ),
+        (
+            ("--operation", "rmsnorm,epsilon=1"),
+            "--operation rmsnorm,epsilon=1: rmsnorm has no word 'epsilon=1'; its words are rows=, dim=, eps=, as in "
+            "--operation rmsnorm,rows=8",
+        ),
+        (
+            ("--operation", "rmsnorm,gradients"),
+            "--operation rmsnorm,gradients: rmsnorm has no word 'gradients'; its words are rows=, dim=, eps=, as in "
+            "--operation rmsnorm,rows=8",
+        ),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, tuple) else "",
+)
+def test_words_that_are_none_are_refused(words, said):
+    result = CliRunner().invoke(commands, ["diff", "flash", *words])
+    assert isinstance(result.exception, Refusal) and str(result.exception) == said
 
 
 OF_CASES = [name for name, command in commands.commands.items() if getattr(command, "takes_cases", False)]
@@ -91,10 +156,13 @@ def test_arguments_are_no_options():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("diff", "flash", "--causal", "true"), "--causal is a flag and takes no value; got 'true': leave 'true' out"),
         (
-            ("check", "--causal", "False", "flash"),
-            "--causal is a flag and takes no value; got 'False': leave --causal out, which is off without",
+            ("diff", "flash", "--by-head", "true"),
+            "--by-head is a flag and takes no value; got 'true': leave 'true' out",
+        ),
+        (
+            ("check", "--json", "False", "flash"),
+            "--json is a flag and takes no value; got 'False': leave --json out, which is off without",
         ),
     ],
 )

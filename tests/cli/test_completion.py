@@ -11,9 +11,11 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from workbench.case.distributions import DISTRIBUTIONS
+from workbench.case.spellings import WORDS as SPELLED
 from workbench.case.stages import ALGORITHMS, PROBE_SETS
 from workbench.cli.completion import FILES, WORDS
 from workbench.cli.main import commands
+from workbench.cli.spec import Spec
 from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.floats import DTYPES
@@ -36,19 +38,23 @@ def completed(*words):
         (("diff", "flash,"), ["file", *(f"flash,{name}" for name in KERNELS)]),
         (("diff", "--operation", "attention_backward", ""), ["file", *OF_OPERATIONS]),
         (("check", "backward_atomic", "--fault", ""), ["atomic-dq-without-atomics"]),
-        (("diff", "flash", "--dtype", ""), [*DTYPES]),
+        (("diff", "flash", "--dtype", ""), [*DTYPES, "probs="]),
+        (("diff", "flash", "--dtype", "float16,probs=float32/b"), ["float16,probs=float32/bfloat16"]),
+        (("diff", "flash", "--causal", ""), ["no", "yes", "align="]),
+        (("diff", "flash", "--heads", "8,"), ["8,kv=", "8,pack_gqa"]),
+        (("diff", "k.py:f", "--arrays", "torch,device="), ["torch,device=cpu", "torch,device=cuda"]),
         (("diff", "flash", "--dtype", "float16,b"), ["float16,bfloat16"]),
         (("diff", "flash", "--distribution", "near"), ["near-cancelling"]),
-        (("diff", "flash", "--distribution", ""), [*DISTRIBUTIONS]),
+        (("diff", "flash", "--distribution", ""), [*DISTRIBUTIONS, "std="]),
         (("diff", "--fault", ""), [*CATALOGUE]),
         (("diff", "split_k", "--fault", ""), [fault.id for fault in CATALOGUE.values() if fault.kernel == "split_k"]),
         (("diff", "split_k", "--fault", "reduce-d"), ["reduce-double-counts-sum"]),
-        (("diff", "flash", "--probes", ""), [*PROBE_SETS, *ALGORITHMS["flash"]]),
+        (("diff", "flash", "--probes", ""), [*PROBE_SETS, *ALGORITHMS["flash"], "limit_gb="]),
         (("diff", "flash", "--probes", "acc,o"), ["acc,output", "acc,out"]),
         (("diff", "split_k", "--feed", "partial_"), ["partial_max", "partial_sum", "partial_O"]),
         (("show", "flash", "a"), ["acc"]),
         (("show", "split_k", "merge_w"), ["merge_weight"]),
-        (("diff", "flash", "--against", "s"), ["file", "split_k", "split_mma"]),
+        (("diff", "flash", "--against", "s"), ["file", "split_k", "split_mma", "since="]),
         (("diff", "fp8", "--codes", "e"), ["e4m3", "e5m2"]),
         (("diff", "k.py:f", "--arrays", "t"), ["torch"]),
         (("diff", "k.py:f", "--inputs", "x"), ["file"]),
@@ -68,7 +74,9 @@ def test_words(words, expected):
 
 def test_every_list_belongs_to_a_parameter_that_asks_for_it():
     every = [*commands.commands.values(), *commands.commands["bench"].commands.values()]
-    named = {param.name for command in every for param in command.params if param._custom_shell_complete}
+    asking = [param for command in every for param in command.params if param._custom_shell_complete]
+    spelled = {name for param in asking if isinstance(param.type, Spec) for name in SPELLED[param.name].values()}
+    named = {param.name for param in asking} | spelled
     assert {*WORDS, *FILES} <= named
     unknown = {param.name for command in every for param in command.params if param.name in {*WORDS, *FILES}} - named
     assert unknown == set()

@@ -16,7 +16,7 @@ from workbench.foreign.arguments import drawn
 
 inputs, message = partial(invoked, "inputs"), partial(refused, "inputs")
 CASE = Case(seqlen=12, heads=2, kv_heads=1, head_dim=16, scale=0.3, causal=True)
-WORDS = ("--seqlen", 12, "--heads", 2, "--kv-heads", 1, "--head-dim", 16, "--scale", 0.3, "--causal")
+WORDS = ("--seqlen", 12, "--heads", "2,kv=1", "--head-dim", 16, "--scale", 0.3, "--causal")
 
 
 @pytest.mark.parametrize(("suffix", "dtype"), [(".npz", "float16"), (".safetensors", "bfloat16"), (".npz", "float32")])
@@ -53,7 +53,7 @@ def test_codes_are_those_that_a_function_under_test_is_given(tmp_path: Path, kin
 
 def test_of_a_cache_q_is_written_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "in.safetensors"
-    assert inputs("--out", path, *WORDS, "--codes", "int8", "--codes-of", "kv", "--dtype", "float16").exit_code == 0
+    assert inputs("--out", path, *WORDS, "--codes", "int8,of=kv", "--dtype", "float16").exit_code == 0
     written = load_inputs(path)
     assert {*written} == {*INPUTS, "codes_k", "codes_v", "scale_k", "scale_v"} and written["q"].dtype == np.float16
 
@@ -67,12 +67,12 @@ def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest
         "v        float32 [1, 1, 12, 16]",
         "written: my inputs.npz; the kernel is called with scale 0.30000001192092896, causal bottom-right; what judges it:",
         "  the lines that it prints:",
-        "    workbench diff --values run.log --seqlen 12 --heads 2 --kv-heads 1 --head-dim 16 --scale 0.30000001192092896 "
+        "    workbench diff --values run.log --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "
         "--causal --inputs 'my inputs.npz'",
         "  the trace that it writes, these inputs in it:",
         "    workbench diff run.safetensors",
         "  a function that runs it:",
-        "    workbench diff mine.py:attention --seqlen 12 --heads 2 --kv-heads 1 --head-dim 16 --scale 0.30000001192092896 "
+        "    workbench diff mine.py:attention --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "
         "--causal --inputs 'my inputs.npz'",
     ]
     Path("mine.py").write_text(

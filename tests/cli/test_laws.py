@@ -54,7 +54,20 @@ def test_the_document(tmp_path: Path) -> None:
 
 @pytest.mark.campaign
 def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(tmp_path: Path) -> None:
-    limits = ("--seqlen", "9", "--heads", "2", "--head-dim", "16", "--dtype", "float32", "--scale", "0.25", "--full")
+    limits = (
+        "--seqlen",
+        "9",
+        "--heads",
+        "2",
+        "--head-dim",
+        "16",
+        "--dtype",
+        "float32",
+        "--scale",
+        "0.25",
+        "--causal",
+        "no",
+    )
     document = json.loads(asked(tmp_path, "1.4427", *limits, "--random", "2", "--json").stdout)
     assert document["schema"] == "workbench.laws-table/1"
     # softcaps and windows are among what is drawn, and refused

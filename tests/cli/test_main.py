@@ -144,7 +144,7 @@ def test_lists_give_a_row_for_each_case_and_mark_where_it_starts_to_fail() -> No
 
 
 def test_causal_and_full_and_several_kernels_make_a_product() -> None:
-    document = json.loads(workbench("diff", "flash,split_k", *SMALL, "--causal", "--full", "--json").stdout)
+    document = json.loads(workbench("diff", "flash,split_k", *SMALL, "--causal", "no,yes", "--json").stdout)
     assert [(run["target"], run["case"]["causal"]) for run in document["runs"]] == [
         ("flash", False), ("flash", True), ("split_k", False), ("split_k", True),
     ]  # fmt: skip
@@ -220,7 +220,7 @@ def test_a_foreign_kernel(tmp_path: Path) -> None:
 
 def test_untestable_exits_with_1() -> None:
     """Dot products that overflow float32 may rightly be inf or NaN: no bug, and no reason to be content either."""
-    result = workbench("diff", "flash", *SMALL, "--input-std", "3e37", "--json")
+    result = workbench("diff", "flash", *SMALL, "--distribution", "std=3e37", "--json")
     document = json.loads(result.stdout)
     assert (document["verdict"], document["origin"], result.exit_code) == ("untestable", None, 1)
 
@@ -239,12 +239,12 @@ def test_untestable_exits_with_1() -> None:
         ),
         (
             ["flash_wgmma", "--fault", "wgmma-v-emptied-too-early", "--seqlen", "64"],
-            "fault wgmma-v-emptied-too-early shows only with --seqlen-k 300; got 64",
+            "fault wgmma-v-emptied-too-early shows only with --seqlen-k 300; got --seqlen-k 64",
         ),
         (["flash", "--fault", "nope"], "unknown fault 'nope'; `workbench faults` lists them"),
         (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
         (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),
-        (["flash", "--input-std", "nan"], "input_std must be a finite number; got nan"),
+        (["flash", "--distribution", "std=nan"], "input_std must be a finite number; got nan"),
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
@@ -259,29 +259,29 @@ def test_untestable_exits_with_1() -> None:
             "row_sum, acc, out, lse; got 'most'",
         ),
         (
-            ["fp8", "--decode", "direct", "--probes", "out,lut_k"],
+            ["fp8", "--codes", "decode=direct", "--probes", "out,lut_k"],
             "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, evidence, suspicious; got 'rounding'"),
-        (["flash", "--layout", "bshd"], "layout are for foreign kernels; flash is one of ours"),
+        (["flash", "--arrays", "layout=bshd"], "layout are for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
         (
-            ["x.safetensors", "--probes", "lean", "--backend", "emulator", "--limit-gb", "0"],
-            "a trace brings its own case and takes no option but --where; got --backend, --probes, --limit-gb",
+            ["x.safetensors", "--probes", "lean,limit_gb=0", "--backend", "emulator"],
+            "a trace brings its own case and takes no option but --where; got --backend, --probes, --probes limit_gb",
         ),
         (["mine.py:attention"], "mine.py: no such file"),
         (
-            ["mine.py:attention", "--limit-gb", "1"],
+            ["mine.py:attention", "--probes", "limit_gb=1"],
             "limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is a foreign one",
         ),
         (
-            ["flash", "--full", "--fault", "flash-no-causal-mask"],
-            "fault flash-no-causal-mask shows only with --causal; got --full",
+            ["flash", "--causal", "no", "--fault", "flash-no-causal-mask"],
+            "fault flash-no-causal-mask shows only with --causal; got --causal no",
         ),
         (
-            ["split_k", "--fault", "partial-cache-lengths-ignored", "--seqlens-k", "1,63,64"],
-            "fault partial-cache-lengths-ignored shows only with --seqlens-k 33,100,70; got 1,63,64",
+            ["split_k", "--fault", "partial-cache-lengths-ignored", "--seqlen-k", "1+63+64"],
+            "fault partial-cache-lengths-ignored shows only with --seqlen-k 33+100+70; got --seqlen-k 1+63+64",
         ),
     ],
 )
@@ -294,7 +294,7 @@ def test_wrong_words_show_the_usage() -> None:
     assert result.exit_code == 2
     assert (
         result.stderr.splitlines()[-1]
-        == "Error: Invalid value for '--seqlen': 'four' is not a comma-separated list of integers"
+        == "Error: Invalid value for '--seqlen': 'four' is not a comma-separated list of lengths"
     )
     assert workbench("diff").exit_code == 2 and workbench("dif").exit_code == 2
 
@@ -445,7 +445,7 @@ def test_check_json_has_the_fields_of_the_schema() -> None:
 
 
 def test_check_takes_lists_and_kernels() -> None:
-    words = [*CHECK, "--causal", "--full", "--heads", "2", "--kv-heads", "1", "--schedules", "3"]
+    words = [*CHECK, "--causal", "no,yes", "--heads", "2,kv=1", "--schedules", "3"]
     result = workbench(*words)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -481,13 +481,13 @@ def test_help_keeps_the_lines_of_its_examples() -> None:
 
 
 def test_probs_dtype_is_that_of_a_kernel_of_ours() -> None:
-    words = ["diff", "flash", *SMALL, "--dtype", "bfloat16", "--probs-dtype"]
-    result = workbench(*words, "bfloat16", "--json")
+    words = ["diff", "flash", *SMALL, "--dtype"]
+    result = workbench(*words, "bfloat16,probs=bfloat16", "--json")
     assert result.exit_code == 0
     document = json.loads(result.stdout)
     assert document["contract"]["probs_dtype"] == "bfloat16" == document["case"]["probs_dtype"]
-    assert message(*words, "float16") == (
+    assert message(*words, "bfloat16,probs=float16") == (
         "kernel flash casts probs to float32 or to the dtype of its inputs, bfloat16; got probs_dtype=float16"
     )
-    assert message(*words, "int8") == "probs_dtype is one of float32, float16, bfloat16; got 'int8'"
-    assert "--probs-dtype bfloat16" in workbench(*words, "bfloat16").stdout
+    assert message(*words, "bfloat16,probs=int8") == "probs_dtype is one of float32, float16, bfloat16; got 'int8'"
+    assert "--dtype bfloat16,probs=bfloat16" in workbench(*words, "bfloat16,probs=bfloat16").stdout

@@ -33,7 +33,7 @@ def norm(tmp_path: Path) -> str:
 
 
 def test_a_right_function_passes(norm: str) -> None:
-    words = ["diff", f"{norm}:rmsnorm", "--operation", "rmsnorm", "--axes", "rows=4,dim=40", "--numbers", "eps=1e-5"]
+    words = ["diff", f"{norm}:rmsnorm", "--operation", "rmsnorm,eps=1e-5", "--axes", "rows=4,dim=40"]
     done = invoked(*words)
     assert done.exit_code == 0 and "rmsnorm, float32 rows=4 dim=40, eps=1e-05, normal, seed 0" in done.stdout
     assert "verdict: rounding: every judged element is within its budget" in done.stdout
@@ -86,7 +86,7 @@ def test_a_kernel_of_attention_is_no_function_of_an_operation() -> None:
 @pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kernel", ["backward", "backward_atomic"])
 def test_a_kernel_of_ours(kernel: str) -> None:
-    words = [kernel, "--operation", "attention_backward", "--axes", "dim=8,dim_v=8", "--numbers", "causal=1"]
+    words = [kernel, "--operation", "attention_backward,causal", "--axes", "dim=8,dim_v=8"]
     right = invoked("diff", *words, "--backend", "emulator", "--probes", "output", "--dtype", "float32,bfloat16")
     assert right.exit_code == 0 and right.stdout.count("verdict: rounding") == 2
     fault = {"backward": "backward-dq-unscaled", "backward_atomic": "atomic-dq-without-atomics"}[kernel]
@@ -97,11 +97,9 @@ def test_a_kernel_of_ours(kernel: str) -> None:
 def test_a_watched_kernel_of_ours() -> None:
     words = [
         "--operation",
-        "attention_backward",
+        "attention_backward,causal",
         "--axes",
         "queries=40,keys=48,dim=16,dim_v=16",
-        "--numbers",
-        "causal=1",
     ]
     racy = invoked("check", "backward_atomic", "--fault", "atomic-dq-without-atomics", *words)
     assert racy.exit_code == 1 and "dq_sum[b, h, first_row + c, d] += part" in racy.stdout

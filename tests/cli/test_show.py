@@ -184,7 +184,7 @@ def test_every_state_has_a_word() -> None:
             "--reference shows what elements should be, none of which is the worst; leave out --worst",
         ),
         (["flash,split_k", "qk[q=0]"], "show looks at one run; the target and the case options make 2"),
-        (["flash", "qk[q=0]", "--causal", "--full"], "show looks at one run; the target and the case options make 2"),
+        (["flash", "qk[q=0]", "--causal", "no,yes"], "show looks at one run; the target and the case options make 2"),
         (
             ["flsh", "qk"],
             "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors",
@@ -220,6 +220,6 @@ def test_a_stage_that_a_way_of_decoding_does_not_have() -> None:
         "scale_q, scale_k, scale_v, codes_q, codes_k, codes_v, dequant_q, dequant_k, dequant_v, qk, scores, row_max, "
         "correction, probs, probs_cast, row_sum, acc, out, lse"
     )
-    assert message("fp8", "lut_k", "--seqlen", "16", "--decode", "direct", "--backend", "emulator") == (
+    assert message("fp8", "lut_k", "--seqlen", "16", "--codes", "decode=direct", "--backend", "emulator") == (
         f"fp8 with decode=direct has no stage lut_k; it has {rest}"
     )

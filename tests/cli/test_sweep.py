@@ -15,7 +15,7 @@ from workbench import Case, load_sweep, sweep
 
 __all__ = ["pool"]  # the fixture, whose processes are those of the tests of sweeps
 
-WORDS = ("--seqlen", "33,36,39", "--head-dim", "8", "--full", "--causal")
+WORDS = ("--seqlen", "33,36,39", "--head-dim", "8", "--causal", "no,yes")
 CASES = [Case(seqlen=n, head_dim=8, causal=causal) for n in (33, 36, 39) for causal in (False, True)]
 
 

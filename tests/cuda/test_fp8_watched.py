@@ -15,7 +15,7 @@ from workbench.cuda.plan import plan
 
 SMALL = dict(head_dim=32, block_q=32, block_k=32)
 #: every format, scores and decoding is in one of them, each 5 seconds of compiling; `workbench check fp8 --codes
-#: simulated,e4m3,e5m2 --scores mma,scalar --decode table,direct` tries them all
+#: simulated,e4m3,e5m2,scores=mma/scalar,decode=table/direct` tries them all
 VARIANTS = {
     "simulated mma table": dict(codes="simulated"),
     "e4m3 scalar direct": dict(codes="e4m3", scores="scalar", decode="direct"),

@@ -466,7 +466,7 @@ def test_an_out_of_the_other_layout_is_named() -> None:
         run(bshd, case)
     assert str(refused.value) == (
         "bshd: out must have shape [1, 2, 16, 4] [b h q d] for this case; got [1, 16, 2, 4], which is [b q h d]: "
-        "--layout bshd gives it q, k and v so, too"
+        "--arrays layout=bshd gives it q, k and v so, too"
     )
     alike = run(bshd, Case(seqlen=16, heads=16, head_dim=4))
     assert alike.stages["out"].shape == (1, 16, 16, 4), "sizes do not tell"

@@ -194,7 +194,7 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
             "or in one without parameters, which makes its own arrays and launches attend or sums",
         ),
         (["launch", "--seqlen", "5"], "{mine}:launch has no parameters, and is called as it is: it takes no --seqlen"),
-        (["launch", "--layout", "bshd"], "{mine}:launch has no parameters, and is called as it is: it takes no --layout"),
+        (["launch", "--arrays", "layout=bshd"], "{mine}:launch has no parameters, and is called as it is: it takes no --arrays layout"),
         (
             ["right", "--probes", "lean"],
             "--probes is for kernels of ours ({ours}); {mine}:right is a foreign one",

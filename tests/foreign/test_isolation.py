@@ -57,10 +57,10 @@ def test_a_run_in_a_process_of_its_own_is_that_run(mine: str) -> None:
     other = CASE.but(seed=5)
     assert np.array_equal(there.rerun(other).stages["out"], here.rerun(other).stages["out"])
     result = invoked(
-        "diff", f"{mine}:attention", "--seqlen", "8", "--where", "q=2:4", "--memory-gb", "8", "--timeout", "60"
+        "diff", f"{mine}:attention", "--seqlen", "8", "--where", "q=2:4", "--isolate", "memory_gb=8,timeout=60"
     )
     assert result.exit_code == 0, result.exception
-    assert result.stdout.splitlines()[-1].endswith("--seqlen 8 --timeout 60 --memory-gb 8 --where q=2:4")
+    assert result.stdout.splitlines()[-1].endswith("--seqlen 8 --isolate timeout=60,memory_gb=8 --where q=2:4")
     assert "--isolate" in str(diff(there)).splitlines()[-1].split()
 
 
@@ -81,10 +81,10 @@ def test_how_a_process_ended_is_told(mine: str) -> None:
 @pytest.mark.campaign
 def test_a_function_that_hangs_or_grows_is_ended(mine: str) -> None:
     said = refusal(run, f"{mine}:hangs", CASE, timeout=5).replace(mine, "mine.py")
-    assert said.startswith("mine.py:hangs did not return within --timeout 5 seconds, and was ended:\n")
+    assert said.startswith("mine.py:hangs did not return within timeout=5 seconds, and was ended:\n")
     assert said.endswith('\n  File "mine.py", line 19 in hangs')
     said = refusal(run, f"{mine}:grows", CASE, memory_gb=1).replace(mine, "mine.py")
-    assert re.match(r"mine.py:grows took 1(\.\d+)? GB of memory, more than --memory-gb 1, and was ended:\n", said)
+    assert re.match(r"mine.py:grows took 1(\.\d+)? GB of memory, more than memory_gb=1, and was ended:\n", said)
     assert " in grows" in said
 
 
@@ -96,7 +96,10 @@ def test_limits_are_numbers(mine: str, option: str, value: Any) -> None:
 
 
 def test_what_cannot_be_isolated_is_refused(tmp_path: Path) -> None:
-    assert refused("diff", "flash", "--timeout", "9") == "timeout are for foreign kernels; flash is one of ours"
+    assert (
+        refused("diff", "flash", "--isolate", "timeout=9")
+        == "isolate, timeout are for foreign kernels; flash is one of ours"
+    )
     assert refusal(run, lambda *_, **__: None, CASE, isolate=True) == (
         "<lambda> is a callable, which no other process has: to isolate it, give it as path.py:function"
     )

@@ -276,15 +276,15 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
     assert [Path(one.path).name for one in stored.files] == ["mine.py", "kernel.so", "kernel.cpp"]
     wrong = EXTENSION.replace("x * scale", "x * scale * 2")
     (tmp_path / "kernel.cpp").write_text(wrong)
-    code, lines = diff("--against-trace", previous)
+    code, lines = diff("--against", f"since={previous}")
     assert code == 1
     assert lines[0].startswith(
         f"gate failed: stale: kernel.cpp changed since {previous}, but what ran is the same: kernel.so (sha256 "
     )
     assert lines[0].endswith("); rebuild it, the verdict is on the old code")
-    assert lines[1].startswith("mine.py:attention: float32") and lines[-1].endswith(f"--against-trace {previous}")
+    assert lines[1].startswith("mine.py:attention: float32") and lines[-1].endswith(f"--against since={previous}")
     build(wrong)
-    code, lines = diff("--against-trace", previous)
+    code, lines = diff("--against", f"since={previous}")
     assert code == 1 and lines[0].startswith("mine.py:attention: float32")
     assert f"since {previous}: changed: kernel.so, kernel.cpp" in lines and "first wrong stage: scores" in "".join(
         lines
@@ -299,13 +299,13 @@ def test_what_has_no_provenance_is_refused(mine: str, tmp_path: Path) -> None:
     def message(*words: str) -> str:
         return str(CliRunner().invoke(commands, ["diff", *words]).exception)
 
-    assert message(f"{mine}:attention", "--against-trace", str(ours)) == (
+    assert message(f"{mine}:attention", "--against", f"since={ours}") == (
         f"{ours}: tells no provenance: it is of no foreign function that the workbench ran"
     )
-    assert message(str(ours), "--against-trace", str(theirs)) == (
-        "--against-trace is for foreign functions, whose code is told; of flash it is not"
+    assert message(str(ours), "--against", f"since={theirs}") == (
+        "--against since=FILE is for foreign functions, whose code is told; of flash it is not"
     )
-    assert message(f"{mine}:attention", "--against-trace", "nowhere.safetensors") == "nowhere.safetensors: no such file"
+    assert message(f"{mine}:attention", "--against", "since=nowhere.safetensors") == "nowhere.safetensors: no such file"
     assert message("flash", "--runs", "2") == "runs are for foreign kernels; flash is one of ours"
 
 

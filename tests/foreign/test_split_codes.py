@@ -166,7 +166,7 @@ wrong = kernel("sum counted twice")
 def test_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "split_codes.py"
     path.write_text(SOURCE)
-    options = "--batch 2 --heads 4 --kv-heads 2 --seqlen-q 21 --seqlen-k 57 --head-dim 16 --causal --codes e4m3 --json"
+    options = "--batch 2 --heads 4,kv=2 --seqlen-q 21 --seqlen-k 57 --head-dim 16 --causal --codes e4m3 --json"
     for name, code, origins in (("right", 0, []), ("wrong", 1, ["merge_sum"])):
         ran = workbench("diff", f"{path}:{name}", *options.split())
         assert ran.exit_code == code, ran.stderr

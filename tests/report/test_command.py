@@ -25,7 +25,7 @@ def test_a_foreign_run_is_repeated_with_the_arrays_and_the_layout_it_was_called_
         f"{path}:attention", "--seqlen", "8", "--head-dim", "4", "--dtype", "float16"
     ]  # fmt: skip
     other = diff(run(f"{path}:attention", case, layout="bshd"))
-    assert shlex.split(diff_command(other))[-2:] == ["--layout", "bshd"]
+    assert shlex.split(diff_command(other))[-2:] == ["--arrays", "layout=bshd"]
     assert np.array_equal(other.trace.stages["out"], usual.trace.stages["out"])
 
 
@@ -116,7 +116,7 @@ def test_the_command_that_watches_a_run_takes_its_options_and_finds_it(tmp_path:
     path.write_text(NUMBA)
     case = Case(seqlen=8, head_dim=4, causal=True)
     made = stored(f"{path}:attention", case, layout="bshd", contract="triton", where="q=1:3")
-    command = f"workbench check {path}:attention --seqlen 8 --head-dim 4 --causal --layout bshd"
+    command = f"workbench check {path}:attention --seqlen 8 --head-dim 4 --causal --arrays layout=bshd"
     assert watch_command(made) == command
     assert f"races, unwritten reads: {command}\n" in str(diff(made))
     assert invoked(*shlex.split(command)[1:]).stdout == f"{command}: nothing found in 1 launch of 1 block\n"

@@ -138,7 +138,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert f"inputs {path}" in done.output and "repeat: workbench diff fp8" in done.output
     assert f"--inputs {path}" in done.output and "--seed" not in done.output.partition("repeat:")[2]
     assert "scale_q (it was put in)" in done.output
-    both = workbench("diff", "fp8", "--inputs", path, "--causal", "--full")
+    both = workbench("diff", "fp8", "--inputs", path, "--causal", "no,yes")
     assert both.exit_code == 0 and "2 runs: 2 without a bug" in both.output
 
 

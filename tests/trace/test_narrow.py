@@ -178,7 +178,7 @@ def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
     with pytest.raises(Refusal) as refused:
         run("flash", case, probes="acc", limit_gb=0.3)
     assert str(refused.value) == (
-        "the dumps of this run take 2.16 GB, and the limit is 0.3 GB (--limit-gb); --where b=0:1,h=0:1,q=0:4096 (0.29 GB) "
+        "the dumps of this run take 2.16 GB, and the limit is 0.3 GB (--probes limit_gb); --where b=0:1,h=0:1,q=0:4096 (0.29 GB) "
         "fits, and --by-head dumps one head at a time; fewer stages (--probes) take less"
     )
     made = plan("flash", case, Options(probes="acc", where="b=0,h=0,q=0:64", limit_gb=0.3))

@@ -177,19 +177,15 @@ FIELDS: Mapping[str, Field] = {
     "batch": Field(PROBLEM, _COUNT, "Batch size [1]"),
     "heads": Field(PROBLEM, _COUNT, "Query heads [1]"),
     "kv_heads": Field(PROBLEM, _COUNT, "Key and value heads, a divisor of heads [as heads]"),
-    "seqlen_q": Field(PROBLEM, _COUNT, "Query length [as --seqlen-k]"),
-    "seqlen_k": Field(PROBLEM, _COUNT, "Key length [as --seqlen-q]"),
-    "seqlens_q": Field(
-        PROBLEM, Lengths(), "Queries of each sequence of a ragged batch, such as 5,64,1 [--seqlen-q of each]"
-    ),
-    "seqlens_k": Field(
-        PROBLEM, Lengths(), "Keys of each sequence, such as 1,63,1000 [as --seqlens-q; else --seqlen-k of each]"
-    ),
+    "seqlen_q": Field(PROBLEM, _COUNT, "Query length [as --seqlen-k]; a ragged batch, such as 5+64+1"),
+    "seqlen_k": Field(PROBLEM, _COUNT, "Key length [as --seqlen-q]; ragged, such as 1+63+1000"),
+    "seqlens_q": Field(PROBLEM, Lengths(), "Queries of each sequence of a ragged batch"),
+    "seqlens_k": Field(PROBLEM, Lengths(), "Keys of each sequence of a ragged batch"),
     "head_dim": Field(PROBLEM, _COUNT, "Head dimension of q and k [64]"),
-    "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [as --head-dim]"),
-    "shared_kv": Field(PROBLEM, Truth(), "v is the first --head-dim-v dims of k, in the same memory: absorbed MLA"),
+    "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [as of q and k]"),
+    "shared_kv": Field(PROBLEM, Truth(), "v is the first dims of k, in the same memory: absorbed MLA"),
     "dtype": Field(PROBLEM, Word(_dtypes, aliases=SHORT), "float32, float16 or bfloat16 [float32]"),
-    "causal": Field(PROBLEM, Truth(), "Causal mask; with --full: both"),
+    "causal": Field(PROBLEM, Truth(), "Causal mask; no,yes: without, and with it"),
     "causal_alignment": Field(
         PROBLEM,
         _one_of(*ALIGNMENTS),
@@ -255,7 +251,8 @@ FIELDS: Mapping[str, Field] = {
     "probs_dtype": Field(
         ARITHMETIC,
         Word(_dtypes, aliases=SHORT),
-        "To which kernels of ours cast probs before PV: float32, or as --dtype [float32]; fp8: [float16] or float32",
+        "To which kernels of ours cast probs before PV: float32, or that of inputs [float32]; fp8: [float16] or "
+        "float32",
     ),
     "codes": Field(
         QUANTISER,
@@ -272,7 +269,7 @@ FIELDS: Mapping[str, Field] = {
     "scores": Field(
         ARITHMETIC,
         _one_of("mma", "scalar"),
-        "How fp8 computes scores: mma (tensor cores) or scalar [mma; scalar with --codes-of kv]",
+        "How fp8 computes scores: mma (tensor cores) or scalar [mma; scalar with of=kv]",
         on_codes=True,
     ),
     "decode": Field(
@@ -287,8 +284,7 @@ FIELDS: Mapping[str, Field] = {
     "scale_of": Field(
         QUANTISER,
         _one_of("head", "token", "block", "tile"),
-        "What shares a scale of quantised codes: a head, a token (a row of it), a block of its dims, or a tile of 128 "
-        "tokens [by --codes]",
+        "What shares a scale: a head, a token (a row of it), a block of its dims, or a tile of 128 tokens [by codes]",
         on_codes=True,
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),
@@ -311,11 +307,6 @@ QUANTISED: Mapping[str, tuple[str, ...]] = {
 
 #: fields that a foreign function is called with -> what libraries call the keyword
 KEYWORDS: Mapping[str, tuple[str, ...]] = {name: field.keywords for name, field in FIELDS.items() if field.keywords}
-
-
-def flag(name: str) -> str:
-    """The option of the command line of a name of Python's."""
-    return f"--{name.replace('_', '-')}"
 
 
 def typed(value: Any) -> str:

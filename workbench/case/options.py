@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.case.fields import flag
+from workbench.case.spellings import flag, said
 
 #: gigabytes of the dumps of a run, unless it says otherwise
 LIMIT_GB = 4.0
@@ -46,11 +46,11 @@ class Options:
     isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
     values: str | None = _option(AT_REST)  #: the log in which the values were found
     arrays: str = _option(FOREIGN, "Its arrays: numpy, torch, cupy or jax [numpy]", default="numpy")
-    device: str | None = _option(FOREIGN, "Where a foreign kernel wants its arrays: cpu or cuda [cpu; cupy: cuda]")
+    device: str | None = _option(FOREIGN, "Where it wants them: cpu or cuda [cpu; cupy: cuda]")
     #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
     layout: str = _option(
         FOREIGN,
-        "What a foreign kernel takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
+        "Of what it takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
         default="bhsd",
     )
     calibration: str | None = _option(
@@ -62,8 +62,8 @@ class Options:
         FOREIGN, "Run a foreign kernel N times, and say whether its bits repeat [1]", default=1, type=int, metavar="N"
     )
     #: seconds from the start of a process of its own, and 1e9 bytes of that process
-    timeout: float | None = _option(FOREIGN, "Isolate a foreign kernel, and end it then", type=float, metavar="SECONDS")
-    memory_gb: float | None = _option(FOREIGN, "Isolate a foreign kernel, and end it where it takes more", type=float)
+    timeout: float | None = _option(FOREIGN, "End it then", type=float, metavar="SECONDS")
+    memory_gb: float | None = _option(FOREIGN, "End it where it takes more", type=float)
     #: stage -> "reference", a file, or an array; what makes these stages alone does not run
     feed: Mapping[str, Any] = _option(ANY, _FEED, default=dict, multiple=True, metavar="STAGE[,...]=SOURCE")
     where: str | None = _option(ANY, _WHERE, metavar="PART")  #: as of `box.parse`; the kernel runs whole
@@ -110,15 +110,10 @@ class Options:
         elsewhere in it.
         """
         values = {name: getattr(self, name) for name in self.given(OURS, FOREIGN, ANY, AT_REST)}
-        values |= {"feed": feed_words(self.feed)} if self.feed else {}
-        found: list[str] = []
-        for name, value in values.items():
-            if value is True:
-                found.append(flag(name))
-            elif name not in ("faults", "trace"):
-                each = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else str(value)]
-                found += [word for one in each for word in (flag(name), shlex.quote(one))]
-        return found
+        apart = ("faults", "trace", "feed")
+        feeds = [word for one in feed_words(self.feed) for word in (flag("feed"), one)]
+        found = {name: f"{x:g}" if isinstance(x, float) else x for name, x in values.items() if name not in apart}
+        return [*map(shlex.quote, [*said(found), *feeds])]
 
 
 def feed_words(feed: Mapping[str, Any]) -> list[str]:

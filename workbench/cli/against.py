@@ -13,6 +13,7 @@ from workbench.case.fields import ARITHMETIC, QUANTISED, of_role
 from workbench.case.options import ANY, FOREIGN, OURS, flag_of
 from workbench.cli.completion import complete
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
+from workbench.cli.spec import Text
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
@@ -28,7 +29,9 @@ _SETTINGS = {
     "block_k": "keys in a tile",
     "backend": "backend, emulator or cuda",
 }
-_CASE = (*CASE_OPTIONS, "causal", "full", "inputs")
+#: the word of an earlier run, whose trace is the file behind it
+SINCE = "since"
+_CASE = (*CASE_OPTIONS, "inputs")
 
 
 against_option = click.option(
@@ -36,12 +39,13 @@ against_option = click.option(
     metavar="OTHER",
     shell_complete=complete,
     help="A second run to hold it beside: another TARGET, itself with splits=4,block_k=32, or split_k,splits=4",
+    type=Text(("  since=FILE", "Trace of an earlier run: what changed of the code since, and whether that ran")),
 )
 
 
 def second_run(against: str | None) -> dict[str, Any]:
-    """The second run that --against asks for: its settings by name, and its `target` where it has its own; empty where
-    there is none.
+    """The second run that --against asks for: its settings by name, and its `target` where it has its own; or `since`,
+    the file of an earlier one; empty where there is none.
     """
     from workbench.refusal import Refusal
 
@@ -51,12 +55,22 @@ def second_run(against: str | None) -> dict[str, Any]:
         name, given, value = part.strip().partition("=")
         if not given or not name.isidentifier():
             target.append(part)
+        elif name == SINCE:
+            found[name] = value
         elif name not in _SETTINGS:
-            raise Refusal(f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}")
+            raise Refusal(
+                f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}; what "
+                f"changed since an earlier one is {SINCE}=FILE"
+            )
         elif name != "backend" and not value.isdecimal():
             raise Refusal(f"--against {against}: {name} takes a number of {_SETTINGS[name]}; got {value!r}")
         else:
             found[name] = value if name == "backend" else int(value)
+    if SINCE in found and (target or len(found) > 1):
+        raise Refusal(
+            f"--against {against}: {SINCE}=FILE holds one run to an earlier one, and all else two beside each other; "
+            "got both"
+        )
     return {**found, **({"target": ",".join(target)} if target else {})}
 
 

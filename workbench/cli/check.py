@@ -7,13 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.case.fields import flag
 from workbench.case.options import FOREIGN
+from workbench.case.spellings import flag
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.html import html_option
-from workbench.cli.operation import check_operation, refuse_of_operation, which_operation
-from workbench.cli.options import CASE_OPTIONS, case_options, cases_of, fault_option, given, json_option, needs_of
+from workbench.cli.operation import check_operation, operation_options, refuse_of_operation
+from workbench.cli.options import (
+    CASE_OPTIONS,
+    case_options,
+    cases_of,
+    fault_option,
+    given,
+    json_option,
+    needs_of,
+    run_option,
+)
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -27,11 +36,8 @@ FOUND = 1  #: exit code
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @fault_option
 @case_options
-@click.option("--probes", default="all", shell_complete=complete, help="Stages to dump: all, lean or output [all]")
 @click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
-@click.option("--arrays", help="What a foreign function takes, as of `workbench diff`")
-@click.option("--device", help="With cuda, where it wants its arrays, as of `workbench diff`")
-@click.option("--layout", help="Layout of its q, k, v and out, as of `workbench diff`")
+@run_option("probes", "arrays", "device", "layout")
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),
@@ -40,7 +46,7 @@ FOUND = 1  #: exit code
 )
 @json_option
 @html_option
-@which_operation
+@operation_options
 def check(target: str, as_json: bool, html: Path | None, operation: str | None, **options: Any) -> None:
     """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
 
@@ -121,7 +127,7 @@ def _emulated(target: str, faults: tuple[str, ...], probes: str, schedules: int,
     asked = given(options, FOREIGN)
     called = watchable(target_of(target))
     if takes_nothing(called.function()):
-        of_case = [flag(name) for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)]
+        of_case = [flag(name) for name in CASE_OPTIONS if options.get(name)]
         if of_case or asked:
             other = [*of_case, *map(flag, asked)][0]
             raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {other}")

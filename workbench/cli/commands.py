@@ -9,22 +9,21 @@ from itertools import pairwise
 import click
 
 from workbench.case import options
-from workbench.case.fields import DRAWN, LAID, PROBLEM, QUANTISED, TILES, of_role
+from workbench.case.fields import DRAWN, LAID, PROBLEM, TILES, of_role
+from workbench.case.spellings import RETIRED, TRUTHS
+from workbench.cli.spec import SAID, Spec, Text
 from workbench.refusal import Refusal
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
     "The case; lists make a run of every combination": (
-        "full", "seqlen", *of_role(PROBLEM, LAID, DRAWN), "inputs",
+        "seqlen", *of_role(PROBLEM, LAID, DRAWN), "codes", "inputs",
     ),
-    "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "probs_dtype", "schedules"),
-    "Kernels on quantised codes": (*QUANTISED,),
+    "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "schedules"),
     "A kernel of yours": (*options.of_role(options.FOREIGN), "values", "mapping"),
-    "A part of a run": ("where", "by_head", "limit_gb", "feed"),
-    "A second run beside it": (
-        "against", "against_trace", "measure",
-    ),
-    "An operation beside attention": ("operation", "axes", "numbers", "optional", "gradients"),
+    "A part of a run": ("where", "by_head", "feed"),
+    "A second run beside it": ("against", "measure"),
+    "An operation beside attention": ("operation", "axes"),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
@@ -36,8 +35,6 @@ FIRST = (
     "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "seconds",
     "worst", "verbose", "html", "out",
 )  # fmt: skip
-#: what a flag may be given by mistake -> whether that says that it is on
-TRUTHS: Mapping[str, bool] = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: commands that this package had; they run from a checkout of its repository
 CAMPAIGNS = (
     "assertions",
@@ -93,13 +90,26 @@ class Command(click.Command):
             formatter.write_text(f"{first}\n\n{second}".strip())
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click has it; a flag that is given a value is named: click would take that for a TARGET."""
-        flags = {x for one in self.get_params(ctx) if isinstance(one, click.Option) and one.is_flag for x in one.opts}
+        """As click has it. A flag that is given a value is named, which click would take for a TARGET; what follows an
+        option that may stand alone is its value where it reads as one; an option that there was says what it is now.
+        """
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        flags = {x for one in options if one.is_flag for x in one.opts}
         for flag, value in pairwise(args):
-            if flag in flags and value.lower() in TRUTHS:
-                what = f"leave {value!r} out" if TRUTHS[value.lower()] else f"leave {flag} out, which is off without"
+            if flag in flags and value.lower() in SAID:
+                what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out, which is off without"
                 raise click.UsageError(f"{flag} is a flag and takes no value; got {value!r}: {what}", ctx)
-        return super().parse_args(ctx, args)
+        alone = {x: one.type for one in options if one.name in TRUTHS for x in one.opts}
+        for i, word in enumerate(args):
+            if isinstance(kind := alone.get(word), Spec) and not kind.takes("".join(args[i + 1 : i + 2])):
+                args = [*args[:i], f"{word}=yes", *args[i + 1 :]]
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as unknown:
+            now = RETIRED.get(unknown.option_name)
+            if now is None or not any(now.split()[0] in one.opts for one in options):
+                raise
+            raise Refusal(f"{unknown.option_name} is said otherwise now: {now}") from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""
@@ -110,7 +120,8 @@ class Command(click.Command):
             if (record := option.get_help_record(ctx)) is not None and not (short and option.name not in FIRST):
                 name = "help" if "--help" in option.opts else option.name
                 heading = next((key for key, names in SECTIONS.items() if name in names), OTHERS)
-                records[heading if self.takes_cases else OTHERS].append(record)
+                below = option.type.rows if isinstance(option.type, Spec | Text) and not short else []
+                records[heading if self.takes_cases else OTHERS] += [record, *below]
         if short:
             first = [record for listed in records.values() for record in listed]
             records = {f"Options; all {len(options)} with --help-all": first}

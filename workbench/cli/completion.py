@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 import click
 from click.shell_completion import CompletionItem
 
-from workbench.case.fields import FIELDS, Word
+from workbench.case.fields import FIELDS, Truth, Word
+from workbench.case.spellings import TRUTHS
+from workbench.case.spellings import WORDS as SPELLED
 
 
 def _targets(ctx: click.Context) -> list[str]:
@@ -77,14 +79,32 @@ WORDS: Mapping[str, Callable[[click.Context], Iterable[str]]] = {
     "fail_on": _one_of("bug", "biased", "evidence", "suspicious"),
 }
 #: parameters whose value may be a file as well
-FILES = ("target", "against", "inputs", "values", "calibration", "against_trace")
+FILES = ("target", "against", "inputs", "values", "calibration")
 
 
 def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The words that begin with what was typed after the last comma; where it may be a file too, the shell's files."""
     name = str(param.name)
     before, comma, last = incomplete.rpartition(",")
-    rule = FIELDS[name].rule if name in FIELDS else None
-    words = rule.words() if isinstance(rule, Word) else WORDS[name](ctx) if name in WORDS else ()
-    found = [CompletionItem(f"{before}{comma}{word}") for word in words if word.startswith(last)]
+    of = SPELLED.get(name, {})
+    word, equals, value = last.partition("=")
+    if equals and word in of:  # whose values a slash separates
+        several, slash, last = value.rpartition("/")
+        before, words = f"{before}{comma}{word}={several}{slash}", _words(of[word], ctx)
+    else:
+        before = f"{before}{comma}"
+        words = [*_words(name, ctx), *(one if _is_truth(field) else f"{one}=" for one, field in of.items())]
+    found = [CompletionItem(f"{before}{word}") for word in words if word.startswith(last)]
     return [*([CompletionItem(incomplete, type="file")] if name in FILES else []), *found]
+
+
+def _words(name: str, ctx: click.Context) -> Iterable[str]:
+    """The words that an option takes, or a word of one."""
+    rule = FIELDS[name].rule if name in FIELDS else None
+    if name in TRUTHS:
+        return ("no", "yes")
+    return rule.words() if isinstance(rule, Word) else WORDS[name](ctx) if name in WORDS else ()
+
+
+def _is_truth(name: str) -> bool:
+    return name in FIELDS and isinstance(FIELDS[name].rule, Truth)

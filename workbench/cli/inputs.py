@@ -7,7 +7,8 @@ from typing import Any
 
 import click
 
-from workbench.case.fields import ARITHMETIC, GIVEN, TILES, flag, of_role
+from workbench.case.fields import ARITHMETIC, GIVEN, TILES, of_role
+from workbench.case.spellings import flag
 from workbench.cli.commands import Command
 from workbench.cli.options import case_options, cases_of, json_option
 

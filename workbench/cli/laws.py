@@ -31,7 +31,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
 
     TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
     within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken. With --operation
-    attention_backward TARGET is a backward pass, and with --gradients a forward pass in torch.
+    attention_backward TARGET is a backward pass, and with attention_backward,gradients a forward pass in torch.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal

@@ -125,12 +125,6 @@ for command in (
 @values_option
 @mapping_option
 @click.option(
-    "--against-trace",
-    metavar="PREVIOUS",
-    shell_complete=complete,
-    help="Trace of an earlier run: say what changed of the code since, and whether what ran is stale",
-)
-@click.option(
     "--fail-on",
     default="bug",
     shell_complete=complete,
@@ -150,7 +144,6 @@ def diff(
     verbose: bool,
     out: Path | None,
     html: Path | None,
-    against_trace: str | None,
     measure: bool,
     **options: Any,
 ) -> None:
@@ -176,7 +169,7 @@ def diff(
     from workbench.trace.join import is_trace
 
     if (operation := options.pop("operation")) is not None:
-        asked = {**options, "html": html, "against_trace": against_trace, "measure": measure}
+        asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
     refuse_of_operation(options)
     if target is not None and is_trace(target):
@@ -189,8 +182,7 @@ def diff(
         except OSError as error:
             raise Refusal(f"--out {out}: {error.strerror}") from None
     second = cli_against.second_run(options.pop("against"))
-    if second and against_trace is not None:
-        raise Refusal("--against-trace holds one run to an earlier one, and --against two beside each other; got both")
+    earlier = second.pop(cli_against.SINCE, None)
     if second and options.pop("mapping") is not None:
         raise Refusal("--mapping reads the calls of one run, and --against holds two beside each other; got both")
     if second and measure:
@@ -207,8 +199,8 @@ def diff(
                 cli_against.write_page(pairs, html)
         else:
             calls = runs(target, **options)
-            if against_trace is not None:
-                calls = [partial(_with_changes_since, call, against_trace) for call in calls]
+            if earlier is not None:
+                calls = [partial(_with_changes_since, call, earlier) for call in calls]
             printed, verdicts, kept = [], [], []
             beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
             for i, judged in enumerate(_judged(calls, report=beside, measure=measure)):

@@ -11,7 +11,9 @@ import click
 
 from workbench.case.options import ROLES, flag_of
 from workbench.cli.exits import BUG
+from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operation, pairs
 from workbench.cli.options import given
+from workbench.cli.spec import Text
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -19,32 +21,29 @@ if TYPE_CHECKING:
     from workbench.operations.judge import OperationDiff
 
 #: options of an operation alone
-OWN = ("axes", "numbers", "optional", "gradients")
+OWN = ("axes",)
 #: options of `diff` that an operation takes too; what a case may have several of is taken one at a time
 TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "faults", "probes")
 #: those of `check`
 CHECKED = ("dtype", "seed", "distribution", "faults", "probes", "backend", "schedules")
 
 
-def which_operation(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that name an operation, its sizes and numbers."""
-    for option in (
-        click.option("--numbers", metavar="NAME=X[,...]", help="Numbers and flags of the operation: eps=1e-5"),
-        click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
-        click.option("--operation", metavar="NAME", help="rmsnorm, gated_delta_rule, attention_backward, rope"),
-    ):
-        command = option(command)
-    return command
+_NAMES = "rmsnorm, gated_delta_rule, attention_backward, rope"
+_WORDS = Text(
+    ("  ,NAME=X", "Its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
+    ("  ,NAME", "Its flags, and inputs that it may have: attention_backward,causal,sinks"),
+    ("  ,gradients", "attention_backward of a forward pass in torch, by autograd"),
+)
 
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those, and how a function of it is called."""
+    """The options that name an operation, and say the sizes of its case."""
     for option in (
-        click.option("--gradients", is_flag=True, help="attention_backward of a forward pass in torch, by autograd"),
-        click.option("--optional", metavar="NAME[,...]", help="Inputs that it may have: sinks,dlse"),
+        click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
+        click.option("--operation", metavar="NAME", type=_WORDS, help=_NAMES),
     ):
         command = option(command)
-    return which_operation(command)
+    return command
 
 
 def refuse_of_operation(options: dict[str, Any]) -> None:
@@ -66,10 +65,11 @@ def diff_operation(
 
     options = dict(options)
     html = options.pop("html")
-    measure = options.pop("measure") if operation == "attention_backward" else False
-    target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    asked = of_operation(operation, options["axes"], OPERATIONS)
+    measure = options.pop("measure") if asked.operation == DIFFERENTIABLE else False
+    target = _checked(target, asked, options, TAKEN)
     with shown():
-        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
         read = [measured(one.run) for one in diffs] if measure else []
         for n, one in enumerate(diffs):
             if out is not None:
@@ -132,9 +132,10 @@ def explain_operation(
     from workbench.report.operation import document, report
     from workbench.report.text import console
 
-    target = _checked(target, operation, options, OPERATIONS, TAKEN)
+    asked = of_operation(operation, options["axes"], OPERATIONS)
+    target = _checked(target, asked, options, TAKEN)
     with shown():
-        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
         found = [(one, one.explain(seconds)) for one in diffs]
     if as_json:
         documents = [document(*one) for one in found]
@@ -156,9 +157,10 @@ def measure_operation(target: str | None, operation: str, options: Mapping[str, 
     from workbench.operations.call import diff_operation as diff
     from workbench.progress import shown
 
-    target = _checked(target, operation, options, ("attention_backward",), TAKEN)
+    asked = of_operation(operation, options["axes"], (DIFFERENTIABLE,))
+    target = _checked(target, asked, options, TAKEN)
     with shown():
-        diffs = [diff(target, operation, **case) for case in _cases(operation, options)]
+        diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
         found = [measured(one.run) for one in diffs]
     if as_json:
         documents = [one.as_dict() for one in found]
@@ -180,27 +182,17 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     from workbench.progress import shown
     from workbench.report.operation_sweep import document, report
 
-    _checked(target, operation, options, OPERATIONS, TAKEN)
-    several = {**dict.fromkeys((*TAKEN, *OWN)), **options}
+    asked = of_operation(operation, options["axes"], OPERATIONS)
+    _checked(target, asked, options, TAKEN)
+    several = {**dict.fromkeys(TAKEN), **options}
     with shown():
-        cases = (
-            case
-            for axes, numbers in itertools.product(_values(options["axes"], "--axes"),
-                                                   _values(options["numbers"], "--numbers"))
-            for case in _cases(operation, {**several, "axes": axes, "numbers": numbers})
-        )  # fmt: skip
-        found = sweep(target, operation, cases)
+        cases = (case for one in asked.each() for case in _cases(one, several))
+        found = sweep(target, asked.operation, cases)
     if as_json:
         click.echo(json.dumps(document(found)))
     else:
         report(found)
     sys.exit(BUG if found.groups else 0)
-
-
-def _values(said: str | None, option: str) -> list[str]:
-    """Every combination of NAME=A/B/C,..., each as NAME=A,..."""
-    pairs = [[f"{name}={x}" for x in several.split("/")] for name, several in _pairs(said, option).items()]
-    return [",".join(one) for one in itertools.product(*pairs)]
 
 
 def shrink_operation(
@@ -213,12 +205,13 @@ def shrink_operation(
     from workbench.progress import shown
     from workbench.report.operation import document
 
-    target = _checked(target, operation, options, OPERATIONS, TAKEN)
-    cases = [*_cases(operation, options)]
+    asked = of_operation(operation, options["axes"], OPERATIONS)
+    target = _checked(target, asked, options, TAKEN)
+    cases = [*_cases(asked, options)]
     if len(cases) != 1:
         raise Refusal(f"shrink takes one case; TARGET and options make {len(cases)}")
     with shown():
-        found = shrink(diff(target, operation, **cases[0]), seconds)
+        found = shrink(diff(target, asked.operation, **cases[0]), seconds)
     if as_json:
         click.echo(json.dumps(document(found.diff) | {"tried": found.tried, "complete": found.complete}))
     else:
@@ -233,11 +226,14 @@ def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> 
     from workbench.operations.call import check_operation as check
     from workbench.operations.every import OPERATIONS
 
-    _checked(target, operation, options, OPERATIONS, CHECKED)
+    asked = of_operation(operation, options["axes"], OPERATIONS)
+    _checked(target, asked, options, CHECKED)
+    if asked.optional or asked.gradients:
+        raise Refusal(f"--operation {asked.operation}: kernels of ours take neither optional inputs nor gradients")
     if options["backend"] != "emulator":
-        raise Refusal(f"--operation {operation} is watched on the emulator; got --backend {options['backend']}")
-    cases = _cases(operation, {**dict.fromkeys((*TAKEN, *OWN)), **options, "backend": None})
-    return [check(target, operation, **case, schedules=options["schedules"]) for case in cases]
+        raise Refusal(f"--operation {asked.operation} is watched on the emulator; got --backend {options['backend']}")
+    cases = _cases(asked, {**dict.fromkeys(TAKEN), **options, "backend": None})
+    return [check(target, asked.operation, **case, schedules=options["schedules"]) for case in cases]
 
 
 def laws_of_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:
@@ -246,9 +242,10 @@ def laws_of_operation(target: str | None, operation: str, options: Mapping[str, 
     from workbench.progress import shown
     from workbench.report.gradient_laws import report
 
-    target = _checked(target, operation, options, ("attention_backward",), TAKEN)
+    asked = of_operation(operation, options["axes"], (DIFFERENTIABLE,))
+    target = _checked(target, asked, options, TAKEN)
     with shown():
-        found = [gradient_laws(target, **case) for case in _cases(operation, options)]
+        found = [gradient_laws(target, **case) for case in _cases(asked, options)]
     if as_json:
         documents = [one.as_dict() for one in found]
         many = {"schema": "workbench.gradient-laws-table/1", "runs": documents}
@@ -259,62 +256,34 @@ def laws_of_operation(target: str | None, operation: str, options: Mapping[str, 
     sys.exit(BUG if any(one.broken for one in found) else 0)
 
 
-def _checked(
-    target: str | None, operation: str, options: Mapping[str, Any], known: Collection[str], taken: Collection[str]
-) -> str:
-    """TARGET; Refusal where there is none, for an operation that is not among the `known`, and for options that are not
-    among the `taken`.
-    """
-    if operation not in known:
-        raise Refusal(f"--operation is one of {', '.join(known)}; got {operation!r}")
+def _checked(target: str | None, asked: OfOperation, options: Mapping[str, Any], taken: Collection[str]) -> str:
+    """TARGET; Refusal where there is none, and for options that are not among the `taken`."""
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
     if others := sorted(flag_of(name) for name in said - {*taken, *OWN}):
-        raise Refusal(f"--operation {operation} takes no {', '.join(others)}")
+        raise Refusal(f"--operation {asked.operation} takes no {', '.join(others)}")
     if target is None:
         raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
     return target
 
 
-def _cases(operation: str, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _cases(asked: OfOperation, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The arguments of `diff_operation` for each dtype, distribution and seed."""
     from workbench.operations.every import OPERATIONS
 
-    known = OPERATIONS[operation].conventions
-    told = _pairs(options["contract"], "--contract")
-    sizes, numbers = (_pairs(options[name], f"--{name}") for name in ("axes", "numbers"))
-    shared: dict[str, Any] = {
-        "axes": {name: int(_number(x, f"--axes {name}")) for name, x in sizes.items()},
-        "numbers": {name: _number(x, f"--numbers {name}") for name, x in numbers.items()},
-    }
+    known = OPERATIONS[asked.operation].conventions
+    told = pairs(options["contract"], "--contract")
+    shared: dict[str, Any] = {"axes": asked.sizes(), "numbers": asked.values()}
     if told:  # a convention is told in words, and may be a number
         shared["contract"] = {key: next((x for x in known.get(key, ()) if str(x) == y), y) for key, y in told.items()}
     shared |= {name: options[name] for name in ("arrays", "device", "backend") if options[name] is not None}
     shared |= {name: options[name] for name in ("faults", "probes") if options[name]}
-    if options["optional"]:
-        shared["optional"] = tuple(filter(None, options["optional"].split(",")))
-    if options["gradients"]:
+    if asked.optional:
+        shared["optional"] = asked.optional
+    if asked.gradients:
         shared |= {"gradients": True, "arrays": shared.get("arrays", "torch")}
     lists = [options["dtype"] or (None,), options["distribution"] or ("",), options["seed"] or (0,)]
     for dtype, distribution, seed in itertools.product(*lists):
         yield {**shared, "dtype": dtype, "distribution": distribution, "seed": seed}
-
-
-def _pairs(said: str | None, option: str) -> dict[str, str]:
-    """name=value pairs, separated by commas."""
-    found = {}
-    for part in said.split(",") if said else ():
-        name, equals, value = part.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise Refusal(f"{option} takes NAME=VALUE, separated by commas; got {part!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _number(said: str, what: str) -> float:
-    try:
-        return float(said)
-    except ValueError:
-        raise Refusal(f"{what} is a number; got {said!r}") from None
 
 
 def _print(diffs: "Sequence[OperationDiff]", verbose: bool) -> None:

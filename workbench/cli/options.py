@@ -13,18 +13,19 @@ from workbench.case.fields import (
     SEQLEN,
     Field,
     Function,
-    Lengths,
     Number,
     OfHeads,
     Sides,
     Truth,
     Whole,
     Word,
-    flag,
-    typed,
 )
 from workbench.case.options import ANY, CLICK, OURS, ROLES, Options, flag_of, of_role
+from workbench.case.spellings import LENGTHS, OPTION, TRUTHS, WORDS, Ragged, flag, length_of, said
 from workbench.cli.completion import complete
+from workbench.cli.spec import Word as SpecWord
+from workbench.cli.spec import spec_option, truth
+from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
@@ -49,14 +50,6 @@ class ListOf(click.ParamType):
 USUAL = Options()
 
 
-def _number_or_word(text: str) -> float | str:
-    """A number, else the word."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
 class OneOf(ListOf):
     """Comma-separated values that are one: `16,0`."""
 
@@ -68,34 +61,60 @@ class OneOf(ListOf):
         return found if len(found) == 1 and isinstance(found[0], str) else (found,)  # a word stands for all numbers
 
 
-#: rule of a field -> the type of its option, and what the help shows of it
-_TYPES: Mapping[type, tuple[click.ParamType, str]] = {
-    Whole: (ListOf(int, "integer"), "INTEGER[,...]"),
-    Number: (ListOf(float, "number"), "NUMBER[,...]"),
-    Word: (ListOf(str, "word"), "WORD[,...]"),
-    Sides: (OneOf(int, "integer"), "LEFT,RIGHT"),
-    Lengths: (OneOf(int, "integer"), "INTEGER[,...]"),
-    OfHeads: (OneOf(_number_or_word, "number"), "NUMBER[,...]|WORD"),
-    Function: (ListOf(str, "function"), "FILE.py:FUNCTION"),
+def _number_or_word(text: str) -> float | str:
+    """A number, else the word."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+#: rule of a field -> how one value of its option is read, and what the help shows of it
+_ITEMS: Mapping[type, tuple[Callable[[str], Any], str]] = {
+    Whole: (int, "INTEGER"),
+    Number: (float, "NUMBER"),
+    Word: (str, "WORD"),
+    Truth: (truth, "yes or no"),
+    Sides: (int, "LEFT,RIGHT"),
+    OfHeads: (_number_or_word, "NUMBER[,...]|WORD"),
+    Function: (str, "FILE.py:FUNCTION"),
 }
+#: what one value is called where it cannot be read
+_CALLED: Mapping[type, str] = {Whole: "integer", Number: "number", Sides: "integer", OfHeads: "number", Truth: "truth"}
+#: of which a list is one value
+_ONE = (Sides, OfHeads)
 #: parameter of a command that takes case options -> the field of a case, or both lengths
 CASE_OPTIONS: dict[str, Field] = {}
 for name, asked in FIELDS.items():
-    CASE_OPTIONS |= ({"seqlen": SEQLEN} if name == "seqlen_q" else {}) | ({} if name == "causal" else {name: asked})
+    found = {} if name in LENGTHS.values() else {name: asked}
+    CASE_OPTIONS |= ({"seqlen": SEQLEN} if name == "seqlen_q" else {}) | found
 
 
 def case_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the case options, each of which takes a list, to a command."""
-    for name, text in (("full", "No mask [default]; with --causal: both"), ("causal", FIELDS["causal"].help)):
-        command = click.option(flag(name), is_flag=True, help=text)(command)
     for name, field in reversed(CASE_OPTIONS.items()):
-        if isinstance(field.rule, Truth):
-            command = click.option(flag(name), is_flag=True, default=None, help=field.help)(command)
+        if name in OPTION:
             continue
-        kind, metavar = _TYPES[type(field.rule)]
-        shown: dict[str, Any] = {"help": field.help, "metavar": metavar, "shell_complete": complete}
-        command = click.option(flag(name), type=kind, **shown)(command)
+        item, shown = _ITEMS[type(field.rule)]
+        called = _CALLED.get(type(field.rule), "word")
+        if name in ("seqlen", *LENGTHS):
+            item, called = length_of, "length"
+        kind = (OneOf if isinstance(field.rule, _ONE) else ListOf)(item, called)
+        several = "" if isinstance(field.rule, (*_ONE, Function)) else "[,...]"
+        metavar = "[no,yes]" if name in TRUTHS else f"{shown}{several}"
+        told: dict[str, Any] = {"help": field.help, "metavar": metavar, "shell_complete": complete}
+        if name in WORDS:
+            words = {word: _word(FIELDS[of]) for word, of in WORDS[name].items()}
+            command = spec_option(name, kind, words, **told)(command)
+        else:
+            command = click.option(flag(name), type=kind, **told)(command)
     return command
+
+
+def _word(field: Field) -> SpecWord:
+    """The word of an option that says a field."""
+    item, kind = _ITEMS[type(field.rule)]
+    return SpecWord(item, kind, field.help)
 
 
 def cases_of(options: dict[str, Any]) -> list["Case"]:
@@ -110,55 +129,89 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
-    lists = {name: options.get(name) for name in CASE_OPTIONS}
-    lists["causal"] = (
-        tuple(dict.fromkeys([*([False] if options["full"] else []), *([True] if options["causal"] else [])])) or None
-    )
-    given = {name: _values(values) for name, values in lists.items() if values is not None}
-    cases = [make(**dict(zip(given, values, strict=True))) for values in itertools.product(*given.values())]
+    given = {name: values for name in CASE_OPTIONS if (values := options.get(name)) is not None}
+    named = (dict(zip(given, values, strict=True)) for values in itertools.product(*given.values()))
+    cases = [make(**_with_sequences(one)) for one in named]
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
     return cases
 
 
+def _with_sequences(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a case, with lengths of sequences as the fields that they are."""
+    found = dict(fields)
+    if isinstance(both := found.get("seqlen"), Ragged):  # of both, or of the one that is not given beside it
+        del found["seqlen"]
+        found = {name: both for name in LENGTHS if found.get(name) is None} | found
+    for name, several in LENGTHS.items():
+        if isinstance(one := found.get(name), Ragged):
+            del found[name]
+            found |= {several: one.lengths} | ({name: one.rows} if one.rows else {})
+    return found
+
+
 def random_limits(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Field of a random case -> the values to which the case options limit it; the seed is that of the draws."""
-    limits = {name: options[name] for name in CASE_OPTIONS if options[name] is not None and name != "seed"}
-    limits = {name: _values(values) for name, values in limits.items()}
-    return limits | ({"causal": (options["causal"],)} if options["causal"] != options["full"] else {})
-
-
-def _values(values: Any) -> tuple[Any, ...]:
-    """The values of an option; of a flag one."""
-    return (values,) if isinstance(values, bool) else values
+    limits = {name: x for name in CASE_OPTIONS if (x := options[name]) is not None and name != "seed"}
+    ragged = {name for name in ("seqlen", *LENGTHS) if any(isinstance(x, Ragged) for x in limits.get(name, ()))}
+    of_one = {name: x[0] for name, x in limits.items() if name in ragged and len(x) == 1}
+    if {*of_one} != ragged:
+        raise Refusal(f"random cases have lengths of sequences, or take a list of lengths; got {flag(min(ragged))} "
+                      f"{','.join(map(str, limits[min(ragged)]))}")  # fmt: skip
+    told = {name: (x,) for name, x in _with_sequences(of_one).items()}
+    return {name: x for name, x in limits.items() if name not in ragged} | told
 
 
 def run_option(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """What adds some options of a run (`options.Options`) to a command."""
+    apart = [name for name in names if name not in OPTION]
 
     def added(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name in reversed(names):
+        for name in reversed(apart):
             asked: dict[str, Any] = {"shell_complete": complete, "default": None, **CLICK[name]}
             if name in ("backend", "probes"):
                 asked["default"] = getattr(USUAL, name)
             if asked.get("type") is int:
                 asked["type"] = click.IntRange(min=1)
-            command = click.option(flag_of(name), name, **asked)(command)
+            words = {word: _word_of(of) for word, of in WORDS.get(name, {}).items() if of in names}
+            if words:
+                own = _Truth() if asked.pop("is_flag", False) else click.STRING
+                asked = {"metavar": "[NAME=X,...]" if isinstance(own, _Truth) else "WORD", **asked}
+                command = spec_option(name, own, words, **asked)(command)
+            else:
+                command = click.option(flag_of(name), name, **asked)(command)
         return command
 
     return added
 
 
+class _Truth(click.ParamType):
+    """Yes or no."""
+
+    name = "truth"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> bool | None:
+        """True or None."""
+        return truth(value) or None
+
+
+def _word_of(name: str) -> SpecWord:
+    """The word of an option that says an option of a run."""
+    item = CLICK[name].get("type", str)
+    return SpecWord(item, "NUMBER" if item is float else "WORD", CLICK[name]["help"], several=False)
+
+
 fault_option, inputs_option = run_option("faults"), run_option("inputs")
 #: what a kernel of ours and what a foreign one is run with
-target_options = run_option("runs", "backend", "probes", "arrays", "device", "layout", "calibration", "contract")
-_LIMITS = run_option("isolate", "timeout", "memory_gb", "feed", "where")
+TARGETS = ("runs", "backend", "probes", "arrays", "device", "layout", "calibration", "contract")
+target_options = run_option(*TARGETS)
+_EVERY = run_option(*TARGETS, "isolate", "timeout", "memory_gb", "feed", "where", "limit_gb")
 _BY_HEAD = click.option("--by-head", is_flag=True, help="Dump and judge one head after the other")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what `runs.runs` takes besides the target: every option of a run, case options, and `by_head`."""
-    return fault_option(case_options(inputs_option(target_options(_LIMITS(_BY_HEAD(run_option("limit_gb")(command)))))))
+    return fault_option(case_options(inputs_option(_EVERY(_BY_HEAD(command)))))
 
 
 def given(options: Mapping[str, Any], *roles: str) -> dict[str, Any]:
@@ -201,34 +254,25 @@ def needs_of(faults: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]
     refused. Inputs from a file are what they are.
     """
     from workbench.cuda.faults.catalogue import CATALOGUE
-    from workbench.refusal import Refusal
 
     needs: dict[str, Any] = {}
     drawn = not options.get("inputs")
     for fault in faults:
-        for name, value in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
-            given = options["seqlen" if name in ("seqlen_q", "seqlen_k") and options["seqlen"] else name]
+        for field, needed in CATALOGUE[fault].needs.items() if fault in CATALOGUE else ():
+            name, value = next(((n, Ragged(needed)) for n, of in LENGTHS.items() if of == field), (field, needed))
             if name == "distribution" and not drawn:
                 continue
-            if name == "causal":
-                if options["full"]:
-                    raise Refusal(f"fault {fault} shows only with --causal; got --full")
-                if not options["causal"]:
-                    needs["causal"] = True
-            elif given is None:
+            both = name in LENGTHS and options["seqlen"] and not isinstance(value, Ragged)
+            given = options["seqlen" if both else name]
+            if given is None:
                 needs[name] = (value,)
-            elif any(item != value for item in given):
-                listed = ",".join(map(typed, given))
-                raise Refusal(f"fault {fault} shows only with {flag(name)} {typed(value)}; got {listed}")
+            elif any((item._replace(rows=None) if isinstance(item, Ragged) else item) != value for item in given):
+                listed = [" ".join(said({name: one})) for one in (value, *given)]
+                raise Refusal(f"fault {fault} shows only with {listed[0]}; got {', '.join(listed[1:])}")
         length = CATALOGUE[fault].seqlen if fault in CATALOGUE else None
         if length and drawn and not any(options[name] for name in ("seqlen", "seqlen_q", "seqlen_k")):
             needs["seqlen"] = (length,)
     if needs:
-        words = " ".join(option for name, value in needs.items() for option in _words(name, value))
+        words = " ".join(said({name: values[0] for name, values in needs.items()}))
         click.echo(f"set for --fault {', '.join(faults)}: {words}", err=True)
     return needs
-
-
-def _words(name: str, value: Any) -> list[str]:
-    """An option as the command line takes it."""
-    return [flag(name), *([] if value is True else map(typed, value))]

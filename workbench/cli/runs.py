@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from workbench.case.fields import TILES, flag, of_role
+from workbench.case.fields import TILES, of_role
 from workbench.case.options import flag_of
+from workbench.case.spellings import flag
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
 from workbench.refusal import Refusal
 
@@ -68,7 +69,7 @@ def runs(
 
 def of_case(options: Mapping[str, Any]) -> dict[str, bool]:
     """The options of a case that were given."""
-    return {name: True for name in (*CASE_OPTIONS, "causal", "full") if options.get(name)}
+    return {name: True for name in CASE_OPTIONS if options.get(name)}
 
 
 def _dumped(folder: str, mapping: str, asked: Mapping[str, Any]) -> Calls:

@@ -13,6 +13,7 @@ from workbench.cli.exits import BUG, DEFECT, USAGE
 from workbench.cli.html import html_option
 from workbench.cli.operation import operation_options, refuse_of_operation, sweep_operation
 from workbench.cli.options import (
+    TARGETS,
     case_options,
     cases_of,
     fault_option,
@@ -20,7 +21,6 @@ from workbench.cli.options import (
     json_option,
     random_limits,
     run_option,
-    target_options,
 )
 
 
@@ -28,9 +28,8 @@ from workbench.cli.options import (
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @fault_option
 @case_options
-@target_options
+@run_option(*TARGETS, "limit_gb")
 @operation_options
-@run_option("limit_gb")
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
 @click.option(
     "--timeout",
@@ -79,8 +78,8 @@ def sweep(
     by the first wrong stage and its cause, each group with its smallest case and the rule of where it fails. Exits with
     1 where a case fails, with 2 where none does and one was refused.
 
-    With --operation every combination of --axes rows=1/64/65,dim=512, --numbers causal=0/1 and of lists is judged in
-    this process, and a table printed.
+    With --operation every combination of axes and numbers, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, and of lists
+    is judged in this process, and a table printed.
     """
     if (operation := options.pop("operation")) is not None:
         of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}

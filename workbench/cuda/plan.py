@@ -207,8 +207,8 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
     else:
         advice = "no part fits"
     raise Refusal(
-        f"the dumps of this run take {needed / 1e9:.3g} GB, and the limit is {limit_gb:g} GB (--limit-gb); {advice}, "
-        "and --by-head dumps one head at a time; fewer stages (--probes) take less"
+        f"the dumps of this run take {needed / 1e9:.3g} GB, and the limit is {limit_gb:g} GB (--probes limit_gb); "
+        f"{advice}, and --by-head dumps one head at a time; fewer stages (--probes) take less"
     )
 
 

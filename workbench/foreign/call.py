@@ -68,7 +68,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     said = {} if options.contract is None else fields_of(options.contract, case)
     check_names(said)  # before the kernel runs, which may take minutes
     if (arrays, layout) == ("jax", "strided"):
-        raise Refusal("JAX arrays have no strides; got layout 'strided': say --layout bhsd or bshd")
+        raise Refusal("JAX arrays have no strides; got layout 'strided': say --arrays jax,layout=bhsd or bshd")
     adapter = adapter_of(function)
     arrays, device = (arrays, options.device) if adapter is None else lives(adapter, options, name)
     lives_on = home(arrays, device)

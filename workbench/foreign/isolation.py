@@ -121,9 +121,9 @@ def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:
             pass
         held = 0.0 if limits.memory_gb is None else resident_bytes(process.pid)
         if limits.memory_gb is not None and held > limits.memory_gb * 1e9:
-            what = f"took {held / 1e9:.3g} GB of memory, more than --memory-gb {limits.memory_gb:g}, and was ended"
+            what = f"took {held / 1e9:.3g} GB of memory, more than memory_gb={limits.memory_gb:g}, and was ended"
         elif end is not None and time.monotonic() > end:
-            what = f"did not return within --timeout {limits.timeout:g} seconds, and was ended"
+            what = f"did not return within timeout={limits.timeout:g} seconds, and was ended"
         else:
             continue
         if crash.exists():  # the process can tell where it is

@@ -97,14 +97,15 @@ class OperationCase:
     @property
     def words(self) -> tuple[str, ...]:
         """The command line's words for it, but for those that say what is usual."""
-        of = self.operation
+        return self.words_of()
+
+    def words_of(self, *beside: str) -> tuple[str, ...]:
+        """The same, with other words of --operation."""
+        of, unusual = self.operation, self.unusual
+        numbers = [name if x is True else f"{name}={_plain(x)}" for name, x in unusual.pop("numbers").items()]
         said = {
-            "operation": of.name,
-            **{
-                option: ",".join(f"{name}={_plain(x)}" for name, x in some.items())
-                for option, some in self.unusual.items()
-            },
-            "optional": ",".join(self.optional),
+            "operation": ",".join([of.name, *numbers, *self.optional, *beside]),
+            **{option: ",".join(f"{name}={_plain(x)}" for name, x in some.items()) for option, some in unusual.items()},
             "dtype": self.dtype if self.dtype != "float32" else "",
             "distribution": self.distribution if self.distribution != next(iter(of.distributions)) else "",
             "seed": str(self.seed) if self.seed else "",

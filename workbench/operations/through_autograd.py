@@ -35,7 +35,7 @@ def through_autograd(
     adapter, case = adapter_of(function), asked.case
     call = arguments_of(function, adapter, asked, {}, name, layout)
     if adapter is not None and adapter.arrays != "torch":
-        raise Refusal(f"{name} --gradients: autograd is torch's; its arrays are of {adapter.arrays}")
+        raise Refusal(f"{name}, gradients: autograd is torch's; its arrays are of {adapter.arrays}")
     lives_on = home("torch", device) if adapter is None else lives(adapter, Options(device=device), name)[1]
 
     def over(x: np.ndarray) -> Any:
@@ -67,7 +67,7 @@ def through_autograd(
         pairs = [(of_out, over(laid(dout, call.axes["out"], case.lengths_q)))]
         if of_lse is not None:
             if call.axes["lse"] != "bhs" or (adapter is not None and adapter.base2):
-                raise Refusal(f"{name} --gradients: dlse is of a natural lse [batch, heads, queries]")
+                raise Refusal(f"{name}, gradients: dlse is of a natural lse [batch, heads, queries]")
             pairs.append((of_lse, torch.where(torch.isinf(of_lse), 0.0, beside["dlse"].to(of_lse))))
         found = torch.autograd.grad(
             [x for x, _ in pairs], list(leaves.values()), [dx.reshape(x.shape).to(x.dtype) for x, dx in pairs],
@@ -75,7 +75,7 @@ def through_autograd(
         )  # fmt: skip
         gradients = {one: x for one, x in zip(leaves, found, strict=True) if x is not None or one not in CONSTANTS}
         if missing := [one for one, x in gradients.items() if x is None]:
-            raise Refusal(f"{name} --gradients: no gradient reached {', '.join(missing)}")
+            raise Refusal(f"{name}, gradients: no gradient reached {', '.join(missing)}")
         wide = {one: as_numpy(x, f"{name}: d{one}") for one, x in gradients.items()}
         names = {"q": "dq", "k": "dkv"} if shares else {"q": "dq", "k": "dk", "v": "dv"}
         stages = {name: unlaid(wide[one], axes_of(one), lengths[one], rows[one]) for one, name in names.items()}
@@ -101,6 +101,6 @@ def _results(made: Any, name: str, with_lse: bool) -> tuple[Any, Any]:
     for what, x in zip(("out", "lse")[: 1 + with_lse], found, strict=False):
         if not getattr(x, "requires_grad", False):
             raise Refusal(
-                f"{name} --gradients: its {what} has no gradient: autograd saw none of its operations on q, k, v"
+                f"{name}, gradients: its {what} has no gradient: autograd saw none of its operations on q, k, v"
             )
     return found[0], found[1] if with_lse else None

@@ -33,7 +33,7 @@ def of_own_dims(trace: Trace) -> Trace:
         raise Refusal(
             f"{trace.target} cannot be measured: its v is a part of its k, and "
             f"{'all of it' if width == case.head_dim else 'its inputs are codes or have several lengths'}; "
-            "with --head-dim larger than --head-dim-v, one length and no codes the dims of k alone are read"
+            "with a head_dim larger than head_dim_v, one length and no codes the dims of k alone are read"
         )
     return _part(trace, slice(width, case.head_dim))
 

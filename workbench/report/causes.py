@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from workbench.case.fields import FIELDS, flag, typed
+from workbench.case.fields import FIELDS
+from workbench.case.spellings import said
 from workbench.judge import diff as judging
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
@@ -155,5 +156,5 @@ def _trial(judged: Diff, cause: Cause) -> str:
 def _changes(judged: Diff, case: object) -> str:
     """The options of another case that differ from this one's."""
     ours = judged.trace.case
-    differing = [name for name in FIELDS if getattr(case, name) != getattr(ours, name)]
-    return " ".join(f"{flag(name)} {typed(getattr(case, name))}" for name in differing) or "the same options"
+    differing = {name: x for name in FIELDS if (x := getattr(case, name)) != getattr(ours, name)}
+    return " ".join(said(differing)) or "the same options"

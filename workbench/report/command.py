@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from workbench.case.case import Case
-from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, flag, of_role, typed
+from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, of_role
 from workbench.case.options import Options
+from workbench.case.spellings import said
 from workbench.case.stages import OF_QUANTISER
 from workbench.case.telling import telling
 
@@ -41,7 +42,7 @@ def telling_command(trace: "Trace") -> str:
     if (last := max(case.seed for case in cases)) > 0:
         changes["seed"] = ",".join(map(str, range(last + 1)))
     asked = case_fields(cases[0].but(seed=0), own=takes_tiles(trace)) | changes
-    words = [word for name, x in asked.items() for word in (flag(name), *([] if x is True else [typed(x)]))]
+    words = [*map(shlex.quote, said(asked))]
     beside = replace(trace.called_with, inputs=None)
     if beside.trace is None and beside.values is None and not beside.feed and _has_target(trace):
         return _command("diff", trace.target, trace.faults, [*words, *beside.words()])
@@ -88,9 +89,8 @@ def against_command(pair: "Against") -> str:
         return _command("diff", "" if printed else _named(a), () if a.called_with.trace else a.faults, words)
     own = takes_tiles(a)
     options = case_options(a.case_run, own=own)
-    for name in QUANTISED if a.case.codes is None else ():
-        if getattr(b.case, name) is not None:
-            options += [flag(name), str(getattr(b.case, name))]
+    of_codes = {n: x for n in QUANTISED if (x := getattr(b.case, n)) is not None} if a.case.codes is None else {}
+    options += said(of_codes)
     beside = [] if b.faults or b.called_with.feed else [b.target]
     for name in of_role(TILES) if b.backend != "foreign" else ():
         if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
@@ -134,9 +134,10 @@ def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[st
 
 
 def case_options(case: Case, own: bool) -> list[str]:
-    """The command line's case options that give `case`; tiles and splits only where the kernel is ours (`own`)."""
-    said = case_fields(case, own).items()
-    return [word for name, value in said for word in (flag(name), *([] if value is True else [typed(value)]))]
+    """The command line's case options that give `case`, quoted for a shell; tiles and splits only where the
+    kernel is ours (`own`).
+    """
+    return [*map(shlex.quote, said(case_fields(case, own)))]
 
 
 def case_fields(case: Case, own: bool) -> dict[str, Any]:

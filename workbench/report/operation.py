@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from workbench.case import spellings
 from workbench.expectation.elements import State
 from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
@@ -117,11 +118,10 @@ def operation_command(verb: str, run: OperationRun) -> str:
     if case.functions:  # which no option of an operation names
         return ""
     words = ["workbench", verb, name, *(word for fault in called.get("faults", ()) for word in ("--fault", fault))]
-    words += [*case.words]
-    usual = dict(_USUAL)
-    if called.get("gradients"):
-        words, usual = [*words, "--gradients"], {**usual, "arrays": "torch"}
-    words += [word for key, x in usual.items() if called.get(key, x) != x for word in (f"--{key}", called[key])]
+    gradients = bool(called.get("gradients"))
+    usual = {**_USUAL, **({"arrays": "torch"} if gradients else {})}
+    words += case.words_of(*(["gradients"] if gradients else []))
+    words += spellings.said({key: called[key] for key, x in usual.items() if called.get(key, x) != x})
     return shlex.join(words)
 
 

@@ -1,7 +1,6 @@
 """What explains a table of largest errors, in lines for a screen."""
 
 import math
-import shlex
 from collections.abc import Sequence
 
 from workbench.judge.explain.plausible import Plausible, Range, Values
@@ -72,7 +71,7 @@ def _deciding(found: Symptoms) -> list[str]:
     one = found.measurement
     what = f"the largest error of {found.table.stage}" + ("" if one.row is None else f" in query {one.row}")
     told = [f"{n:3}. {_range(x)}" for n, x in enumerate(one.predicted, 1)]
-    words = shlex.join(["workbench", "inputs", *case_options(one.case, own=False), "--out", "inputs.safetensors"])
+    words = " ".join(["workbench", "inputs", *case_options(one.case, own=False), "--out", "inputs.safetensors"])
     return [f"to decide, measure {what}, with scale {one.case.scale:.6g}, on the q, k and v of", f"     {words}",
             "the causes predict", *told]  # fmt: skip
 

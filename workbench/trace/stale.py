@@ -47,7 +47,7 @@ def held_to(trace: Trace, previous: str | Path) -> Trace:
     if before.provenance is None:
         raise Refusal(f"{previous}: tells no provenance: it is of no foreign function that the workbench ran")
     if trace.provenance is None:
-        raise Refusal(f"--against-trace is for foreign functions, whose code is told; of {trace.target} it is not")
+        raise Refusal(f"--against since=FILE is for foreign functions, whose code is told; of {trace.target} it is not")
     alike = trace.case_run == before.case_run and _same(trace.inputs, before.inputs)
     moved = alike and not _same(trace.stages, before.stages)
     gates, remark = since(trace.provenance, before.provenance, str(previous), moved=moved)

@@ -104,8 +104,7 @@ def test_the_command_says_what_is_broken(tmp_path: Path) -> None:
         "laws",
         f"{tmp_path}/mine.py:f",
         "--operation",
-        "attention_backward",
-        "--gradients",
+        "attention_backward,gradients",
         "--axes",
         "queries=16",
     ]

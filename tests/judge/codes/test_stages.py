@@ -262,7 +262,7 @@ def test_reports_tell_quantisation_from_the_kernel(probes: str) -> None:
 @pytest.mark.campaign
 def test_the_command_names_what_is_not_a_default() -> None:
     text = shown(diff(dumping("output", CASE.but(codes="e5m2", scores="scalar"))))
-    assert "--codes e5m2 --scores scalar" in text and "--decode" not in text
+    assert "--codes e5m2,scores=scalar" in text and "decode=" not in text
 
 
 def test_a_decoding_that_nobody_saw_is_a_term_of_the_budget() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
-from workbench.case.fields import GIVEN, flag
+from workbench.case.fields import GIVEN
 from workbench.case.options import Options, flag_of
 from workbench.case.telling import telling
 from workbench.explore.draw import Among
@@ -91,8 +91,8 @@ class Plan:
         return {
             "TARGET": self.target,
             "options": json.dumps(options, sort_keys=True),
-            flag("timeout"): f"{self.timeout:g}",
-            flag("memory_gb"): memory,
+            "--timeout": f"{self.timeout:g}",
+            "--memory-gb": memory,
             "cases": f"{len(self.cases)} cases, {ids}",
             "source of TARGET": self.source(),
         }
