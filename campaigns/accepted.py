@@ -6,13 +6,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from campaigns.cheats import CHEATS, Cheat
+from campaigns.cheats import CHEATS, UNSEEN, Cheat
+from campaigns.cheats.unseen import witnessed
 from campaigns.spread import spread
 from campaigns.styles import CORRECT, Style
 from workbench.bench.harness import gathered
 from workbench.case.case import Case
+from workbench.case.contract import FAST_EXP_ULPS
 from workbench.explore.acceptance.families import FAMILIES
 from workbench.explore.acceptance.file import of_plain
 from workbench.explore.acceptance.run import FAIL, PASS, Acceptance, accept
@@ -26,6 +29,8 @@ from workbench.reference import dense
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.campaign-accept/1"
+#: the twelve plain ones, and those that nobody looked at before they were run
+ALL = [*CHEATS, *UNSEEN]
 #: times the budget that the error of a cheat has on the case that shows it
 SHOWN = 2.0
 #: how much of its contract a style's spec says, and right functions of each style for each of them
@@ -50,7 +55,7 @@ def measure(
     `right`: a row for each of so many random right styles, of `seed`, with what its spec says. Seeds of cases are the
     operating system's, so that no two campaigns judge the same ones.
     """
-    cheats = [i for i, one in enumerate(CHEATS) if not names or one.name in names]
+    cheats = [i for i, one in enumerate(ALL) if not names or one.name in names]
     chosen = np.random.default_rng(seed)
     places = [int(i) for _ in range(-(-right // len(CORRECT))) for i in chosen.permutation(len(CORRECT))][:right]
     styles = [] if names else [(i, LEVELS[int(chosen.integers(len(LEVELS)))], int(chosen.integers(99))) for i in places]
@@ -92,13 +97,14 @@ def wrong(results: dict[str, Any]) -> bool:
 
 
 def _cheat(index: int, *, seconds: float) -> dict[str, Any]:
-    one = CHEATS[index]
+    one = ALL[index]
     spec = of_plain(one.spec, one.name)
     return {
         **_row(accept(one.target, spec, seconds=seconds)),
         "name": one.name,
-        "shown": _shown(one, spec),
-        **_public(one.target, spec),
+        # what changes the process that calls it is called in one of its own alone
+        "shown": None if one.tampers else _shown(one, spec),
+        **(dict.fromkeys(CHECKS) if one.tampers else _public(one.target, spec)),
     }
 
 
@@ -106,8 +112,8 @@ def _right(chosen: tuple[int, str, int], *, seconds: float) -> dict[str, Any]:
     index, level, dice = chosen
     style = CORRECT[index]
     dtype = style.dtypes[dice % len(style.dtypes)]
-    if style.arithmetic.get("input_precision", "ieee") != "ieee":
-        level = "full"  # of float32 in TF32 nobody knows unless it is said: it has 10 bits
+    if _coarse(style.contract(*(np.zeros((1, 1, 64, 64), DTYPES[dtype]),) * 2, "full"), dtype):
+        level = "full"
     small = style.fits.__name__ == "small_inputs"
     drawn = {"dtype": dtype} | ({"distribution": "normal"} if small else {})
     without = (*FAR, *NARROW) if small else FAR if style.group == "additive-mask" else ()
@@ -118,6 +124,21 @@ def _right(chosen: tuple[int, str, int], *, seconds: float) -> dict[str, Any]:
         target = f"{path}:attention"
         row = _row(accept(target, spec, seconds=seconds))
         return {**row, "name": style.name, "level": level, "dtype": dtype, **_public(target, spec)}
+
+
+def _coarse(contract: Mapping[str, Any], dtype: str) -> bool:
+    """Whether a kernel is right only where its spec says how coarse its arithmetic is: a silent one allows probs, q and
+    sums no fewer bits than inputs have, TF32 nowhere, and of exp what a GPU's has.
+    """
+    eps = {name: float(ml_dtypes.finfo(one).eps) for name, one in DTYPES.items()}
+    probs = contract.get("probs_dtype", dtype)
+    return (
+        contract.get("input_precision", "ieee") != "ieee"
+        or eps.get(probs, 1.0) > eps[dtype]
+        or contract.get("accumulator_dtype", "float32") != "float32"
+        or contract.get("scaled_q_dtype", "float32") != "float32"
+        or contract.get("exp_ulps", 0.0) > 10 * FAST_EXP_ULPS
+    )
 
 
 _STYLE = """from campaigns.styles import CORRECT
@@ -148,6 +169,8 @@ def _row(found: Acceptance) -> dict[str, Any]:
 
 def _shown(one: Cheat, spec: Spec) -> float | None:
     """x of budget in the last case that shows a cheat; None where nothing of it is a number."""
+    if one.witness is not None:
+        return run_row(diff(witnessed(one))).over_budget
     found = None
     for options in one.shows:
         if "family" in options:

@@ -69,13 +69,15 @@ def verdicts(
 @commands.command()
 @click.option("--runs", type=click.IntRange(min=1), default=540, help="Random cases [540]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--device", default="cpu", help="Where they run: cpu or cuda; they are judged on the CPU [cpu]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the cases over [1]")
 @json_option
-def gradients(runs: int, seed: int, as_json: bool) -> None:
-    """Judge gradients of PyTorch's own attention on a CPU, in which nothing is wrong, beside assert_close."""
+def gradients(runs: int, seed: int, device: str, jobs: int, as_json: bool) -> None:
+    """Judge gradients of PyTorch's own attention, in which nothing is wrong, beside assert_close."""
     from campaigns import gradients as gradients_campaign
 
-    results = measured(gradients_campaign, as_json, runs, seed)
-    sys.exit(BUG if any(row["verdicts"]["bug"] for row in results["backends"].values()) else 0)
+    results = measured(gradients_campaign, as_json, runs, seed, device, jobs)
+    sys.exit(BUG if gradients_campaign.wrong(results) else 0)
 
 
 @commands.command()
@@ -133,13 +135,32 @@ def contracts(per_style: int, seed: int, jobs: int, names: tuple[str, ...], as_j
 @click.option("--calls", type=click.IntRange(min=1), default=100_000, help="Right calls that are judged [100000]")
 @click.option("--seed", default=0, help="Seed of the calls [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the calls over [1]")
+@click.option("--gpu", is_flag=True, help="What a capture costs a model on a GPU, and whose bits depend on what")
 @json_option
-def capture(calls: int, seed: int, jobs: int, as_json: bool) -> None:
+def capture(calls: int, seed: int, jobs: int, gpu: bool, as_json: bool) -> None:
     """Watch right calls of PyTorch's attention: a capture keeps none of them; 1 where it keeps one."""
     from campaigns import capture as capture_campaign
+    from campaigns import capture_gpu
 
+    if gpu:
+        found = measured(capture_gpu, as_json)
+        sys.exit(BUG if any(row["wrong"] or not row["judged"] for row in found["overhead"]) else 0)
     results = measured(capture_campaign, as_json, calls, seed, jobs)
     sys.exit(BUG if results["kept"] or not results["rows"][-1]["judged"] else 0)
+
+
+@commands.command()
+@click.option("--tries", type=click.IntRange(min=1), default=20, help="Captures [20]")
+@click.option("--sample", type=click.FloatRange(0, 1, min_open=True), default=0.01, help="Share of judged calls [0.01]")
+@click.option("--seed", default=0, help="Seed of the calls [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the captures over [1]")
+@json_option
+def rare(tries: int, sample: float, seed: int, jobs: int, as_json: bool) -> None:
+    """Watch calls of which one of a thousand is wrong until a capture has it; 1 where it keeps a right one."""
+    from campaigns import rare as rare_campaign
+
+    results = measured(rare_campaign, as_json, tries, sample, seed, jobs)
+    sys.exit(BUG if results["false"] else 0)
 
 
 @commands.command()
@@ -189,7 +210,7 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
 @json_option
 def backward_reports(seeds: int, cases: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
-    """Judge ten backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
+    """Judge eleven backward passes rebuilt from bug reports; 1 where one is named elsewhere, or a right twin wrong."""
     from campaigns.backward_reports import measure as reports_campaign
 
     results = measured(reports_campaign, as_json, seeds, jobs, names, cases)

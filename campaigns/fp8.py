@@ -18,9 +18,8 @@ from campaigns.timed import seconds
 from workbench.bench.harness import gathered, torch_for
 from workbench.case.case import Case
 from workbench.case.fields import QUANTISED
-from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, INPUTS
-from workbench.cuda.run import choose_backend, estimate_s
+from workbench.cuda.run import choose_backend
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.foreign.run import run
@@ -56,6 +55,7 @@ LARGEST_ERROR = 0.02
 #: the shape whose run is timed, and how long the emulator may take
 TIMED = Case(heads=4, seqlen=128)
 LONGEST_S = 3.0
+RUN_S = 0.1  # of a run and its judgement, for the estimate alone
 REPEATS = 7
 
 
@@ -88,9 +88,8 @@ def measure(
     chosen = [dict(zip(variants, values, strict=True)) for values in itertools.product(*variants.values())]
     cases = [[case for shape in shapes for case in _cases(shape.but(**variant))] for variant in chosen]
     every = [case for of_variant in cases for case in of_variant]
-    estimate = estimate_s(KERNEL, every, Options(backend=backend)) / jobs
     name = f"judge {len(every)} runs of {len(chosen)} variants on {backend}"
-    called = gathered(name, estimate, spread(partial(_called, backend=backend), cases, jobs))
+    called = gathered(name, RUN_S * len(every) / jobs, spread(partial(_called, backend=backend), cases, jobs))
     runs = [one for of_variant in called for one in of_variant]
     with step("hold out against torch's attention"):
         accuracies = [row for causal in (False, True) for row in _accuracy(accuracy.but(causal=causal), backend)]

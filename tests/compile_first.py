@@ -26,7 +26,7 @@ RECORDED = "WORKBENCH_RECORD_BUILDS"
 
 
 #: what the emulator compiles once for all kernels
-SHARED = ("schedule", "aligned", "asynchronous", "epochs", "clocked")
+SHARED = ("schedule", "aligned", "asynchronous", "clocked")
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from workbench.explore.sweep.sweep import sweep
     from workbench.foreign.check import check
     from workbench.foreign.run import run
-    from workbench.judge.against.calls import Runs, compare_runs
+    from workbench.judge.against.calls import compare_runs
     from workbench.judge.against.pair import Against, against
+    from workbench.judge.against.runs import Runs
     from workbench.judge.diff import Diff, diff
     from workbench.judge.stage import StageDiff
     from workbench.judge.table import table
@@ -66,7 +67,7 @@ _HOMES = {
     "against": "judge.against.pair.against",
     "Against": "judge.against.pair.Against",
     "compare_runs": "judge.against.calls.compare_runs",
-    "Runs": "judge.against.calls.Runs",
+    "Runs": "judge.against.runs.Runs",
     "accept": "explore.acceptance.run.accept",
     "measure": "explore.read.measure",
     "measure_contract": "explore.read.measure_contract",

@@ -62,6 +62,27 @@ def strides_of_out(
 
 
 @report(
+    "flash-attention PR 2896",
+    truth="rows of dQ's float32 sum are added up with head_dim rounded up to 16 between them, and read with 32",
+    stage="dq",
+    shows="head_dim 72 or 104, which 16 and 32 round to different sizes; the first row is right",
+    case={"axes": {"queries": 40, "keys": 56, "dim": 72, "dim_v": 64}},
+)
+def pitch_of_sums(
+    q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float, causal: bool, bug: bool
+) -> Stages:
+    """The sum is a buffer of its own, which another kernel scales and stores as dQ."""
+    of, (rows, dim) = read(q, k, v, out, dout), q.shape[2:]
+    made = whole(of, lse, visible(rows, k.shape[2], causal), scale)
+    written, taken = (-(-dim // 16) * 16 if bug else -(-dim // 32) * 32), -(-dim // 32) * 32
+    places, dims = np.arange(rows)[:, None], np.arange(dim)
+    sums = np.zeros((*q.shape[:2], rows * taken), np.float32)
+    sums[:, :, places * written + dims] = made["dscores"].astype(of.dtype).astype(np.float32) @ of.k
+    made["dq"] = (sums[:, :, places * taken + dims] * np.float32(scale)).astype(of.dtype)
+    return made
+
+
+@report(
     "TransformerEngine issue 3216",
     truth="delta is kept in the dtype of the inputs, one error of a row, which dQ has times the sum of P K",
     stage="delta",

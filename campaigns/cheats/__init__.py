@@ -2,5 +2,6 @@
 
 from campaigns.cheats import first
 from campaigns.cheats.record import CHEATS, Cheat
+from campaigns.cheats.unseen import UNSEEN
 
-__all__ = ["CHEATS", "Cheat", "first"]
+__all__ = ["CHEATS", "UNSEEN", "Cheat", "first"]

@@ -23,11 +23,17 @@ class Cheat:
     shows: tuple[Mapping[str, Any], ...]
     truth: str
     source: str
+    witness: Mapping[str, Any] | None = None  #: of those of `unseen`, in place of `shows`
 
     @property
     def target(self) -> str:
         """Its name on the command line."""
         return f"{self.path}:{self.name}"
+
+    @property
+    def tampers(self) -> bool:
+        """Whether it changes the process that calls it, or ends it."""
+        return self.name.startswith("t_")
 
 
 CHEATS: list[Cheat] = []

@@ -13,9 +13,7 @@ from workbench.cuda.device import LANES
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.flash_build import SWITCHES, Constants
 from workbench.cuda.flash_mma_build import Constants as MmaConstants
-from workbench.cuda.flash_tensor_build import SWITCHES as TENSOR_SWITCHES
 from workbench.cuda.flash_tensor_build import Constants as TensorConstants
-from workbench.cuda.flash_wgmma_build import SWITCHES as WGMMA_SWITCHES
 from workbench.cuda.flash_wgmma_build import Constants as WgmmaConstants
 from workbench.cuda.fp8_build import Constants as QuantisedConstants
 from workbench.cuda.fp8_mma import Constants as Fp8MmaConstants
@@ -47,11 +45,11 @@ def constants_of(kernel):
     if kernel.name == "split_mma":
         return SplitConstants(16, 16, 64, "float16", tuple(name for name in MMA_SWITCHES if name != "PADDED"))
     if kernel.name == "flash_tensor":
-        return TensorConstants(16, 16, 64, "float16", TENSOR_SWITCHES)
+        return TensorConstants(16, 16, 64, "float16", TensorConstants.SWITCHED)
     if kernel.name == "flash_mma":
         return MmaConstants(16, 16, 64, "float16", tuple(name for name in MMA_SWITCHES if name != "PADDED"))
     if kernel.name == "flash_wgmma":
-        return WgmmaConstants(64, 64, 64, "float16", WGMMA_SWITCHES)
+        return WgmmaConstants(64, 64, 64, "float16", WgmmaConstants.SWITCHED)
     if kernel.name == "fp8_mma":
         return Fp8MmaConstants(16, 32, 64, "float16", ("HEADS", "CAUSAL", "SCALED"))
     if kernel.name == "fp8_wgmma":

@@ -7,7 +7,7 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, diff, run
-from workbench.cuda.flash_tensor_build import Constants, constants
+from workbench.cuda.flash_tensor_build import Constants
 from workbench.cuda.kernel import STATIC_SHARED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
@@ -94,8 +94,8 @@ def test_rows_of_a_block(block_q, block_k, head_dim):
 )
 def test_tiles(options, blocks):
     case = resolve(KERNEL, Case(dtype="float16", seqlen=512, **options))
-    assert (case.block_q, case.block_k) == blocks == (constants(case).block_q, constants(case).block_k)
-    assert constants(case).shared_bytes <= STATIC_SHARED
+    assert (case.block_q, case.block_k) == blocks == (Constants.of(case).block_q, Constants.of(case).block_k)
+    assert Constants.of(case).shared_bytes <= STATIC_SHARED
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, check, diff, run
-from workbench.cuda.flash_wgmma_build import Constants, constants
+from workbench.cuda.flash_wgmma_build import Constants
 from workbench.cuda.kernel import DYNAMIC_SHARED
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
@@ -121,7 +121,7 @@ def test_what_a_block_holds(block_q, head_dim):
 )
 def test_tiles(options, blocks):
     case = resolve(KERNEL, Case(dtype="float16", **options))
-    assert (case.block_q, case.block_k) == blocks == (constants(case).block_q, constants(case).block_k)
+    assert (case.block_q, case.block_k) == blocks == (Constants.of(case).block_q, Constants.of(case).block_k)
 
 
 @pytest.mark.parametrize(

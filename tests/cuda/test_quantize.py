@@ -7,6 +7,8 @@ import pytest
 from workbench.case import formats as ours
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
+from workbench.cuda.faults.catalogue import chosen
+from workbench.cuda.quantised import quantiser
 from workbench.cuda.quantize import KINDS, Quantized, encode, quantize, scale_of
 from workbench.reference import quantize as reference
 from workbench.refusal import Refusal
@@ -25,6 +27,8 @@ FORMATS = {
 OF_HEADS = ("simulated", "e4m3", "e5m2")
 ONE = np.float32(1)
 CODES = np.arange(256, dtype=np.uint8)
+#: by whether it saturates: what the quantiser does, and what it does with a fault
+ENCODE = {True: encode, False: quantiser(chosen(["no-saturation"], "fp8")).encode}
 
 
 def midpoints(kind):
@@ -76,7 +80,7 @@ def test_every_simulated_code():
 def test_every_value_is_encoded_to_its_code(array, kind):
     values = ours.FORMATS[kind].values
     number = np.isfinite(values) & (CODES > 0 if kind == "simulated" else True)
-    found = np.asarray(encode(array(values[number].astype(np.float32)), ONE.item(), kind, saturate=True))
+    found = np.asarray(encode(array(values[number].astype(np.float32)), ONE.item(), kind))
     np.testing.assert_array_equal(found, CODES[number], strict=True)
     assert number.sum() == {"simulated": 255, "e4m3": 254, "e5m2": 248}[kind]
 
@@ -86,7 +90,7 @@ def test_every_value_is_encoded_to_its_code(array, kind):
 def test_rounding_is_to_nearest_even_at_every_midpoint_and_beside_it(array, kind, saturate):
     info, dtype = FORMATS[kind]
     x = midpoints(kind)
-    found = np.asarray(encode(array(x), 1.0, kind, saturate=saturate))
+    found = np.asarray(ENCODE[saturate](array(x), 1.0, kind))
     limit = KINDS[kind].largest
     np.testing.assert_array_equal(
         found.view(dtype).astype(np.float64), [gfloat.round_float(info, float(v), sat=saturate) for v in x]
@@ -107,18 +111,18 @@ def test_rounding_is_to_nearest_even_at_every_midpoint_and_beside_it(array, kind
 )
 def test_infinity_and_nan(array, kind, saturate, codes):
     x = np.array([np.inf, -np.inf, np.nan], np.float32)
-    assert np.asarray(encode(array(x), 1.0, kind, saturate=saturate)).tolist() == codes
+    assert np.asarray(ENCODE[saturate](array(x), 1.0, kind)).tolist() == codes
 
 
 def test_zeros_and_subnormals_keep_their_sign(array):
     x = np.array([0.0, -0.0, 2.0**-149, -(2.0**-149), 2.0**-10, 2.0**-9, 3 * 2.0**-10, -(2.0**-9)], np.float32)
-    assert np.asarray(encode(array(x), 1.0, "e4m3", saturate=True)).tolist() == [0, 128, 0, 128, 0, 1, 2, 129]
+    assert np.asarray(encode(array(x), 1.0, "e4m3")).tolist() == [0, 128, 0, 128, 0, 1, 2, 129]
 
 
 def test_without_saturation_simulated_codes_wrap_around(array):
     x = np.array([448.0, 452.0, 600.0, -460.0], np.float32)
-    assert np.asarray(encode(array(x), 1.0, "simulated", saturate=True)).tolist() == [255, 255, 255, 1]
-    assert np.asarray(encode(array(x), 1.0, "simulated", saturate=False)).tolist() == [255, 0, 42, 254]
+    assert np.asarray(encode(array(x), 1.0, "simulated")).tolist() == [255, 255, 255, 1]
+    assert np.asarray(ENCODE[False](array(x), 1.0, "simulated")).tolist() == [255, 0, 42, 254]
 
 
 # ---- scales
@@ -134,9 +138,8 @@ X = np.array([[[[1, -4], [2, 3]], [[0, 0], [0, 0]]], [[[0.5, 2], [-8, 1]], [[0, 
         ("e4m3", {}, [8 / 448, 1]),
         ("e5m2", {}, [8 / 57344, 1]),
         ("e4m3", {"scaling": "static"}, [4 / 448, 1]),
-        ("e4m3", {"per": "tensor"}, 8 / 448),
-        ("e4m3", {"per": "block", "block_rows": 1}, [[[4 / 448, 3 / 448], [1, 1]], [[2 / 448, 8 / 448], [1, 1]]]),
-        ("e4m3", {"per": "block", "block_rows": 4}, [[[4 / 448], [1]], [[8 / 448], [1]]]),
+        ("e4m3", {"rows": 1}, [[[4 / 448, 3 / 448], [1, 1]], [[2 / 448, 8 / 448], [1, 1]]]),
+        ("e4m3", {"rows": 4}, [[[4 / 448], [1]], [[8 / 448], [1]]]),
     ],
 )
 def test_scales_by_hand(array, kind, options, expected):
@@ -144,27 +147,19 @@ def test_scales_by_hand(array, kind, options, expected):
     np.testing.assert_array_equal(found, np.array(expected, np.float32), strict=True)
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"per": "tensor"}, {"per": "block", "block_rows": 3}], ids=["head", "tensor", "block"]
-)
 @pytest.mark.parametrize("kind", OF_HEADS)
-def test_codes_are_those_of_each_scale(array, kind, options):
+def test_codes_are_those_of_each_scale(array, kind):
     x = Case(batch=2, heads=3, seqlen=8, head_dim=4).inputs()[0]
-    codes, scale = (np.asarray(part) for part in quantize(array(x), kind, saturate=True, **options))
+    codes, scale = (np.asarray(part) for part in quantize(array(x), kind))
     assert codes.dtype == np.uint8 and codes.shape == x.shape
-    if "block_rows" in options:
-        assert scale.shape == (2, 3, 3)
-        spread = np.repeat(scale, 3, axis=2)[:, :, :8, None]
-    else:
-        spread = scale[:, None, None] if scale.ndim else scale
-    np.testing.assert_array_equal(codes, encode(x, spread, kind, saturate=True), strict=True)
+    np.testing.assert_array_equal(codes, encode(x, scale[:, None, None], kind), strict=True)
     # what decided the scale has a code of the largest size
     assert np.abs(ours.FORMATS[kind].values[codes]).max() == ours.FORMATS[kind].largest
 
 
 @pytest.mark.parametrize("kind", OF_HEADS)
 def test_a_zero_head_has_scale_1_and_the_code_of_zero(array, kind):
-    found = quantize(array(X), kind, saturate=True)
+    found = quantize(array(X), kind)
     assert isinstance(found, Quantized)
     assert np.asarray(found.scale)[1] == 1
     assert set(np.asarray(found.codes)[:, 1].ravel().tolist()) == ({128} if kind == "simulated" else {0, 128})
@@ -177,8 +172,8 @@ def test_libraries_give_the_same_bits():
         x = Case(heads=2, seqlen=40, head_dim=32, distribution=distribution).inputs()[1]
         for kind in OF_HEADS:
             for scaling in ("dynamic", "static"):
-                mine = quantize(x, kind, saturate=True, scaling=scaling)
-                theirs = quantize(torch.from_numpy(x), kind, saturate=True, scaling=scaling)
+                mine = quantize(x, kind, scaling=scaling)
+                theirs = quantize(torch.from_numpy(x), kind, scaling=scaling)
                 assert isinstance(theirs.codes, torch.Tensor) and theirs.codes.dtype == torch.uint8
                 np.testing.assert_array_equal(mine.codes, theirs.codes.numpy(), strict=True)
                 np.testing.assert_array_equal(mine.scale, theirs.scale.numpy(), strict=True)
@@ -202,14 +197,14 @@ def outside(case, kind, scaling, quantized):
 def test_within_what_the_reference_allows(kind, scaling):
     for distribution in DISTRIBUTIONS:
         case = Case(batch=2, heads=4, seqlen=33, head_dim=16, distribution=distribution)
-        quantized = quantize(case.inputs()[0], kind, saturate=True, scaling=scaling)
+        quantized = quantize(case.inputs()[0], kind, scaling=scaling)
         assert outside(case, kind, scaling, quantized) == (0, 0), distribution
 
 
 @pytest.mark.parametrize("kind", OF_HEADS)
 def test_one_code_off_is_outside_almost_everywhere(kind):
     case = Case(seqlen=64)
-    codes, scale = quantize(case.inputs()[0], kind, saturate=True)
+    codes, scale = quantize(case.inputs()[0], kind)
     _, wrong = outside(case, kind, "dynamic", Quantized(codes ^ 1, scale))
     assert codes.size - wrong <= codes.size // 1000
     assert outside(case, kind, "dynamic", Quantized(codes, scale * np.float32(1 + 2**-23)))[0] == 1
@@ -236,26 +231,17 @@ def test_the_interval_of_codes_is_open_at_ties_alone(kind):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: quantize(X, "e3m4", saturate=True), f"kind is one of {', '.join(KINDS)}; got 'e3m4'"),
-        (lambda: quantize(X, "e4m3", saturate=True, per="row"), "per is one of tensor, head, block, dims; got 'row'"),
+        (lambda: quantize(X, "e3m4"), f"kind is one of {', '.join(KINDS)}; got 'e3m4'"),
         (
-            lambda: quantize(X, "e4m3", saturate=True, scaling="fixed"),
+            lambda: quantize(X, "e4m3", scaling="fixed"),
             "scaling is one of dynamic, static; got 'fixed'",
         ),
         (
-            lambda: quantize(X, "e4m3", saturate=True, per="block"),
-            "block_rows, at least 1, is given with per='block' alone; got per='block', block_rows=None",
-        ),
-        (
-            lambda: quantize(X, "e4m3", saturate=True, block_rows=2),
-            "block_rows, at least 1, is given with per='block' alone; got per='head', block_rows=2",
-        ),
-        (
-            lambda: quantize(np.full((1, 1, 2, 2), np.nan, np.float32), "e4m3", saturate=True),
+            lambda: quantize(np.full((1, 1, 2, 2), np.nan, np.float32), "e4m3"),
             "what is quantised must be finite to have a scale; got NaN or infinity",
         ),
         (
-            lambda: encode(np.array([np.nan], np.float32), 1.0, "simulated", saturate=True),
+            lambda: encode(np.array([np.nan], np.float32), 1.0, "simulated"),
             "simulated codes have neither NaN nor infinity; got one of them",
         ),
     ],

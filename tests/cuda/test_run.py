@@ -5,14 +5,12 @@ import pytest
 
 from tests.refusals import refusal
 from workbench import Case, Refusal, Unavailable, run
-from workbench.case.options import Options
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent
-from workbench.cuda import emulator
 from workbench.cuda.flash_build import constants
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
-from workbench.cuda.run import COMPILE_S, choose_backend, estimate_s
+from workbench.cuda.run import choose_backend
 
 UNCAPPED = [stage for stage in ALGORITHMS["split_k"] if stage not in absent()]
 CASE = Case(seqlen=20, heads=2, head_dim=8, block_q=16, block_k=16, causal=True)
@@ -113,21 +111,6 @@ def test_a_run_leaves_its_inputs_as_they_were() -> None:
     before = [x.copy() for x in inputs]
     run("split_k", CASE, backend="emulator", inputs=inputs)
     assert all(np.array_equal(x, y) for x, y in zip(inputs, before, strict=True))
-
-
-def test_the_estimate_counts_only_what_is_not_compiled_yet(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN001
-    run("flash", CASE, backend="emulator")
-    warm = estimate_s("flash", [CASE], Options(backend="emulator"))
-    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
-    cold = estimate_s("flash", [CASE, CASE], Options(backend="emulator"))
-    assert 0 < warm < 1 < cold < 10
-
-
-def test_what_an_older_emulator_compiled_is_compiled_anew_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    run("flash", CASE, backend="emulator")
-    warm = estimate_s("flash", [CASE], Options(backend="emulator"))
-    monkeypatch.setattr(emulator, "version", lambda: "another")
-    assert estimate_s("flash", [CASE], Options(backend="emulator")) - warm >= COMPILE_S
 
 
 @pytest.mark.campaign

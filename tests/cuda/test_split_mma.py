@@ -11,7 +11,7 @@ from workbench import Case, check, diff, run
 from workbench.cuda import split_mma_build
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
-from workbench.cuda.split_mma_build import STAGES, Constants, constants, fills, launches
+from workbench.cuda.split_mma_build import STAGES, Constants, fills, launches
 from workbench.floats import to_float64
 
 KERNEL = KERNELS["split_mma"]
@@ -177,4 +177,4 @@ def test_the_contract_is_that_of_flash_mma_with_splits():
     other = KERNELS["flash_mma"]
     expected = other.contract(resolve(other, Case(**DECODE).but(splits=None, block_k=64)))
     assert KERNEL.contract(case) == replace(expected, splits=2, row_sum_lanes=1, fast_math=False)
-    assert constants(case).stages == STAGES
+    assert Constants.of(case).stages == STAGES

@@ -54,7 +54,7 @@ def given_floats(kind: str, *names: str, **faults: float) -> Callable[..., Any]:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         stages: dict[str, Any] = {}
         for x, array in zip("qkv", (q, k, v), strict=True):
-            stages[f"codes_{x}"], stages[f"scale_{x}"] = quantize(array, kind, saturate=True)
+            stages[f"codes_{x}"], stages[f"scale_{x}"] = quantize(array, kind)
             stages[f"dequant_{x}"] = decoded(kind, stages[f"codes_{x}"], stages[f"scale_{x}"])
         stages["dequant_v"] = (stages["dequant_v"] * np.float16(faults.get("v_by", 1))).astype(np.float16)
         stages |= attention(*(stages[f"dequant_{x}"] for x in "qkv"), scale, **faults)
@@ -223,7 +223,7 @@ def test_wrong_usage_is_refused() -> None:
     )
     codes: dict[str, Any] = {}
     for x, array in zip("qkv", CASE.inputs(), strict=True):
-        codes[f"codes_{x}"], codes[f"scale_{x}"] = quantize(array, "e4m3", saturate=True)
+        codes[f"codes_{x}"], codes[f"scale_{x}"] = quantize(array, "e4m3")
     assert diff(run(takes, CASE.but(codes="e4m3"), inputs=codes)).verdict == "rounding"
     assert refusal(plain, CASE.but(codes="e4m3"), inputs=codes) == (
         "kernel takes no quantised codes, which are among the inputs: a function that does has the keywords scale_q, scale_k, "
@@ -287,7 +287,7 @@ def test_a_split_k_kernel_on_codes_is_judged_in_all_its_stages() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_was_decoded_without_its_scale_is_named_where_nobody_gave_the_scale(kind: str) -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
-        found = quantize(k, kind, saturate=True)
+        found = quantize(k, kind)
         without = decoded(kind, found.codes, np.ones_like(found.scale))
         return {"dequant_k": without.astype(np.float32), "out": np.zeros_like(q)}
 

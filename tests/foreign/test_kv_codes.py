@@ -26,7 +26,7 @@ KINDS = (
 FAULTS = {
     "next-block": "scales and zero points are read of other blocks: one too far, the last one from the start (v)",
     "no-zero": "the zero point is not subtracted (k)",
-    "scales-of-k": "codes are decoded with the scales of k (v)",
+    "scales-of-k": "codes are decoded with the scale of k (v)",
 }
 
 

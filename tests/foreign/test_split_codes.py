@@ -32,7 +32,7 @@ def kernel(fault: str = "", *, only: tuple[str, ...] = (), declared: Any = None)
     def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
         x: dict[str, Any] = {}
         for name, array in zip("qkv", (q, k, v), strict=True):
-            x[f"codes_{name}"], x[f"scale_{name}"] = quantize(array, "e4m3", saturate=True)
+            x[f"codes_{name}"], x[f"scale_{name}"] = quantize(array, "e4m3")
             lut = FORMATS["e4m3"].values.astype(F32) * x[f"scale_{name}"][:, None]
             if name != "q":
                 x[f"lut_{name}"] = lut

@@ -145,12 +145,12 @@ def test_the_usual_contract_is_held_against_in_the_same_pass(monkeypatch: pytest
     monkeypatch.setattr(parts, "AT_ONCE_ON_CPU", LIMIT)
     worst: dict[str, Any] = {}
 
-    def doubts(run: Observed, judged: Any, failing: Any) -> Any:
+    def doubts(run: Observed, judged: Any, failing: Any, device: str) -> Any:
         strict = run.under(usual(run.contract))
         assert strict.contract != run.contract
         worst.update(failing(strict, ["out", "lse"]))
         assert passes == ["judge flash"]
-        return with_sensitivity(run, judged, failing)
+        return with_sensitivity(run, judged, failing, device)
 
     monkeypatch.setattr("workbench.judge.diff.with_sensitivity", doubts)
     passes: list[str] = []

@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from campaigns.styles import CORRECT
 from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.contract import Contract
@@ -118,6 +119,22 @@ def test_float64_inside_and_other_orders_are_no_evidence(distribution: str) -> N
                 excesses(Observed(trace), [name for name in trace.stages if name not in ("row_max", "scores")], beyond)
                 == {}
             )
+
+
+def test_probs_that_are_all_alike_may_be_normalised_before_their_cast() -> None:
+    """Each is 1 and a little less before, so that none of them loses anything, and 1/174 after: all lose alike."""
+    case = Case(seqlen_q=154, seqlen_k=174, head_dim=32, dtype="bfloat16", distribution="tiny", seed=2809742706)
+
+    style = next(one for one in CORRECT if one.name == "grouped_einsum")
+    trace = run(lambda q, k, v, *, scale, causal: style.function(q, k, v, scale=scale, causal=causal)["out"], case)
+    said = style.contract(*(trace.inputs[name] for name in "qk"), "full") | {"block_k": 512}
+    judged = diff(run(lambda q, k, v, *, scale, causal: trace.stages["out"], case, contract=said))
+    assert judged.verdict == "suspicious" and "probs_normalised" in judged["out"].reason
+    normalised_last = said | {"probs_normalised": False}
+    assert (
+        diff(run(lambda q, k, v, *, scale, causal: trace.stages["out"], case, contract=normalised_last)).verdict
+        == "bug"
+    )
 
 
 def test_few_rows_doubt_only_where_all_do() -> None:

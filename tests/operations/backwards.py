@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.operations.mods import SLOPES
+from workbench.case.mods import evaluated
+
 #: fault -> the first stage that is wrong
 FAULTS = {
     "lse of base 2": "probs",
@@ -24,6 +27,11 @@ FAULTS = {
     "delta of the first head": "delta",
 }
 #: of what a case may have: fault -> what it needs (numbers, optional inputs), and the first stage that is wrong
+FAULTS_OF_MODS = {
+    "score_mod left out": "probs",
+    "derivative of the score_mod left out": "dmodded",
+    "derivative of what the score_mod made": "dmodded",
+}
 FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "derivative of the softcap left out": ({"softcap": 2.0}, (), "dscaled"),
     "derivative of the softcap at the capped score": ({"softcap": 2.0}, (), "dscaled"),
@@ -36,9 +44,13 @@ FAULTS_OF: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "bias left out": ({}, ("bias",), "probs"),
     "dbias of one batch": ({}, ("bias",), "dbias"),
     "slopes of the next head": ({}, ("alibi_slopes",), "alibi"),
+    "dslopes of one batch": ({}, ("alibi_slopes",), "dslopes"),
+    "dslopes of positive distances": ({}, ("alibi_slopes",), "dslopes"),
     "dropout left out of dP": ({"dropout_p": 0.25}, ("dropout_mask",), "dkept"),
     "dropout's factor left out of dv": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
     "dropout of another seed": ({"dropout_p": 0.25}, ("dropout_mask",), "dropped"),
+    "dv left out of dkv": ({"shared_kv": True}, (), "dkv"),
+    "dv added to the last dims": ({"shared_kv": True}, (), "dkv"),
     "lengths left out": ({}, ("seqlens_k",), "probs"),
     "mask transposed": ({}, ("mask",), "probs"),
 }
@@ -65,6 +77,7 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         window_right: int = -1,
         dropout_p: float = 0.0,
         alibi_column: bool = False,
+        shared_kv: bool = False,
         dlse: Any = None,
         sinks: Any = None,
         bias: Any = None,
@@ -72,6 +85,7 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         dropout_mask: Any = None,
         mask: Any = None,
         seqlens_k: Any = None,
+        score_mod: Any = None,
     ) -> dict[str, np.ndarray] | tuple[np.ndarray, ...]:
         dtype, group = q.dtype, q.shape[1] // k.shape[1]
         q, k, v, out, dout = (x.astype(f32) for x in (q, k, v, out, dout))
@@ -99,6 +113,17 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
             tanh = np.tanh(scores / f32(softcap))
             x = made["capped"] = tanh * f32(softcap)
             made["tanh"] = tanh
+        if score_mod is not None:
+            indices = np.ix_(*(np.arange(n) for n in x.shape))
+            slope_of_mod = SLOPES[score_mod](x, *indices).astype(f32)
+            if fault == "derivative of the score_mod left out":
+                slope_of_mod = np.ones_like(x)
+            modded = evaluated(score_mod, "score_mod", indices, x).astype(f32)
+            if fault == "derivative of what the score_mod made":
+                slope_of_mod = SLOPES[score_mod](modded, *indices).astype(f32)
+            visible = visible & ~np.isinf(modded)
+            if fault != "score_mod left out":
+                x = made["modded"] = modded
         if bias is not None and fault != "bias left out":
             x = x + bias.astype(f32)
         if alibi_slopes is not None:
@@ -134,13 +159,15 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         of_lse = f32(0) if dlse is None or fault == "dlse left out" else dlse[..., None]
         dscores = probs * (made.get("dkept", dprobs) - used[..., None] + of_lse)
         through = dscores
+        if score_mod is not None:
+            through = made["dmodded"] = dscores * slope_of_mod
         if softcap is not None:
             slope = f32(1) - tanh * tanh
             if fault == "derivative of the softcap left out":
                 slope = f32(1)
             if fault == "derivative of the softcap at the capped score":
                 slope = f32(1) - np.tanh(made["capped"] / f32(softcap)) ** 2
-            through = made["dscaled"] = dscores * slope
+            through = made["dscaled"] = through * slope
         dropped = probs
         if kept is not None:
             dropped = made["dropped"] = probs * (kept > 0 if fault == "dropout's factor left out of dv" else kept)
@@ -154,7 +181,13 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
         dv = p.swapaxes(-1, -2) @ dout
         dk, dv = (x.reshape(x.shape[0], -1, group, *x.shape[2:]) for x in (dk, dv))
         dk = dk[:, :, -1] if fault == "heads of a group overwritten" else dk.sum(2)
-        results = dq.astype(dtype), dk.astype(dtype), dv.sum(2).astype(dtype)
+        dv = dv.sum(2)
+        results = {"dq": dq, "dk": dk, "dv": dv}
+        if shared_kv:
+            dims = slice(-dv.shape[-1], None) if fault == "dv added to the last dims" else slice(dv.shape[-1])
+            dk[..., dims] += f32(fault != "dv left out of dkv") * dv
+            results = {"dq": dq, "dkv": dk}
+        results = {name: x.astype(dtype) for name, x in results.items()}
         beside = {}
         if sinks is not None:
             made["sink_probs"] = np.exp(sinks[None, :, None] - lse)
@@ -165,10 +198,15 @@ def backward(fault: str = "", *, dumps: bool = True) -> Callable[..., Any]:
             of_bias = dscores[:1] if fault == "dbias of one batch" else dscores
             summed = tuple(axis for axis in range(3) if bias.shape[axis] == 1)
             beside["dbias"] = of_bias.sum(summed, keepdims=True).astype(dtype)
+        if alibi_slopes is not None:
+            turned = f32(-1 if fault == "dslopes of positive distances" else 1)
+            of_pairs = dscores * distance.astype(f32)
+            of_pairs = of_pairs[:1] if fault == "dslopes of one batch" else of_pairs
+            beside["dslopes"] = turned * of_pairs.sum((0, 2, 3))
         if not dumps:
-            return (*results, *beside.values())
-        names = ("qk", "scores", "probs", "delta", "dprobs", "dscores", "dq", "dk", "dv")
-        stages = dict(zip(names, (qk, scores, probs, delta, dprobs, dscores, *results), strict=True))
-        return {**stages, **made, **beside}
+            return (*results.values(), *beside.values())
+        names = ("qk", "scores", "probs", "delta", "dprobs", "dscores")
+        stages = dict(zip(names, (qk, scores, probs, delta, dprobs, dscores), strict=True))
+        return {**stages, **results, **made, **beside}
 
     return function

@@ -8,10 +8,17 @@ import numpy as np
 from workbench.operations.operation import Setting
 
 #: input -> the stage that is its gradient
-GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "bias": "dbias"}
+GRADIENTS = {"q": "dq", "k": "dk", "v": "dv", "sinks": "dsink", "bias": "dbias", "alibi_slopes": "dslopes"}
 
 
-def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:
+def gradients_of(numbers: Mapping[str, Any]) -> dict[str, str]:
+    """The same of a case: where v is a part of k both have one."""
+    if not numbers.get("shared_kv"):
+        return GRADIENTS
+    return {name: "dkv" if name == "k" else stage for name, stage in GRADIENTS.items() if name != "v"}
+
+
+def dense(of: Mapping[str, Any], numbers: Mapping[str, Any], score_mod: Any = None) -> tuple[Any, Any]:
     """Out and lse of inputs in torch, from the definition; rows without keys have 0 and -inf."""
     import torch
 
@@ -21,6 +28,9 @@ def dense(of: Mapping[str, Any], numbers: Mapping[str, Any]) -> tuple[Any, Any]:
     x = numbers["scale"] * (q @ wide_k.transpose(-1, -2))
     if "softcap" in numbers:
         x = numbers["softcap"] * torch.tanh(x / numbers["softcap"])
+    if score_mod is not None:
+        sizes = enumerate(x.shape)
+        x = score_mod(x, *(torch.arange(n).reshape([-1 if m == axis else 1 for m in range(4)]) for axis, n in sizes))
     lengths = of.get("seqlens_k", torch.full((q.shape[0],), keys))[:, None, None, None]
     at, column = torch.arange(rows)[:, None] + lengths - rows, torch.arange(keys)
     seen = column < lengths
@@ -53,11 +63,14 @@ def gradients(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.nda
     import torch
 
     wide = {name: torch.from_numpy(x if x.dtype == bool else x.astype(np.float64)) for name, x in inputs.items()}
-    leaves = {name: wide[name].requires_grad_() for name in GRADIENTS if name in wide}
-    out, lse = dense(wide, of.numbers)
+    gradients = gradients_of(of.numbers)
+    leaves = {name: wide[name].requires_grad_() for name in gradients if name in wide}
+    if of.numbers.get("shared_kv"):
+        wide["v"] = wide["k"][..., : of.sizes["e"]]
+    out, lse = dense(wide, of.numbers, of.functions.get("score_mod"))
     total = (out * wide["dout"]).sum()
     if "dlse" in wide:
         total = total + torch.where(torch.isinf(lse), 0.0, lse * wide["dlse"]).sum()
     total.backward()
-    found = {GRADIENTS[name]: x.grad.numpy() for name, x in leaves.items()}
+    found = {gradients[name]: x.grad.numpy() for name, x in leaves.items()}
     return found | {"out": out.detach().numpy(), "lse": lse.detach().numpy()}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from workbench.case.formats import FORMATS
-from workbench.readings.tables import completed, in_words, spans_of_codes
+from workbench.readings.finding import spans
+from workbench.readings.tables import completed, in_words
 
 RIGHT = FORMATS["e4m3"].values
 CODE = np.arange(256)
@@ -32,7 +33,7 @@ def test_what_was_not_read_between_wrong_codes_is_theirs() -> None:
     wrong = (CODE > 0x80) & (CODE < 0xC0) & (CODE % 3 > 0)
     got = np.where(CODE % 3 > 0, np.where((CODE > 0x80) & (CODE < 0xC0), -RIGHT, RIGHT), np.nan)
     table, which = completed("e4m3", RIGHT, got, np.full(256, 1e-3), wrong)
-    assert spans_of_codes(which) == "0x81-0xc0" and table[0x90] == -RIGHT[0x90]
+    assert spans(np.flatnonzero(which), write="0x{:02x}".format) == "0x81-0xc0" and table[0x90] == -RIGHT[0x90]
 
 
 def test_codes_that_no_rule_explains_stay_as_they_were_read() -> None:

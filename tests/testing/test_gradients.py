@@ -1,12 +1,14 @@
 """Gradients of forward passes in torch, through autograd."""
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from tests.operations.dense_backward import dense
 from workbench import Case, Refusal
+from workbench.operations.of_attention import backward_case
 from workbench.testing import GradientWarning, assert_attention
 
 SMALL = {"batch": 2, "heads": 4, "kv_heads": 2, "seqlen_q": 24, "seqlen_k": 32, "head_dim": 16}
@@ -33,8 +35,12 @@ def in_numpy(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     return np.einsum("bhqk,bhkd->bhqd", p / p.sum(-1, keepdims=True), v).astype(q.dtype)
 
 
-def halved(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
-    return score / 2
+def squared(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return score * score / (2 + h)
+
+
+def even(b: Any, h: Any, q: Any, k: Any) -> Any:
+    return (q + k + h) % 2 == 0
 
 
 def no_lse(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
@@ -42,7 +48,14 @@ def no_lse(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 
 
 def with_mod(q: Any, k: Any, v: Any, *, scale: float, causal: bool, score_mod: Any) -> Any:
-    return attention(q, k, v, scale=scale / 2, causal=causal)
+    given = {name: x.float() for name, x in {"q": q, "k": k, "v": v}.items()}
+    out, lse = dense(given, {"scale": scale, "causal": causal}, score_mod)
+    return out.to(q.dtype), lse
+
+
+def without_its_slope(q: Any, k: Any, v: Any, *, scale: float, causal: bool, score_mod: Any) -> Any:
+    return with_mod(q, k, v, scale=scale, causal=causal,
+                    score_mod=lambda score, *at: score_mod(score.detach(), *at) + score - score.detach())  # fmt: skip
 
 
 def wrong(fault: str) -> Any:
@@ -78,14 +91,27 @@ def wrong(fault: str) -> Any:
         {"causal": True, "window": (7, 0), "softcap": 2.0},
         {"sinks": (0.5, -1.0, 0.0, 2.0)},
         {"alibi_slopes": (0.5, 0.25, 0.125, 0.0625), "dropout_p": 0.25},
+        {"shared_kv": True, "head_dim": 24, "head_dim_v": 16, "scale": 0.2},
         {"seqlens_q": (24, 9), "seqlens_k": (20, 32), "seqlen_q": None, "seqlen_k": None, "causal": True},
     ],
-    ids=["plain", "causal", "window", "sinks", "alibi", "ragged"],
+    ids=["plain", "causal", "window", "sinks", "alibi", "shared", "ragged"],
 )
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_right_gradients_pass(fields: dict[str, Any], dtype: str) -> None:
     case = Case(**{**SMALL, "dtype": dtype, **fields})
     assert_attention(attention, case, arrays="torch", gradients=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_functions_of_scores_and_of_masks(dtype: str) -> None:
+    case = Case(**SMALL, dtype=dtype, score_mod=squared)
+    assert_attention(with_mod, case, arrays="torch", gradients=True)
+    with pytest.raises(AssertionError, match="bug in dq, dk"):
+        assert_attention(without_its_slope, case, arrays="torch", gradients=True)
+    assert_attention(attention, Case(**SMALL, dtype=dtype, mask_mod=even), arrays="torch", gradients=True)
+    with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):
+        both = case.but(mask_mod=even, softcap=2.0)
+        assert_attention("torch:flex_attention", both, gradients=True)
 
 
 def test_arrays_of_another_layout() -> None:
@@ -144,11 +170,32 @@ def test_torch_by_the_name_of_its_adapter(fields: dict[str, Any]) -> None:
         ("flash", {}, {}, "gradients are of a function in torch; flash is a kernel of ours"),
         (in_numpy, {}, {}, "gradients are of a function in torch: say arrays='torch'; got numpy"),
         (no_lse, {}, {"arrays": "torch", "layout": "strided"}, "arrays of layout bhsd or bshd; got strided"),
-        (with_mod, {"score_mod": halved}, {"arrays": "torch"}, "gradients are of no case with score_mod="),
     ],
-    ids=["ours", "numpy", "strided", "score_mod"],
+    ids=["ours", "numpy", "strided"],
 )
 def test_what_autograd_does_not_take_is_refused(kernel: Any, case: Any, options: Any, said: str) -> None:
     with pytest.raises(Refusal) as refused:
         assert_attention(kernel, Case(seqlen=16, head_dim=16, **case), gradients=True, **options)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        (
+            {"page_size": 16},
+            "page_size=16: a cache in pages is read by inference, and no kernel makes gradients of its pages: give the case "
+            "without pages, whose dk and dv these would gather",
+        ),
+        (
+            {"codes": "e4m3"},
+            "codes=e4m3: rounding to codes is a step, whose derivative is 0 where there is one: give the case of what was "
+            "decoded, whose gradients training in few bits takes for those of the codes",
+        ),
+    ],
+    ids=["pages", "codes"],
+)
+def test_gradients_that_nobody_makes_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        backward_case(Case(seqlen=16, head_dim=16, **fields))
+    assert str(refused.value) == said

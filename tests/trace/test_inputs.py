@@ -25,7 +25,7 @@ Q = np.zeros((1, 1, 4, 8), np.float32)
 def quantised(kind: str = "simulated", case: Case = CASE) -> dict[str, np.ndarray]:
     made: dict[str, np.ndarray] = {}
     for x, array in by_name(case).items():
-        codes, scale = quantize(array, kind, saturate=True)
+        codes, scale = quantize(array, kind)
         made |= {f"codes_{x}": codes, f"scale_{x}": scale}
     return made
 

@@ -16,7 +16,7 @@ from workbench.case.fields import FIELDS, GIVEN, SEQLEN, name_of
 from workbench.case.formats import blocks_of
 from workbench.case.resolved import OF_LENGTHS, check_fixed, check_heads, lengths_of, scale_of
 from workbench.case.stages import OF_HEADS, axis_sizes
-from workbench.floats import DTYPES
+from workbench.floats import DTYPES, array_namespace
 from workbench.machine import memory_bytes
 from workbench.refusal import Refusal
 
@@ -325,14 +325,20 @@ class Case:
 
 
 def in_window(keys: np.ndarray, own: np.ndarray, left: int, right: int) -> np.ndarray:
-    """Whether keys lie in a window of two sides around their row's own; -1: a side has no end. Indices, which broadcast
-    against each other.
+    """Whether keys lie in a window of two sides around their row's own; -1: a side has no end. Indices, of NumPy or
+    torch, which broadcast against each other.
     """
+    xp = array_namespace(keys)
     # 64 million of them are 16,384 queries and 4,096 keys: half the memory, and one pass for each side
-    keys, own = keys.astype(np.int32), own.astype(np.int32)
-    from_left = None if left == -1 else keys >= own - np.int32(left)
-    to_right = None if right == -1 else keys <= own + np.int32(right)
+    keys, own = (xp.astype(x, xp.int32) for x in (keys, own))
+    from_left = None if left == -1 else keys >= own - left
+    to_right = None if right == -1 else keys <= own + right
     if from_left is None or to_right is None:
         one = to_right if from_left is None else from_left
-        return np.ones(np.broadcast_shapes(keys.shape, own.shape), bool) if one is None else one
-    return np.logical_and(from_left, to_right, out=from_left)
+        return (
+            xp.ones(np.broadcast_shapes(keys.shape, own.shape), dtype=xp.bool, device=keys.device)
+            if one is None
+            else one
+        )
+    from_left &= to_right
+    return from_left

@@ -78,6 +78,33 @@ def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nda
         ) from None
 
 
+def derivative(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray) -> np.ndarray:
+    """What a function makes of scores [b, h, q, k] grows by with each score, float64: its derivative by torch's
+    autograd, exact but for the roundings of float64; 0 of a function that reads no score. Refusal without torch, and
+    where the function does not run on its tensors, or leaves them on the way.
+    """
+    function, name = function_of(mod, field), name_of(mod)
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise Refusal(f"{field}={name}: its derivative is made by torch, which is not installed here") from None
+    leaf = torch.from_numpy(np.array(score, np.float64)).requires_grad_()
+    try:
+        with user_code.running(function):
+            made = function(leaf, *(torch.from_numpy(np.ascontiguousarray(x)) for x in indices))
+        total = torch.broadcast_to(torch.as_tensor(made), leaf.shape).sum()
+        if not total.requires_grad:
+            return np.zeros(leaf.shape)
+        (found,) = torch.autograd.grad(total, leaf)
+    except Exception as error:  # the user's own
+        raise Refusal(
+            f"{field}={name}: its derivative is made by torch, on tensors of which autograd sees every operation: "
+            f"{type(error).__name__}: {error}"
+        ) from None
+    made_of: np.ndarray = found.numpy()
+    return made_of
+
+
 def _in_torch(function: Callable[..., Any], given: Sequence[np.ndarray]) -> np.ndarray:
     """The same with tensors."""
     import torch

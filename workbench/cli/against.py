@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench.case.fields import ARITHMETIC, QUANTISED, of_role
-from workbench.case.options import ANY, FOREIGN, OURS, ROLES, Options, flag_of
+from workbench.case.options import ANY, FOREIGN, OURS, flag_of
 from workbench.cli.completion import complete
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
 from workbench.cli.spec import Text
@@ -82,8 +82,8 @@ def judged(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
     from workbench.judge.diff import diff
     from workbench.progress import step
 
-    calls, estimate_s = _calls(target, second, options)
-    with step(f"run and compare {len(calls)} pair{'s' * (len(calls) > 1)}", estimate_s) as tick:
+    calls = _calls(target, second, options)
+    with step(f"run and compare {len(calls)} pair{'s' * (len(calls) > 1)}") as tick:
         for i, (one, other) in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
             yield against(diff(one()), diff(other()))
@@ -163,35 +163,27 @@ class _Side:
 
         name = self.target.name
         if self.target.is_trace:
-            return runs(name, where=options["where"], faults=())[0][0]
+            return runs(name, where=options["where"], faults=())[0]
         asked = self.options(other, options)
         if self.target.is_log:
             if options["contract"] is not None:
                 asked["contract"] = options["contract"]
             of_case = {name: options[name] for name in _CASE}
-            return runs(None, **{"where": None, **of_case, **asked, "values": name})[0][0]
+            return runs(None, **{"where": None, **of_case, **asked, "values": name})[0]
         asked |= {"inputs": inputs, "feed": parse_feed(asked["feed"])}
         return partial(run, name, self.case(case, other), **asked)
 
 
 def _calls(
     target: str | None, second: dict[str, Any], options: dict[str, Any]
-) -> tuple[list[tuple["Callable[[], Trace]", "Callable[[], Trace]"]], float | None]:
-    """What to run, two calls for each pair, and about how many seconds it takes where that is known."""
-    from workbench.cuda.run import estimate_s
-
-    calls, estimates = [], []
-    pairs = _pairs(target, second, options)
-    for a, b in pairs:
+) -> list[tuple["Callable[[], Trace]", "Callable[[], Trace]"]]:
+    """What to run, two calls for each pair."""
+    calls = []
+    for a, b in _pairs(target, second, options):
         _check(a, b, "target" in second, options)
         cases, inputs = _cases((a, b), options)
-        for one, other in ((a, b), (b, a)):
-            if one.kernel:
-                ours = {name: x for name, x in one.options(other, options).items() if ROLES[name] == OURS}
-                own = [one.case(case, other) for case in cases]
-                estimates.append(estimate_s(one.target.name, own, Options(**ours)))
         calls += [(a.call(case, b, options, inputs), b.call(case, a, options, inputs)) for case in cases]
-    return calls, sum(estimates) if len(estimates) == 2 * len(pairs) else None
+    return calls
 
 
 def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) -> list[tuple[_Side, _Side]]:

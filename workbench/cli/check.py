@@ -100,7 +100,6 @@ def _is_ours(target: str) -> bool:
 def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, **options: Any) -> list["Checked"]:
     """Kernels of ours, watched on the emulator."""
     from workbench.cuda.check import check as check_kernel
-    from workbench.cuda.check import estimate_s
     from workbench.progress import step
 
     targets = target.split(",")
@@ -109,7 +108,7 @@ def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, 
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
     runs = len(cases) * len(targets)
-    with step(f"watch {runs} run{'s' * (runs > 1)}", estimate_s(targets, cases, faults, probes)) as tick:
+    with step(f"watch {runs} run{'s' * (runs > 1)}") as tick:
         for name in targets:
             for case in cases:
                 tick(f"{len(checked)} done")

@@ -52,7 +52,7 @@ def _measured(target: str, out: Path | None, as_json: bool, options: dict[str, A
 
     if options.pop("by_head"):
         raise Refusal("a contract is that of all heads, and takes no --by-head")
-    calls, _ = runs(target, **options)
+    calls = runs(target, **options)
     if len(calls) != 1:
         raise Refusal(f"a contract is read on one case; {len(calls)} were asked for")
     with shown():

@@ -76,7 +76,7 @@ def explain(
     broken: list[Laws | None] = []
     seen: list[Checked | None] = []
     with shown():
-        calls, _ = runs(target, **options)
+        calls = runs(target, **options)
         for call in calls:
             judged = diff(call())
             explained = judged.explain(seconds)

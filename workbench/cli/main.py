@@ -31,7 +31,7 @@ from workbench.cli.inputs import inputs
 from workbench.cli.laws import laws
 from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
-from workbench.cli.operation import diff_operation, operation_options, refuse_of_operation
+from workbench.cli.operation import diff_operation, diff_stored, operation_options, refuse_of_operation
 from workbench.cli.options import (
     json_option,
     mapping_option,
@@ -166,11 +166,14 @@ def diff(
     from workbench.progress import shown
     from workbench.refusal import Refusal
     from workbench.report.folder import write
+    from workbench.trace.join import is_trace
 
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
     refuse_of_operation(options)
+    if target is not None and is_trace(target):
+        diff_stored(target, options, as_json=as_json, verbose=verbose, html=html, out=out)
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:
@@ -195,12 +198,12 @@ def diff(
             if html is not None:
                 cli_against.write_page(pairs, html)
         else:
-            calls, estimate_s = runs(target, **options)
+            calls = runs(target, **options)
             if earlier is not None:
                 calls = [partial(_with_changes_since, call, earlier) for call in calls]
             printed, verdicts, kept = [], [], []
             beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
-            for i, judged in enumerate(_judged(calls, estimate_s, report=beside, measure=measure)):
+            for i, judged in enumerate(_judged(calls, report=beside, measure=measure)):
                 if out is not None:
                     write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 if html is not None:
@@ -227,14 +230,12 @@ def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     return held_to(call(), previous)
 
 
-def _judged(
-    calls: list[Callable[[], "Trace"]], estimate_s: float | None, *, report: bool, measure: bool
-) -> Iterable["Diff"]:
+def _judged(calls: list[Callable[[], "Trace"]], *, report: bool, measure: bool) -> Iterable["Diff"]:
     """Run and judge, one after the other, with progress; `report` and `measure` as of `judge.diff.diff`."""
     from workbench.judge import diff as judge
     from workbench.progress import step
 
-    with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}", estimate_s) as tick:
+    with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}") as tick:
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
             yield judge.diff(call(), report=report, measure=measure)

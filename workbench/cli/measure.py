@@ -46,7 +46,7 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
         raise Refusal("a function is measured as a whole, and takes no --by-head")
     where, options["where"] = options["where"], None
     with shown():
-        calls, _ = runs(target, **options)
+        calls = runs(target, **options)
         if picture is not None and len(calls) != 1:
             raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
         found = [measured_in_part(call(), where) for call in calls]

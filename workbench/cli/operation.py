@@ -91,6 +91,37 @@ def diff_operation(
     sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
 
 
+def diff_stored(
+    target: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, html: Path | None, out: Path | None
+) -> None:
+    """Judge a run of an operation in a file, or alone in a folder, again; exits as `diff_operation` does. Nothing where
+    TARGET is none.
+    """
+    from workbench.cli.runs import of_case
+    from workbench.operations.stored import load, stored
+
+    if (path := stored(target)) is None:
+        return
+    if said := [*of_case(options), *given(dict(options))]:
+        raise Refusal(f"{path} brings its own case; it takes no {', '.join(map(flag_of, said))}")
+    from workbench.operations.judge import judged
+    from workbench.report.operation import document
+    from workbench.report.page.operation import save
+
+    found = judged(load(path))
+    if out is not None:
+        _write(found, out)
+    if html is not None:
+        save([found], html)
+    if as_json:
+        click.echo(json.dumps(document(found)))
+    else:
+        _print([found], verbose)
+        if html is not None:
+            click.echo(f"page: {html}")
+    sys.exit(BUG if found.origin is not None or found.verdict == "untestable" else 0)
+
+
 def explain_operation(
     target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
 ) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from workbench.case.fields import TILES, of_role
-from workbench.case.options import OURS, Options, flag_of
+from workbench.case.options import flag_of
 from workbench.case.spellings import flag
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
 from workbench.refusal import Refusal
@@ -24,8 +24,8 @@ def runs(
     mapping: str | None = None,
     by_head: bool = False,
     **options: Any,
-) -> tuple[Calls, float | None]:
-    """What to run, one call for each case, and about how many seconds it takes where that is known.
+) -> Calls:
+    """What to run, one call for each case.
 
     `target` is as of `target.targets_of`; a trace, whose files may hold parts of one run (`join.files_of`), takes no
     option but `where`. None, where `values` is a log of printed values. `mapping`: the file that names what lies in the
@@ -35,21 +35,21 @@ def runs(
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
     asked = {**given(options), **({"by_head": True} if by_head else {})}
     if values is not None:
-        return [_printed(values, target, asked, options)], None
+        return [_printed(values, target, asked, options)]
     if target is None:
         raise Refusal(
             "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, "
             "--values LOG"
         )
     if mapping is not None:
-        return _dumped(target, mapping, {**_of_case(options), **asked}), None
+        return _dumped(target, mapping, {**of_case(options), **asked})
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)
     if targets[0].is_trace:
-        if others := [flag_of(name) for name in {**_of_case(options), **asked} if name != "where"]:
+        if others := [flag_of(name) for name in {**of_case(options), **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")
-        return [partial(_loaded, target, options["where"])], None
+        return [partial(_loaded, target, options["where"])]
     from workbench.foreign.feed import parse as parse_feed
     from workbench.foreign.run import run
 
@@ -64,14 +64,10 @@ def runs(
     ]
     if targets[0].kernel is None:
         _check_foreign(target, options)
-        return calls, None
-    from workbench.cuda.run import estimate_s
-
-    ours = Options(**given(options, OURS))
-    return calls, sum(estimate_s(found.name, cases, ours) for found in targets)
+    return calls
 
 
-def _of_case(options: dict[str, Any]) -> dict[str, bool]:
+def of_case(options: Mapping[str, Any]) -> dict[str, bool]:
     """The options of a case that were given."""
     return {name: True for name in CASE_OPTIONS if options.get(name)}
 

@@ -48,12 +48,12 @@ def show(
         raise Refusal(
             "--reference shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
         )
-    calls, estimate_s = runs(target, **options)
+    calls = runs(target, **options)
     if len(calls) != 1:
         raise Refusal(f"show looks at one run; the target and the case options make {len(calls)}")
     if worst and worst > values.LIMIT:
         raise Refusal(f"show prints at most {values.LIMIT} elements; got --worst {worst}")
-    with shown(), step("run and judge 1 case", estimate_s):
+    with shown(), step("run and judge 1 case"):
         trace = calls[0]()
         if not reference:
             diff = judge.diff(trace, measure=measure)

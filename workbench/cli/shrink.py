@@ -47,7 +47,7 @@ def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, 
     from workbench.report.shrunk import document, lines
     from workbench.report.written import test_file
 
-    calls, _ = runs(target, **options)
+    calls = runs(target, **options)
     if len(calls) != 1:
         raise Refusal(f"shrink takes one case; TARGET and options make {len(calls)}")
     if out is not None and out.exists():

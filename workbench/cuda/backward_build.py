@@ -24,6 +24,7 @@ _ZERO_WHERE_HIDDEN = ("probs", "probs_cast", "dscores", "dscores_cast")
 #: conventions of the operation that they keep
 CONTRACT: Mapping[str, Any] = {
     "delta": "out",
+    "delta_dtype": "float32",
     "qk_dtype": "float32",
     "probs_dtype": "inputs",
     "dprobs_dtype": "float32",

@@ -1,6 +1,6 @@
 """Run a kernel of ours on the emulator with every access watched, and report what a GPU cannot show."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +16,7 @@ from workbench.cuda.emulator import Finding
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
-from workbench.cuda.plan import Plan, launches, plan, resolve
-from workbench.cuda.run import leave_receipt, receipts
+from workbench.cuda.plan import launches, plan
 from workbench.cuda.schedules import Schedule, schedules_of
 from workbench.shown import shown_by
 
@@ -26,9 +25,6 @@ _STOPPING = (
     *("divergent-barrier", "missing-lanes", "runaway", "misaligned"),
     *("uninitialised-barrier", "reinitialised-barrier"),
 )
-
-# Seconds measured on 2 cores, for estimates only: a cold compile, and each (query, key) pair
-COMPILE_S, ELEMENT_S = 4.0, 2e-6
 
 
 @dataclass(frozen=True)
@@ -84,44 +80,25 @@ def check(name: str, case: Case, *, faults: Sequence[str] = (), probes: str = "a
     `faults` and `probes` (all, lean, output) as in `workbench.run`. Refusal for a case or a fault that the kernel
     cannot take.
     """
-    tried = schedules_of(schedules)
-    findings: list[Finding] = []
-    first: Plan | None = None
-    for schedule in tried:
+
+    def run() -> WatchedRun:
         made = plan(name, case, Options(faults=faults, probes=probes))
-        found, stores = watched(_launches(made), made.arrays, made.inputs, made.exempt, schedule)
-        findings += found
-        first = first or made
-        if not findings:
-            findings += differences(first.arrays, made.arrays, stores)
-    assert first is not None
-    launched = launches(first.trace.case, first.kernel)
-    return Checked(
-        target=name,
-        faults=tuple(faults),
-        case=first.trace.case,
-        schedules=tried,
-        launches=len(launched),
-        blocks=sum(int(np.prod(grid)) for _, grid, _ in launched),
-        findings=merged_findings(findings),
-    )
+        started = []
+        for function, grid, _ in launches(made.trace.case, made.kernel):
+            file = made.kernel.functions[function]
+            put_in = made.kernel.faults_of(file, made.faults)
+            built = build(file, function, made.constants, made.trace.requested, put_in)
+            arguments = made.arguments(built, viewed(made.arrays, made.views))
+            dynamic = made.kernel.dynamic_bytes(made.constants, function)
+            started.append(WatchedLaunch(built, grid, made.constants.threads, arguments, dynamic))
+        return WatchedRun(started, made.arrays, made.inputs, made.exempt, made.trace.case)
+
+    return under(schedules_of(schedules), run, name, faults)
 
 
 def merged_findings(findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Those of all runs, each place once, those first that others may follow from."""
     return tuple(sorted(emulator.merged(iter(findings)), key=lambda finding: finding.kind not in _STOPPING))
-
-
-def estimate_s(names: Sequence[str], cases: Sequence[Case], faults: Sequence[str], probes: str) -> float:
-    """About how many seconds checks take: the compiles, unless they are in the cache on disk, and the runs."""
-    total = 0.0
-    for name in names:
-        kernel = KERNELS[name]
-        resolved = [resolve(kernel, case) for case in cases]
-        needed = receipts(kernel, resolved, chosen(faults, name), probes, watched=True)
-        total += COMPILE_S * sum(not file.exists() for file in needed)
-        total += sum(ELEMENT_S * case.score_count for case in resolved)
-    return total
 
 
 class WatchedLaunch(NamedTuple):
@@ -134,21 +111,44 @@ class WatchedLaunch(NamedTuple):
     dynamic: int = 0  #: bytes of shared memory that it asks for
 
 
-def watched(
-    launches: Iterable[WatchedLaunch],
-    arrays: Mapping[str, np.ndarray],
-    filled: Collection[str],
-    exempt: Callable[[str], np.ndarray | None],
-    schedule: Schedule,
-) -> tuple[list[Finding], dict[str, str]]:
+class WatchedRun(NamedTuple):
+    """What one run of a kernel launches, with fresh buffers."""
+
+    launches: Sequence[WatchedLaunch]
+    arrays: Mapping[str, np.ndarray]
+    filled: Collection[str]  #: those that the host has written
+    exempt: Callable[[str], np.ndarray | None]  #: elements of another that nobody need write
+    case: Case | None = None  #: with its tiles and splits
+    any_order: tuple[str, ...] = ()  #: arrays whose bits depend on the order of blocks
+
+
+def under(tried: Sequence[Schedule], run: Callable[[], WatchedRun], name: str, faults: Sequence[str]) -> Checked:
+    """What watched runs of a kernel find, one under each schedule; arrays are compared with those of the first."""
+    findings: list[Finding] = []
+    first: WatchedRun | None = None
+    for schedule in tried:
+        made = run()
+        found, stores = watched(made, schedule)
+        findings += found
+        first = first or made
+        if not findings:
+            ordered = {one: x for one, x in first.arrays.items() if one not in first.any_order}
+            findings += differences(ordered, made.arrays, stores)
+    assert first is not None
+    blocks = sum(int(np.prod(launch.grid)) for launch in first.launches)
+    launched = len(first.launches)
+    return Checked(name, tuple(faults), first.case, tuple(tried), launched, blocks, merged_findings(findings))
+
+
+def watched(run: WatchedRun, schedule: Schedule) -> tuple[list[Finding], dict[str, str]]:
     """Findings of one run of all launches, or until one of them is given up; and ``file:line`` of the store to each of
-    the `arrays`. `filled`: those that the host has written; `exempt`: elements of another that nobody need write.
+    the arrays.
     """
     memory = emulator.Memory()
-    for name, array in arrays.items():
-        memory.add(array, written=name in filled, once=name not in filled)
+    for name, array in run.arrays.items():
+        memory.add(array, written=name in run.filled, once=name not in run.filled)
     outputs: dict[str, tuple[emulator.Program, str]] = {}
-    for built, grid, threads, arguments, dynamic in launches:
+    for built, grid, threads, arguments, dynamic in run.launches:
         kernel = built.for_emulator(watched=True)
         kernel(grid, threads, arguments, dynamic_shared_bytes=dynamic, memory=memory, **vars(schedule))
         if memory.abandoned:
@@ -157,22 +157,11 @@ def watched(
         for parameter, name in names.items():
             outputs.setdefault(name, (kernel.program, parameter))
     for name, (program, parameter) in outputs.items():
-        if name not in arrays:
+        if name not in run.arrays:
             continue
-        if finding := memory.unwritten(program, parameter, arrays[name], exempt(name)):
+        if finding := memory.unwritten(program, parameter, run.arrays[name], run.exempt(name)):
             memory.findings.append(finding)
     return memory.findings, {name: program.store(parameter) for name, (program, parameter) in outputs.items()}
-
-
-def _launches(made: Plan) -> Iterator[WatchedLaunch]:
-    for function, grid, _ in launches(made.trace.case, made.kernel):
-        file = made.kernel.functions[function]
-        faults = made.kernel.faults_of(file, made.faults)
-        built = build(file, function, made.constants, made.trace.requested, faults)
-        arguments = made.arguments(built, viewed(made.arrays, made.views))
-        dynamic = made.kernel.dynamic_bytes(made.constants, function)
-        yield WatchedLaunch(built, grid, made.constants.threads, arguments, dynamic)
-        leave_receipt(function, made.constants, made.trace.requested, faults, watched=True)
 
 
 def differences(

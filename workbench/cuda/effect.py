@@ -4,53 +4,18 @@ not be called faulty.
 
 import ast
 import functools
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from workbench.case.case import Case
-from workbench.case.fields import FIELDS
-from workbench.case.formats import FORMATS
+from workbench.case.fields import typed
 from workbench.cuda.build import Switches, text_of
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernel import Constants, Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.refusal import Refusal
 
-#: switch of a kernel, but those of OF_FORMAT -> what a case has where it is on, and where it is off
-CHOICES: Mapping[str, tuple[str, str]] = {
-    "SPLIT": ("splits", "no splits"),
-    "CAUSAL": ("causal", "no causal"),
-    "SOFTCAP": ("softcap", "no softcap"),
-    "SCALED": ("softcap or a scale of 0 or less", "no softcap and a scale above 0"),
-    "WINDOW": ("window", "no window"),
-    "MASK": ("a mask among the inputs or mask_mod", "no mask among the inputs and no mask_mod"),
-    "BIAS": ("a bias among the inputs", "no bias among the inputs"),
-    "DROPOUT": ("dropout_p", "no dropout_p"),
-    "ALIBI": ("alibi_slopes", "no alibi_slopes"),
-    "COLUMN": ("alibi_slopes and alibi_form=column", "no alibi_slopes or alibi_form=distance"),
-    "SINKS": ("sinks", "no sinks"),
-    "DIM_V": ("another head_dim_v than head_dim", "head_dim_v as head_dim"),
-    "RAGGED": ("seqlens_q or seqlens_k", "no seqlens_q and no seqlens_k"),
-    "PACKED_Q": ("seqlens_q", "no seqlens_q"),
-    "PACKED_K": ("seqlens_q and seqlens_k and no page_size", "no seqlens_q or no seqlens_k or page_size"),
-    "LENGTHS": ("page_size, or seqlens_k and no seqlens_q", "no page_size, and seqlens_q or no seqlens_k"),
-    "PAGED": ("page_size", "no page_size"),
-    "PACK_GQA": ("pack_gqa", "no pack_gqa"),
-    "WHOLE": ("head_dim and head_dim_v up to 128", "head_dim or head_dim_v above 128"),
-    "Q_IN_REGISTERS": ("head_dim or block_q up to 64", "head_dim and block_q above 64"),
-    "PADDED": ("head_dim that is neither 64 nor 128", "head_dim of 64 or 128"),
-    "TURNS": ("block_q=128", "block_q of 64 or 192"),
-    "HANDS_ON": ("block_q above 64", "block_q=64"),
-    "CODES": ("a kernel of quantised inputs", "a kernel of floats"),
-    "HEADS": ("scale_of=head", "another scale_of than head"),
-    "CODED_Q": ("codes_of=qkv", "codes_of=kv"),
-    "TABLE": ("decode=table", "decode=direct"),
-    "MMA": ("scores=mma", "scores=scalar"),
-}
-#: switches of the format of codes: the formats themselves are named
-OF_FORMAT = frozenset({"SIMULATED", "INTEGERS", "INT8", "FOUR_BITS", "E8M0", "E4M3", "ZEROS", "TENSOR_SCALE"})
 Bound = tuple[tuple[str, bool], ...]
 
 
@@ -73,19 +38,15 @@ def check(kernel: Kernel, case: Case, constants: Constants, faults: Sequence[Fau
     """
     bound = _switches(constants)
     for fault in faults:
-        functions = _functions(kernel, fault)
-        if not functions:  # of the quantiser, which is no kernel
-            continue
-        run = [one for one in functions if one in launched]
-        if not run:  # its results come from outside: what is right then has none of its blame
-            continue
-        if not any(_stands(kernel.functions[one], one, fault, bound) for one in run):
-            words = _missing(kernel, case, fault, run, dict(bound))
-            given = dict.fromkeys(name for name in re.findall(r"\w+", words) if name in FIELDS)
-            got = ", ".join(f"{name}={getattr(case, name)}" for name in given)
+        # none: of the quantiser, or its results come from outside, and what is right then has none of its blame
+        run = [one for one in _functions(kernel, fault) if one in launched]
+        if run and not any(_stands(kernel.functions[one], one, fault, bound) for one in run):
+            needs = ", ".join(f"{name}={typed(value)}" for name, value in fault.needs.items())
+            got = {name: getattr(case, name) for name in fault.needs} or case.unusual
             raise Refusal(
-                f"a fault is in lines that are built: what {fault.id} changes or reads is in {kernel.name} only with "
-                f"{words}{got and f'; got {got}'}. Choose such a case, or another fault"
+                f"a fault is in lines that are built: {kernel.name} is built of none that {fault.id} changes, or "
+                f"without what it reads. It shows with {needs or 'a case that has fewer options'}; got "
+                f"{', '.join(f'{name}={typed(value)}' for name, value in got.items())}"
             )
 
 
@@ -96,36 +57,6 @@ def _functions(kernel: Kernel, fault: Fault) -> list[str]:
 
 def _switches(constants: Constants) -> Bound:
     return tuple((name, value) for name, value in constants.names().items() if isinstance(value, bool))
-
-
-def _missing(kernel: Kernel, case: Case, fault: Fault, functions: Sequence[str], bound: dict[str, bool]) -> str:
-    """What a case would have to have for a fault to be in a kernel: the switches that may not be as they are bound,
-    where those before them that may be are, first those that it does not need; one that is not bound leaves both of its
-    branches.
-    """
-
-    def needed(name: str) -> bool:
-        return bool({*fault.needs} & {*re.findall(r"\w+", CHOICES.get(name, ("codes",))[0])})
-
-    decided: dict[str, bool] = {}
-    for name in sorted(bound, key=needed):
-        tried = {**decided, name: bound[name]}
-        if any(_stands(kernel.functions[one], one, fault, tuple(tried.items())) for one in functions):
-            decided = tried
-    left = [name for name in bound if name not in decided]
-    words = [CHOICES.get(name, (f"{name} on", f"{name} off"))[bound[name]] for name in left if name not in OF_FORMAT]
-    if OF_FORMAT & {*left}:
-        words.append(f"codes={' or '.join(_formats(kernel, case, fault))}")
-    return " and ".join(words)
-
-
-def _formats(kernel: Kernel, case: Case, fault: Fault) -> list[str]:
-    """The formats of codes with which a fault is in a kernel."""
-    found = []
-    for codes in kernel.codes or FORMATS:
-        other = kernel.resolves(kernel, case.but(codes=codes, scale_of=None, decode=None))
-        found += [codes] if effective(fault, other) else []
-    return found
 
 
 @functools.lru_cache(maxsize=4096)

@@ -37,7 +37,7 @@ from numba.cuda import libdevice
 
 from workbench.cuda import ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
-from workbench.cuda.flash_mma_build import DTYPES, constants, contract, grid, resolve
+from workbench.cuda.flash_mma_build import DTYPES, Constants, contract, grid, resolve
 from workbench.cuda.fragments import column, dims, lane_row, register
 from workbench.cuda.fragments_build import DIMS_AT_ONCE
 from workbench.cuda.kernel import Kernel, Launch
@@ -546,7 +546,7 @@ KERNEL = Kernel(
     functions={"flash_mma_forward": Path(__file__)},
     summary="FlashAttention-2 on tensor cores, tiles copied while others are multiplied",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=lambda case: [Launch("flash_mma_forward", grid(case))],
     contract=contract,
     dtypes=DTYPES,

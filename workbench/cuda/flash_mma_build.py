@@ -1,7 +1,7 @@
 """The kernel on tensor cores as the host knows it: its tiles, what a build binds capitals to, its grid and contract."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -9,18 +9,12 @@ from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, Contract
 from workbench.case.fields import QUANTISED
 from workbench.cuda.device import LANES
-from workbench.cuda.fragments_build import (
-    DIMS_AT_ONCE,
-    HEAD_DIMS,
-    TensorCores,
-    padded,
-    scores_scaled,
-    switches,
-    tiled,
-    without,
-)
+from workbench.cuda.flash_build import grid
+from workbench.cuda.fragments_build import DIMS_AT_ONCE, HEAD_DIMS, TensorCores, padded, scores_scaled, tiled, without
 from workbench.cuda.kernel import Kernel
 from workbench.refusal import Refusal
+
+__all__ = ["DTYPES", "Constants", "contract", "grid", "resolve"]
 
 DTYPES = ("float16", "bfloat16")
 #: 16 rows for each warp; a step of a product takes 16 keys
@@ -113,14 +107,14 @@ class Constants(TensorCores):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case; nothing is `beside` q, k and v."""
-    assert case.block_q is not None and case.block_k is not None
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case))
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
+    tiles = default_tiles(case := taken(kernel, case))
+    return tiled(kernel, case, (tiles.block_q, tiles.block_k), BLOCKS_Q, BLOCKS_K)
+
+
+def taken(kernel: Kernel, case: Case) -> Case:
+    """`case` with its probs_dtype; Refusal where kernels on tensor cores cannot run it, whatever its tiles."""
     without(kernel, case, (*QUANTISED, *NOT_TAKEN))
     if case.dtype not in DTYPES:
         raise Refusal(f"kernel {kernel.name} multiplies {' or '.join(DTYPES)} on tensor cores; got {case.dtype}")
@@ -134,11 +128,7 @@ def resolve(kernel: Kernel, case: Case) -> Case:
             f"kernel {kernel.name} copies {DIMS_AT_ONCE} dims at once and takes head_dim {DIMS_AT_ONCE} to "
             f"{HEAD_DIMS[-1]} in steps of as many; got {case.head_dim}"
         )
-    tiles = default_tiles(case)
-    case = case.but(
-        block_q=case.block_q or tiles.block_q, block_k=case.block_k or tiles.block_k, probs_dtype=case.dtype
-    )
-    return tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
+    return case.but(probs_dtype=case.dtype)
 
 
 def default_tiles(case: Case) -> Tiles:
@@ -152,12 +142,6 @@ def default_tiles(case: Case) -> Tiles:
         for tiles in TILES[padded(case.head_dim)]
         if case.batch * case.heads * -(-case.seqlen_q // tiles.block_q) >= tiles.blocks and keys >= tiles.keys
     )
-
-
-def grid(case: Case) -> tuple[int, int, int]:
-    """A block for each query tile, head and batch."""
-    assert case.block_q is not None
-    return -(-case.seqlen_q // case.block_q), case.heads, case.batch
 
 
 def contract(case: Case) -> Contract:

@@ -24,7 +24,7 @@ from numba.cuda import libdevice
 
 from workbench.cuda import ptx
 from workbench.cuda.device import row_max_of, row_sum_of
-from workbench.cuda.flash_tensor_build import DIMS_AT_ONCE, DTYPES, constants, contract, grid, resolve
+from workbench.cuda.flash_tensor_build import DIMS_AT_ONCE, DTYPES, Constants, contract, grid, resolve
 from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.cuda.loops import unrolled
@@ -207,7 +207,7 @@ KERNEL = Kernel(
     functions={"flash_tensor_forward": Path(__file__)},
     summary="FlashAttention-2 on tensor cores, tiles copied by plain loads and stores",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=lambda case: [Launch("flash_tensor_forward", grid(case))],
     contract=contract,
     dtypes=DTYPES,

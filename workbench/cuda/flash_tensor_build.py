@@ -2,30 +2,30 @@
 contract.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.cuda import flash_mma_build
 from workbench.cuda.device import CONVERSIONS
 from workbench.cuda.flash_mma_build import DTYPES, grid
-from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, switches, tiled, without
+from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, tiled, without
 from workbench.cuda.kernel import Kernel
 
-__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "grid", "resolve"]
+__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "contract", "grid", "resolve"]
 
 #: 16 rows for each warp; a step of the product with V takes 16 keys
 BLOCKS_Q, BLOCKS_K = (16, 32, 64, 128), (16, 32, 64)
 #: tiles (block_q, block_k) by padded head_dim: the largest that 48 KiB have room for
 DEFAULT_BLOCKS = {64: (64, 64), 128: (64, 32)}
-SWITCHES = ("CAUSAL", "WINDOW", "SOFTCAP")
 
 
 @dataclass(frozen=True)
 class Constants(TensorCores):
     """The constants of a build."""
+
+    SWITCHED: ClassVar[tuple[str, ...]] = ("CAUSAL", "WINDOW", "SOFTCAP")
 
     @property
     def threads(self) -> int:
@@ -49,20 +49,11 @@ class Constants(TensorCores):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case; nothing is `beside` q, k and v."""
-    assert case.block_q is not None and case.block_k is not None
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
     without(kernel, case, ("seqlens_q", "seqlens_k"))
-    given = case.block_q, case.block_k
-    # tiles of one kernel are not those of the other
-    case = flash_mma_build.resolve(kernel, case.but(block_q=None, block_k=None))
-    block_q, block_k = DEFAULT_BLOCKS[padded(case.head_dim)]
-    return tiled(kernel, case.but(block_q=given[0] or block_q, block_k=given[1] or block_k), BLOCKS_Q, BLOCKS_K)
+    case = flash_mma_build.taken(kernel, case)
+    return tiled(kernel, case, DEFAULT_BLOCKS[padded(case.head_dim)], BLOCKS_Q, BLOCKS_K)
 
 
 def contract(case: Case) -> Contract:

@@ -29,7 +29,7 @@ from numba.cuda import libdevice
 
 from workbench.cuda import hopper, ptx
 from workbench.cuda.device import FULL_WARP, row_max_of, row_sum_of
-from workbench.cuda.flash_wgmma_build import DTYPES, constants, contract, grid, resolve
+from workbench.cuda.flash_wgmma_build import DTYPES, Constants, contract, grid, resolve
 from workbench.cuda.fragments import column, lane_row, register
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.cuda.loops import peeled, unrolled
@@ -478,7 +478,7 @@ KERNEL = Kernel(
     functions={"flash_wgmma_forward": Path(__file__)},
     summary="FlashAttention-3 on Hopper: asynchronous products and copies, a producer and its consumers",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=lambda case: [Launch("flash_wgmma_forward", grid(case))],
     contract=contract,
     dtypes=DTYPES,

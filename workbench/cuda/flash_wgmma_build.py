@@ -1,19 +1,17 @@
 """The kernel for Hopper as the host knows it: its tiles, what a build binds capitals to, its grid and contract."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from numba import int16
 
 from workbench.case.case import Case
-from workbench.case.contract import Contract
 from workbench.cuda import flash_mma_build, hopper
-from workbench.cuda.flash_mma_build import DTYPES, grid
-from workbench.cuda.fragments_build import TensorCores, padded, switches, tiled, without
+from workbench.cuda.flash_mma_build import DTYPES, contract, grid
+from workbench.cuda.fragments_build import TensorCores, tiled, without
 from workbench.cuda.kernel import Kernel
 
-__all__ = ["DTYPES", "Constants", "constants", "contract", "grid", "resolve"]
+__all__ = ["DTYPES", "Constants", "contract", "grid", "resolve"]
 
 #: a warp group has 64 query rows
 BLOCKS_Q, BLOCKS_K = (64, 128, 192), (64, 128)
@@ -23,12 +21,13 @@ BLOCK_Q, BLOCK_K = 128, 128
 FEW_BLOCK_Q, MULTIPROCESSORS = 64, 132
 #: buffers of K, and of V
 STAGES = 2
-SWITCHES = ("CAUSAL", "WINDOW", "SOFTCAP", "SCALED")
 
 
 @dataclass(frozen=True)
 class Constants(TensorCores):
     """The constants of a build."""
+
+    SWITCHED: ClassVar[tuple[str, ...]] = ("CAUSAL", "WINDOW", "SOFTCAP", "SCALED")
 
     @property
     def consumers(self) -> int:
@@ -86,26 +85,13 @@ class Constants(TensorCores):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case; nothing is `beside` q, k and v."""
-    assert case.block_q is not None and case.block_k is not None
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case, SWITCHES))
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles; Refusal where the kernel cannot run it."""
     without(kernel, case, ("seqlens_q", "seqlens_k"))  # a copy of a box knows one end of all sequences
-    block_q, block_k = case.block_q or (FEW_BLOCK_Q if few_blocks(case) else BLOCK_Q), case.block_k or BLOCK_K
-    # tiles of one kernel are not those of the other
-    case = flash_mma_build.resolve(kernel, case.but(block_q=None, block_k=None)).but(block_q=block_q, block_k=block_k)
-    return tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
+    default = FEW_BLOCK_Q if few_blocks(case) else BLOCK_Q, BLOCK_K
+    return tiled(kernel, flash_mma_build.taken(kernel, case), default, BLOCKS_Q, BLOCKS_K)
 
 
 def few_blocks(case: Case) -> bool:
     """Whether tiles of BLOCK_Q rows leave multiprocessors without work."""
     return case.batch * case.heads * -(-case.seqlen_q // BLOCK_Q) < MULTIPROCESSORS
-
-
-def contract(case: Case) -> Contract:
-    """The contract of a resolved case: the arithmetic of `flash_mma`."""
-    return flash_mma_build.contract(case)

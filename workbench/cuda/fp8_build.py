@@ -1,6 +1,6 @@
 """What the kernel on codes is built with: the constants that its capitals are bound to, and the cases that it takes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,8 +107,16 @@ def constants(case: Case, beside: Collection[str] = ()) -> Constants:
     return Constants(*tiles, case.codes, case.scores, case.decode, case.probs_dtype, dims, q_dtype)
 
 
-def resolve(kernel: Kernel, case: Case) -> Case:
-    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+def fixed(kernel: Kernel, case: Case, values: Mapping[str, str]) -> Case:
+    """`case` with fields of the quantiser that have one value of a kernel; Refusal where it has another."""
+    for name, value in values.items():
+        if getattr(case, name) not in (None, value):
+            raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+    return case.but(**values)
+
+
+def taken(kernel: Kernel, case: Case) -> Case:
+    """`case` with its format and variants; Refusal where kernels on codes cannot run it, whatever its tiles."""
     coded_q = "q" in case.coded
     if case.distribution == GIVEN and coded_q:
         case = case.but(dtype="float32")  # which holds what other dtypes hold
@@ -132,10 +140,7 @@ def resolve(kernel: Kernel, case: Case) -> Case:
         raise Refusal(
             f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
         )
-    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
     case = case.but(
-        block_q=case.block_q or block_q,
-        block_k=case.block_k or block_k,
         probs_dtype=case.probs_dtype or "float16",
         scores=case.scores or ("mma" if coded_q else "scalar"),
         **{name: getattr(case, name) or values[0] for name, values in QUANTISED.items() if name in _USUAL},
@@ -147,7 +152,14 @@ def resolve(kernel: Kernel, case: Case) -> Case:
             f"scale_of={case.scale_of}"
         )
     # beside a tile of Q in float32 tables have no room
-    case = case.but(decode=case.decode or ("table" if coded_q and case.scale_of not in OF_BLOCKS else "direct"))
+    return case.but(decode=case.decode or ("table" if coded_q and case.scale_of not in OF_BLOCKS else "direct"))
+
+
+def resolve(kernel: Kernel, case: Case) -> Case:
+    """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
+    case = taken(kernel, case)
+    block_q, block_k = next(blocks for dim, blocks in DEFAULT_BLOCKS.items() if dim >= case.head_dim)
+    case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or block_k)
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(

@@ -20,16 +20,17 @@ tiles before it the sum would lose bits of those.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.stages import BLOCKS as OF_ROWS
-from workbench.cuda import flash_mma_build, fp8_build
+from workbench.cuda import flash_mma_build
 from workbench.cuda.flash_mma_build import BLOCKS_Q, TWO_EACH, grid
-from workbench.cuda.fragments_build import padded, switches, tiled
+from workbench.cuda.fp8_build import fixed, taken
+from workbench.cuda.fragments_build import padded, tiled
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.refusal import Refusal
 
@@ -64,6 +65,12 @@ class Constants(flash_mma_build.Constants):
 
     codes: str = "e4m3"  #: one of FORMATS_TAKEN
 
+    @classmethod
+    def of(cls, case: Case, beside: Collection[str] = ()) -> Self:
+        """As of any kernel on tensor cores, with HEADS among the switches."""
+        made, heads = super().of(case), ("HEADS",) if case.scale_of not in OF_ROWS else ()
+        return replace(made, dtype=PROBS_DTYPE, switches=heads + made.switches, codes=str(case.codes))
+
     @property
     def shared_bytes(self) -> int:
         """Dynamic shared memory of a block: what is multiplied, and codes of K and V."""
@@ -97,28 +104,15 @@ class Constants(flash_mma_build.Constants):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case, whatever inputs are `beside` q, k and v: the kernel takes none."""
-    assert case.block_q is not None and case.block_k is not None and case.codes is not None
-    heads = ("HEADS",) if case.scale_of not in OF_ROWS else ()
-    tiles = case.block_q, case.block_k, padded(case.head_dim)
-    return Constants(*tiles, PROBS_DTYPE, heads + switches(case), case.codes)
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
     if case.codes not in (None, *FORMATS_TAKEN):
         raise Refusal(f"kernel {kernel.name} decodes codes of {', '.join(FORMATS_TAKEN)}; got codes={case.codes}")
-    for name, value in FIXED.items():
-        if getattr(case, name) not in (None, value):
-            raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+    case = fixed(kernel, case, FIXED)
     if case.probs_dtype not in (None, PROBS_DTYPE):
         raise Refusal(f"kernel {kernel.name} casts probs to {PROBS_DTYPE}; got probs_dtype={case.probs_dtype}")
-    # without tiles, whose sizes are other ones than those of `fp8`
-    taken = fp8_build.resolve(kernel, case.but(block_q=None, block_k=None, **FIXED))
-    rows, keys = default_tiles(case)
-    tiles = {"block_q": case.block_q or rows, "block_k": case.block_k or keys}
-    return tiled(kernel, taken.but(**tiles, probs_dtype=PROBS_DTYPE), BLOCKS_Q, BLOCKS_K)
+    case = taken(kernel, case)
+    return tiled(kernel, case.but(probs_dtype=PROBS_DTYPE), default_tiles(case), BLOCKS_Q, BLOCKS_K)
 
 
 def default_tiles(case: Case) -> tuple[int, int]:
@@ -158,7 +152,7 @@ KERNEL = Kernel(
     functions={"flash_mma_forward": SOURCE},
     summary="FlashAttention-2 on codes of 8 bits, decoded to float16 for tensor cores of any GPU from sm_80 on",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=lambda case: [Launch("flash_mma_forward", grid(case))],
     contract=contract,
     dtypes=("float32",),

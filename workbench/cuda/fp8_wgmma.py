@@ -11,7 +11,7 @@ tiles have in common.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from numba import uint32
 
@@ -19,10 +19,11 @@ from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.formats import FLOAT8
 from workbench.case.stages import BLOCKS as OF_ROWS
-from workbench.cuda import flash_mma_build, flash_wgmma_build, fp8_build, hopper
+from workbench.cuda import flash_mma_build, flash_wgmma_build, hopper
 from workbench.cuda.flash_mma_build import grid
 from workbench.cuda.flash_wgmma_build import FEW_BLOCK_Q, STAGES, few_blocks
-from workbench.cuda.fragments_build import padded, switches
+from workbench.cuda.fp8_build import fixed, taken
+from workbench.cuda.fragments_build import tiled
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.refusal import Refusal
 
@@ -41,6 +42,12 @@ TURNED = 3
 @dataclass(frozen=True)
 class Constants(flash_wgmma_build.Constants):
     """The constants of a build, of PROBS_DTYPE; HEADS is a switch besides, whether a head has one scale."""
+
+    @classmethod
+    def of(cls, case: Case, beside: Collection[str] = ()) -> Self:
+        """As of any kernel on tensor cores, with HEADS among the switches."""
+        made, heads = super().of(case), ("HEADS",) if case.scale_of not in OF_ROWS else ()
+        return replace(made, dtype=PROBS_DTYPE, switches=heads + made.switches)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -81,30 +88,15 @@ class Constants(flash_wgmma_build.Constants):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case, whatever inputs are `beside` q, k and v: the kernel takes none."""
-    assert case.block_q is not None and case.block_k is not None
-    heads = ("HEADS",) if case.scale_of not in OF_ROWS else ()
-    on = heads + switches(case, flash_wgmma_build.SWITCHES)
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), PROBS_DTYPE, on)
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, format and variants as `kernel` will run it; Refusal where it cannot."""
-    for name, value in FIXED.items():
-        if getattr(case, name) not in (None, value):
-            raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+    case = fixed(kernel, case, FIXED)
     if case.scale_of not in (None, *SCALES_OF):
         raise Refusal(f"kernel {kernel.name} takes scale_of={' or '.join(SCALES_OF)}; got {case.scale_of}")
     if case.probs_dtype is not None:
         raise Refusal(f"kernel {kernel.name} casts probs to {PROBS_DTYPE}; got probs_dtype={case.probs_dtype}")
-    block_q = FEW_BLOCK_Q if few_blocks(case) else BLOCKS_Q[-1]
-    tiles = {"block_q": case.block_q or block_q, "block_k": case.block_k or BLOCKS_K[-1]}
-    for name, sizes in (("block_q", BLOCKS_Q), ("block_k", BLOCKS_K)):
-        if tiles[name] not in sizes:
-            raise Refusal(f"{name} of kernel {kernel.name} is {' or '.join(map(str, sizes))}; got {tiles[name]}")
-    case = fp8_build.resolve(kernel, case.but(block_q=None, block_k=None, **FIXED))
-    return case.but(**tiles, probs_dtype=None)
+    default = FEW_BLOCK_Q if few_blocks(case) else BLOCKS_Q[-1], BLOCKS_K[-1]
+    return tiled(kernel, taken(kernel, case).but(probs_dtype=None), default, BLOCKS_Q, BLOCKS_K)
 
 
 def contract(case: Case) -> Contract:
@@ -128,7 +120,7 @@ KERNEL = Kernel(
     functions={"flash_wgmma_forward": SOURCE},
     summary="FlashAttention-3 on float8 codes on Hopper: codes are multiplied as they are",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=lambda case: [Launch("flash_wgmma_forward", grid(case))],
     contract=contract,
     dtypes=("float32",),

@@ -1,8 +1,8 @@
 """What builds of kernels on tensor cores have in common: what capitals are bound to, switches, sizes of tiles."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from workbench.case.case import Case
 from workbench.cuda import ptx
@@ -45,6 +45,15 @@ class TensorCores:
     dtype: str  #: of probs as they are multiplied
     switches: tuple[str, ...] = ()  #: those of its kernel that are on
 
+    SWITCHED: ClassVar[tuple[str, ...]] = (*SWITCHES,)  #: switches that the kernel's source has
+
+    @classmethod
+    def of(cls, case: Case, beside: Collection[str] = ()) -> Self:
+        """The constants of a resolved case, whatever inputs are `beside` q, k and v: these kernels take none."""
+        assert case.block_q is not None and case.block_k is not None
+        on = tuple(name for name in cls.SWITCHED if SWITCHES[name](case))
+        return cls(case.block_q, case.block_k, padded(case.head_dim), case.dtype, on)
+
     @property
     def threads(self) -> int:
         """Threads in a block."""
@@ -65,18 +74,16 @@ class TensorCores:
         } | {name: name in self.switches for name in SWITCHES}
 
 
-def switches(case: Case, names: Sequence[str] = (*SWITCHES,)) -> tuple[str, ...]:
-    """Those of the named switches that are on for a case."""
-    return tuple(name for name in names if SWITCHES[name](case))
-
-
 def padded(head_dim: int) -> int:
     """The least of HEAD_DIMS that holds head_dim, which is at most the largest of them."""
     return next(size for size in HEAD_DIMS if size >= head_dim)
 
 
-def tiled(kernel: Kernel, case: Case, blocks_q: Sequence[int], blocks_k: Sequence[int]) -> Case:
-    """`case`; Refusal where its tiles have sizes that the kernel does not have."""
+def tiled(
+    kernel: Kernel, case: Case, default: tuple[int, int], blocks_q: Sequence[int], blocks_k: Sequence[int]
+) -> Case:
+    """`case` with its own block_q and block_k, else the default; Refusal for sizes that the kernel does not have."""
+    case = case.but(block_q=case.block_q or default[0], block_k=case.block_k or default[1])
     for name, sizes in (("block_q", blocks_q), ("block_k", blocks_k)):
         if getattr(case, name) not in sizes:
             raise Refusal(

@@ -1,16 +1,15 @@
 """Run or watch a kernel of an operation beside attention: what a function of that operation does, and what is found."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from workbench.cuda.build import Build, build
-from workbench.cuda.check import Checked, WatchedLaunch, differences, merged_findings, watched
-from workbench.cuda.emulator import Finding
+from workbench.cuda.check import Checked, WatchedLaunch, WatchedRun, under
 from workbench.cuda.faults.catalogue import chosen
 from workbench.cuda.kernels import OF_OPERATIONS
-from workbench.cuda.operation_kernel import OperationKernel, Work
+from workbench.cuda.operation_kernel import OperationKernel
 from workbench.cuda.run import Memory, choose_backend, launcher
 from workbench.cuda.schedules import schedules_of
 from workbench.refusal import Refusal
@@ -61,24 +60,16 @@ def check(
     kernel, tried = _taking(name, numbers), schedules_of(schedules)
     wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
 
-    def launches(work: Work) -> Iterator[WatchedLaunch]:
+    def run() -> WatchedRun:
+        work, launches = kernel.work(inputs, numbers, wanted), []
         for function, grid, _ in work.launches:
             file = kernel.functions[function]
             built = build(file, function, work.constants, wanted, kernel.faults_of(file, put_in))
             arguments = _arguments(built, {**work.scalars, **work.arrays})
-            yield WatchedLaunch(built, grid, work.constants.threads, arguments)
+            launches.append(WatchedLaunch(built, grid, work.constants.threads, arguments))
+        return WatchedRun(launches, work.arrays, work.filled, work.open_.get, any_order=work.any_order)
 
-    findings: list[Finding] = []
-    first = kernel.work(inputs, numbers, wanted)
-    for n, schedule in enumerate(tried):
-        work = kernel.work(inputs, numbers, wanted) if n else first
-        found, stores = watched(launches(work), work.arrays, work.filled, work.open_.get, schedule)
-        findings += found
-        if not findings:
-            ordered = {one: x for one, x in first.arrays.items() if one not in first.any_order}
-            findings += differences(ordered, work.arrays, stores)
-    blocks = sum(int(np.prod(grid)) for _, grid, _ in first.launches)
-    return Checked(name, tuple(faults), None, tried, len(first.launches), blocks, merged_findings(findings))
+    return under(tried, run, name, faults)
 
 
 def _taking(name: str, numbers: Mapping[str, Any]) -> OperationKernel:

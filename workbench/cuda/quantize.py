@@ -53,7 +53,6 @@ KINDS: Mapping[str, Encoding] = {
     name: Encoding(form.largest, **_FIELDS.get(name, {})) for name, form in FORMATS.items()
 }
 SCALINGS = QUANTISED["quantiser_scale"]
-GRANULARITIES = ("tensor", "head", "block", "dims")
 #: a tensor without a normal number in it is as good as zero: its scale is 1
 SMALLEST_NORMAL = 2.0**-126
 #: the largest e4m3, the exponents of E8M0, and the largest code of four bits
@@ -73,7 +72,7 @@ def quantized(x: Any, name: str, case: Case) -> dict[str, Any]:
     """
     kind, scaling, form = str(case.codes), case.quantiser_scale or SCALINGS[0], FORMATS[str(case.codes)]
     if case.scale_of not in BLOCKS:
-        made = quantize(x, kind, saturate=True, scaling=scaling)
+        made = quantize(x, kind, scaling=scaling)
         return {f"codes_{name}": made.codes, f"scale_{name}": made.scale}
     dims = form.block if case.scale_of == "block" else x.shape[-1]
     found: dict[str, Any] = {}
@@ -82,9 +81,9 @@ def quantized(x: Any, name: str, case: Case) -> dict[str, Any]:
         over = tensor_scale_of(x, kind, scaling=scaling)
         found[f"global_{name}"] = over
     if case.scale_of == "tile":
-        scale = over_rows(scale_of(x, kind, per="block", block_rows=TILE_ROWS, scaling=scaling), TILE_ROWS, x.shape[2])
+        scale = over_rows(scale_of(x, kind, rows=TILE_ROWS, scaling=scaling), TILE_ROWS, x.shape[2])
     else:
-        scale = scale_of(x, kind, per="dims", dims=dims, scaling=scaling, over=over)
+        scale = scale_of(x, kind, dims=dims, scaling=scaling, over=over)
     if form.zero:
         zero = zero_of(x, scale, dims)
         found[f"zero_{name}"] = zero
@@ -92,7 +91,7 @@ def quantized(x: Any, name: str, case: Case) -> dict[str, Any]:
     if over is not None:
         by = by * over[:, None, None]
         by[by == 0] = float("inf")  # of a block far below the largest number of the tensor: all become 0
-    codes = encode(x, by, kind, saturate=True, zero=None if zero is None else spread(zero, dims, x.shape[-1]))
+    codes = encode(x, by, kind, zero=None if zero is None else spread(zero, dims, x.shape[-1]))
     return {f"codes_{name}": codes, f"scale_{name}": scale, **found}
 
 
@@ -106,63 +105,38 @@ def over_rows(scale: Any, block_rows: int, rows: int) -> Any:
     return scale[:, :, [row // block_rows for row in range(rows)], None]
 
 
-def quantize(
-    x: Any, kind: str, *, saturate: bool, per: str = "head", block_rows: int | None = None, scaling: str = "dynamic"
-) -> Quantized:
-    """The codes of x [batch, head, row, dim], finite floats, and their scale, float32.
+def quantize(x: Any, kind: str, *, scaling: str = "dynamic") -> Quantized:
+    """The codes of x [batch, head, row, dim], finite floats, and the scale of each head, float32.
 
-    `saturate`: what lies beyond the largest value becomes that value; otherwise it becomes NaN in e4m3 and infinity in
-    e5m2, and wraps around in simulated codes. `per` and `scaling` as in `scale_of`. Zeros become code 128 (simulated),
-    0 or 0x80 by their sign. Refusal for an unknown option, and for an x without a finite scale.
+    What lies beyond the largest value becomes that value. `scaling` as in `scale_of`. Zeros become code 128
+    (simulated), 0 or 0x80 by their sign. Refusal for an unknown option, and for an x without a finite scale.
     """
-    scale = scale_of(x, kind, per=per, block_rows=block_rows, scaling=scaling)
-    spread = scale
-    if per == "head":
-        spread = scale[:, None, None]
-    elif per == "block":
-        assert block_rows is not None
-        spread = over_rows(scale, block_rows, x.shape[2])
-    return Quantized(encode(x, spread, kind, saturate=saturate), scale)
+    scale = scale_of(x, kind, scaling=scaling)
+    return Quantized(encode(x, scale[:, None, None], kind), scale)
 
 
-def scale_of(
-    x: Any,
-    kind: str,
-    *,
-    per: str = "head",
-    block_rows: int | None = None,
-    scaling: str = "dynamic",
-    dims: int | None = None,
-    over: Any = None,
-) -> Any:
+def scale_of(x: Any, kind: str, *, rows: int = 0, scaling: str = "dynamic", dims: int = 0, over: Any = None) -> Any:
     """What a code of the largest size stands for, over that size: max|x| / largest, float32; 1 where |x| < 2^-126.
 
-    x [batch, head, row, dim]. `per` tensor: a scalar; head: [head], over all batches; block: [batch, head, blocks] of
-    `block_rows` rows each, dims: [batch, head, row, blocks] of `dims` dims each, the last of what is left. `scaling`
-    static: half of it, as of a calibration that saw smaller values.
+    x [batch, head, row, dim]. Of a head, [head], over all batches; of every `rows` rows, [batch, head, block]; or of
+    every `dims` dims, [batch, head, row, block]; the last of what is left. `scaling` static: half of it, as of a
+    calibration that saw smaller values.
 
     Of mxfp8 2^(floor(log2 max|x|) - floor(log2 largest)), 2^-127 to 2^127 (OCP MX 1.0, section 6.3); of nvfp4 max|x| /
     largest / `over`, the scale of the tensor [head], rounded to e4m3; of int4 (max(x, 0) - min(x, 0)) / 15.
     """
-    for name, value, accepted in (
-        ("kind", kind, KINDS),
-        ("per", per, GRANULARITIES),
-        ("scaling", scaling, SCALINGS),
-    ):
+    for name, value, accepted in (("kind", kind, KINDS), ("scaling", scaling, SCALINGS)):
         if value not in accepted:
             raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
-    if (per == "block") != (block_rows is not None) or (block_rows is not None and block_rows < 1):
-        raise Refusal(f"block_rows, at least 1, is given with per='block' alone; got per={per!r}, {block_rows=}")
     x, xp = _float32(x)
     size = xp.abs(x)
-    if per == "dims":
-        assert dims is not None
+    if dims:
         largest = _over_dims(size, dims, xp.amax, xp)
-    elif per == "block":
-        starts = range(0, x.shape[2], block_rows)  # type: ignore[arg-type]
-        largest = xp.stack([xp.amax(size[:, :, i : i + block_rows], axis=(2, 3)) for i in starts], axis=2)  # type: ignore[operator]
+    elif rows:
+        starts = range(0, x.shape[2], rows)
+        largest = xp.stack([xp.amax(size[:, :, i : i + rows], axis=(2, 3)) for i in starts], axis=2)
     else:
-        largest = xp.amax(size, axis=(0, 2, 3) if per == "head" else (0, 1, 2, 3))
+        largest = xp.amax(size, axis=(0, 2, 3))
     if not bool(xp.all(xp.isfinite(largest))):
         raise Refusal("what is quantised must be finite to have a scale; got NaN or infinity")
     if kind.startswith("mxfp8"):
@@ -172,10 +146,10 @@ def scale_of(
         return xp.ldexp(xp.ones_like(largest), xp.clip(exponent, LEAST_E8M0, LAST_E8M0))
     if kind == "nvfp4":
         wanted = largest / KINDS[kind].largest / over[:, None, None]
-        return decoded_e4m3(encode(wanted, 1.0, "e4m3", saturate=True), xp)
+        return decoded_e4m3(encode(wanted, 1.0, "e4m3"), xp)
     if kind == "int4":
-        low = _over_dims(x, dims or 1, xp.amin, xp)
-        high = _over_dims(x, dims or 1, xp.amax, xp)
+        low = _over_dims(x, dims, xp.amin, xp)
+        high = _over_dims(x, dims, xp.amax, xp)
         largest = xp.clip(high, 0, None) - xp.clip(low, None, 0)
     scale = largest / KINDS[kind].largest
     scale = scale / 2 if scaling == "static" else scale
@@ -201,17 +175,14 @@ def zero_of(x: Any, scale: Any, dims: int) -> Any:
     return xp.clip(xp.round(-xp.clip(low, None, 0) / scale), 0, LAST_4_BITS)
 
 
-def encode(x: Any, scale: Any, kind: str, *, saturate: bool, zero: Any = None) -> Any:
-    """The codes of x / scale, uint8, to the nearest value, ties to even; NaN becomes NaN, which integers refuse.
-
-    `scale` float32, and `zero`, the code of 0 of int4, broadcast against x; `saturate` as in `quantize`; all codes of
-    four bits do.
+def encode(x: Any, scale: Any, kind: str, *, zero: Any = None) -> Any:
+    """The codes of x / scale, uint8, to the nearest value, ties to even, and at most the largest; NaN becomes NaN,
+    which integers refuse. `scale` float32, and `zero`, the code of 0 of int4, broadcast against x.
     """
     form = KINDS[kind]
     x, xp = _float32(x)
     y = x / scale
-    if saturate:
-        y = xp.clip(y, -form.largest, form.largest)
+    y = xp.clip(y, -form.largest, form.largest)
     if kind == "simulated":
         if not bool(xp.all(xp.isfinite(y))):
             raise Refusal("simulated codes have neither NaN nor infinity; got one of them")

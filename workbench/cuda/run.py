@@ -1,7 +1,6 @@
 """Run a kernel of ours on a case and bring back its trace, from the emulator or from a GPU."""
 
 import functools
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,24 +15,18 @@ from workbench.case.stages import OF_QUANTISER
 from workbench.cuda import emulator
 from workbench.cuda.arrays import View, viewed
 from workbench.cuda.build import Build, build
-from workbench.cuda.faults import catalogue
 from workbench.cuda.faults.fault import Fault
 from workbench.cuda.gpu import gpu
-from workbench.cuda.kernel import Constants, Kernel
-from workbench.cuda.kernels import KERNELS
+from workbench.cuda.kernel import Constants
 from workbench.cuda.launch import bound, loader
 from workbench.cuda.lines import lines_of
-from workbench.cuda.plan import OWN_BUFFERS, launches, plan, requested, resolve
+from workbench.cuda.plan import OWN_BUFFERS, launches, plan
 from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
 BACKENDS = ("auto", "emulator", "cuda")
-
-# Seconds measured on 2 cores, for estimates only: a cold compile on the emulator and for a GPU, a judgement, and what
-# it costs for each (query, key) pair
-COMPILE_S, CUDA_COMPILE_S, JUDGE_S, ELEMENT_S = 2.5, 1.5, 0.03, 1e-6
 
 
 def choose_backend(backend: str) -> str:
@@ -75,8 +68,6 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True,
                 f"{name} did not get through on the emulator, so that there is nothing to judge; "
                 f"`workbench check` tells more\n{error}"
             ) from None
-        if backend == "emulator":
-            leave_receipt(function, made.constants, wanted, faults, boxed=boxed)
     memory.copy_back()
     made.unpack()
 
@@ -176,55 +167,3 @@ def versions(backend: str) -> dict[str, str]:
     found = versions_of("numpy", "numba", "numba-cuda")
     device = gpu() if backend == "cuda" else None
     return found if device is None else found | {"gpu": device.name, "driver": device.driver}
-
-
-def estimate_s(name: str, cases: Sequence[Case], options: Options) -> float:
-    """About how many seconds the cases take: the compiles that are not in the cache on disk yet, and the runs and
-    judgements.
-    """
-    kernel = KERNELS[name]
-    resolved = [resolve(kernel, case) for case in cases]
-    chosen = catalogue.chosen(options.faults, name)
-    work_s = sum(JUDGE_S + ELEMENT_S * case.score_count for case in resolved)
-    if choose_backend(options.backend) == "cuda":
-        return work_s + CUDA_COMPILE_S * len({kernel.constants(case) for case in resolved}) * len(kernel.functions)
-    return work_s + COMPILE_S * sum(not file.exists() for file in receipts(kernel, resolved, chosen, options.probes))
-
-
-def receipts(
-    kernel: Kernel, resolved: Sequence[Case], chosen: Sequence[Fault], probes: str, *, watched: bool = False
-) -> set[Path]:
-    """The receipt of every build that resolved cases take."""
-    return {
-        receipt(
-            function,
-            kernel.constants(case),
-            requested(kernel, case, probes),
-            kernel.faults_of(file, chosen),
-            watched=watched,
-        )
-        for case in resolved
-        for function, file in kernel.functions.items()
-    }
-
-
-def receipt(
-    function: str,
-    constants: Constants,
-    wanted: tuple[str, ...],
-    chosen: tuple[Fault, ...],
-    *,
-    watched: bool = False,
-    boxed: bool = False,
-) -> Path:
-    """A file that says that the emulator has compiled this build before, for estimates only."""
-    put_in = [(fault.id, fault.after) for fault in chosen]
-    key = repr((function, constants, wanted, put_in, watched, boxed, emulator.version()))
-    return emulator.cache_dir() / "receipts" / hashlib.sha256(key.encode()).hexdigest()[:24]
-
-
-def leave_receipt(*build: Any, watched: bool = False, boxed: bool = False) -> None:
-    """Remember that a build was compiled; arguments as of `receipt`."""
-    path = receipt(*build, watched=watched, boxed=boxed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch()

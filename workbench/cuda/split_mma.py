@@ -25,7 +25,7 @@ from workbench.cuda.device import row_max_of, row_sum_of
 from workbench.cuda.fragments import chunk, column, lane_row, register
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.loops import unrolled
-from workbench.cuda.split_mma_build import DIMS_AT_ONCE, DTYPES, constants, contract, fills, launches, resolve
+from workbench.cuda.split_mma_build import DIMS_AT_ONCE, DTYPES, Constants, contract, fills, launches, resolve
 
 NEG_INF = np.float32(-np.inf)
 LOG2_E = np.float32(math.log2(math.e))
@@ -322,7 +322,7 @@ KERNEL = Kernel(
     },
     summary="Split-K attention on tensor cores, for few queries over long keys: heads of a group share a tile",
     resolves=resolve,
-    constants=constants,
+    constants=Constants.of,
     launches=launches,
     contract=contract,
     dtypes=DTYPES,

@@ -1,6 +1,5 @@
 """Split-K on tensor cores as the host knows it: its tiles, what a build binds capitals to, its launches, its splits."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,11 +8,11 @@ from workbench.case.contract import Contract
 from workbench.cuda import flash_mma_build, ptx
 from workbench.cuda.device import CONVERSIONS
 from workbench.cuda.flash_mma_build import DTYPES
-from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, padded, switches, tiled
+from workbench.cuda.fragments_build import DIMS_AT_ONCE, TensorCores, tiled
 from workbench.cuda.kernel import Kernel, Launch
 from workbench.refusal import Refusal
 
-__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "constants", "contract", "fills", "launches", "resolve"]
+__all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "contract", "fills", "launches", "resolve"]
 
 #: rows of fragments; a warp takes 16 keys of a tile or more, and WARPS of them are enough
 BLOCKS_Q, BLOCKS_K, WARPS = (16, 32, 64), (16, 32, 64, 128), 4
@@ -92,19 +91,12 @@ class Constants(TensorCores):
         }
 
 
-def constants(case: Case, beside: Collection[str] = ()) -> Constants:
-    """The constants of a resolved case; nothing is `beside` q, k and v."""
-    assert case.block_q is not None and case.block_k is not None
-    return Constants(case.block_q, case.block_k, padded(case.head_dim), case.dtype, switches(case), STAGES)
-
-
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with its tiles, in 2 splits where none are given; Refusal where the kernel cannot run it."""
     rows = case.seqlen_q * (case.heads // case.kv_heads)
     block_q = next((size for size in BLOCKS_Q if size >= rows), BLOCKS_Q[-1])
-    case = case.but(block_q=case.block_q or block_q, block_k=case.block_k or DEFAULT_BLOCK_K, splits=case.splits or 2)
-    case = flash_mma_build.resolve(kernel, case.but(pack_gqa=False)).but(pack_gqa=True)
-    case = tiled(kernel, case, BLOCKS_Q, BLOCKS_K)
+    case = flash_mma_build.taken(kernel, case.but(pack_gqa=False)).but(pack_gqa=True, splits=case.splits or 2)
+    case = tiled(kernel, case, (block_q, DEFAULT_BLOCK_K), BLOCKS_Q, BLOCKS_K)
     if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
         raise Refusal(
             f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and "
@@ -137,7 +129,7 @@ def fills(case: Case, multiprocessors: int, shared_bytes: int) -> int:
     assert case.block_k is not None
     _, rows, batch = first.grid
     tiles = -(-case.seqlen_k // case.block_k)
-    by_memory = shared_bytes // (constants(case).shared_bytes + BESIDE_TILES)
+    by_memory = shared_bytes // (Constants.of(case).shared_bytes + BESIDE_TILES)
     slots, enough = max(1, min(by_memory, BLOCKS_BY_REGISTERS)) * multiprocessors, ENOUGH_BLOCKS * multiprocessors
 
     def time(splits: int) -> float:

@@ -197,10 +197,18 @@ def _among(one: Compared, given: np.ndarray, like: np.ndarray) -> Compared:
 
 def _keep(found: Compared, elements: Elements, part: Box, axes: str) -> None:
     for name in ("expected", "budget", "statistical", "over_budget", "state"):
-        values = getattr(found, name)
         target = part.of(getattr(elements, name), axes)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            target[...] = values if isinstance(values, np.ndarray) else values.cpu().numpy()
+            target[...] = _on_host(getattr(found, name))
+
+
+def on_host(found: Compared) -> Compared:
+    """The same as arrays of NumPy."""
+    return Compared(*(_on_host(getattr(found, one.name)) for one in fields(Compared)))
+
+
+def _on_host(x: np.ndarray) -> np.ndarray:
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
 
 
 def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workbench.arrays import in_float64
+from workbench.arrays import handed_over, in_float64
 from workbench.case.box import WHOLE, Box
+from workbench.case.case import in_window
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
 from workbench.case.stages import INPUTS
@@ -117,12 +118,14 @@ class Expectation:
 
     @cached_property
     def _dont_care(self) -> DontCare:
-        visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
-        if self._added is not None:
-            visible = visible & (self._added.bias != -np.inf)
         run = self.run
         sinks = self._sinks() if run.contract.sinks == "first" else None
-        return DontCare(run.contract, run.tiling, visible, self.part.present(run.case), sinks)
+        return DontCare(run.contract, run.tiling, self._seen, self.part.present(run.case), sinks)
+
+    def _seen(self) -> np.ndarray:
+        """The keys that a query sees and whose score is not made -inf, bool [b, h, q, k], of which b and h may be 1."""
+        visible = self.visible if self.visible.ndim == 4 else self.visible[None, None]
+        return visible if self._added is None else visible & (self._added.bias != -np.inf)
 
     @cached_property
     def _added(self) -> Added | None:
@@ -135,6 +138,17 @@ class Expectation:
         found = self.part.visible(self.run.case, self.run.trace.inputs)
         return found if self.cut is None else found[..., self.cut.left]
 
+    def _mask(self) -> np.ndarray:
+        """`visible` where the other arrays are."""
+        case = self.run.case
+        if self.device == "cpu" or case.ragged or "mask" in self.run.trace.inputs:
+            return in_bool(self.visible, self.device)
+        # a part on a GPU has 2^26 of them: made there in no time, made on the host and sent in 25 ms
+        rows = np.arange(case.seqlen_q)[self.part.q][:, None] + case.diagonal
+        keys = np.arange(case.seqlen_k)[slice(None) if self.cut is None else self.cut.left]
+        there = [handed_over(x, "torch", self.device) for x in (keys, rows)]
+        return in_window(there[0], there[1], *case.sides)
+
     @_unless_known
     def problem(self) -> Problem:
         """The part as arrays and numbers alone, which is all that the reference takes: inputs and dumped stages in
@@ -146,7 +160,7 @@ class Expectation:
             table=run.table,
             contract=trace.contract,
             losses=losses_of(trace.contract, trace.case.numbers),
-            inputs={**self.inputs, "mask": in_bool(self.visible, self.device), **beside},
+            inputs={**self.inputs, "mask": self._mask(), **beside},
             numbers=trace.case.numbers,
             attn_bias=self._bias(None if added is None else added.bias),
             bias_computed=self._bias(None if added is None else added.computed),
@@ -235,7 +249,7 @@ class Expectation:
         apart, what was computed here is not computed again.
         """
         before = self.run.contract
-        known: dict[str, Any] = {"visible": self.visible}
+        known: dict[str, Any] = {"visible": self.visible} if self.device == "cpu" else {}
         undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
         differing = {one.name for one in fields(Contract) if one.name != "assumed"} - _OF_BUDGETS - undeclared
         differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}

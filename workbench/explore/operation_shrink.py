@@ -60,6 +60,7 @@ def _smaller(case: OperationCase) -> Iterator[OperationCase]:
             "distribution": case.distribution,
             "numbers": numbers,
             "optional": case.optional,
+            "functions": case.functions,
         }
         given |= changed
         try:
@@ -72,6 +73,8 @@ def _smaller(case: OperationCase) -> Iterator[OperationCase]:
         yield from made(distribution=usual)
     for name in case.optional:
         yield from made(optional=tuple(one for one in case.optional if one != name))
+    for name in case.functions:
+        yield from made(functions={one: x for one, x in case.functions.items() if one != name})
     for name in numbers:
         yield from made(numbers={one: x for one, x in numbers.items() if one != name})
     for step in (lambda n: n // 2, lambda n: n - 1):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.operations.call import case_of, operation_of, runner
+from workbench.operations.call import asked_for, operation_of
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.operation import Operation
 from workbench.refusal import Raised, Refusal
@@ -64,17 +64,12 @@ def sweep_operation(
     return OperationSweep(tuple(rows))
 
 
-_OF_RUNS = ("arrays", "device", "backend", "gradients", "faults", "probes")
-
-
 def _row(target: str | Callable[..., Any], of: Operation, given: dict[str, Any]) -> SweepRow:
-    ways = {name: given[name] for name in _OF_RUNS if name in given}
-    of_case = {name: x for name, x in given.items() if name not in _OF_RUNS or name == "faults"}
     words = ", ".join(f"{name}={x}" for name, x in given.items() if x)
     try:
-        case = case_of(target, of, **of_case)
+        run, case = asked_for(target, of, **given)
         words = str(case)
-        found = judged(runner(target, of, **ways)(case))
+        found = judged(run(case))
     except Raised as raised:
         return SweepRow(words, "raised", None, None, _last_line(raised), None)
     except Refusal as refusal:

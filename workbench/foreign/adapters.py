@@ -140,8 +140,13 @@ _SDPA_ON_GPU = {"empty_out": "any"}
 
 #: its flash backend adds blocks up in 16 bits (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp, gemm with beta of 1)
 _SDPA_BACKWARD_ON_CPU = {"accumulation_dtype": INPUTS}
+#: on a GPU K and V of a group are repeated, or their gradients stored for each head, before heads are added up; the
+#: memory-efficient backend makes dS of P as it was cast for dV
+_SDPA_BACKWARD_ON_GPU = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS, "dscores_of": "cast probs"}
 #: in torch's operations (sdpa_dense_backward) a gradient of each query head is stored before those of a group are added
 _FLEX_BACKWARD_ON_CPU = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS}
+#: compiled, delta is a sum of 16-bit tensors, which is stored as they are (torch/_inductor/kernel/flex)
+_FLEX_BACKWARD_ON_GPU = {"delta_dtype": INPUTS}
 #: softcaps by tanh.approx (csrc/flash_attn/src/utils.h, cutlass::fast_tanh)
 _FLASH_BACKWARD = {"tanh": "approximate"}
 
@@ -184,7 +189,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "attn_mask",
         },
         q="bhsd", kv="bhsd", contract="torch-sdpa", on={"cuda": _SDPA_ON_GPU}, device="cpu", call=packages.sdpa,
-        gradients={"cpu": _SDPA_BACKWARD_ON_CPU}, poisoned=False,
+        gradients={"cpu": _SDPA_BACKWARD_ON_CPU, "cuda": _SDPA_BACKWARD_ON_GPU}, poisoned=False,
     ),
     "torch:flex_attention": Adapter(
         "torch.nn.attention.flex_attention:flex_attention",
@@ -207,7 +212,7 @@ ADAPTERS: Mapping[str, Adapter] = {
             "bias": "score_mod",
         },
         q="bhsd", kv="bhsd", lse="bhs", on={"cpu": _FLEX_ON_CPU}, device="cpu", call=packages.flex,
-        gradients={"cpu": _FLEX_BACKWARD_ON_CPU}, poisoned=False,
+        gradients={"cpu": _FLEX_BACKWARD_ON_CPU, "cuda": _FLEX_BACKWARD_ON_GPU}, poisoned=False,
     ),
     "flash_attn:flash_attn_func": Adapter(
         "flash_attn:flash_attn_func",

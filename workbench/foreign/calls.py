@@ -15,6 +15,7 @@ from workbench.foreign.layouts import BOX
 from workbench.refusal import Refusal
 
 Given = Mapping[str, Any]
+_SDPA = "torch:scaled_dot_product_attention"
 #: dtypes of q, k and v that are judged, by torch's names
 DTYPES = {"torch.float32": "float32", "torch.float16": "float16", "torch.bfloat16": "bfloat16"}
 
@@ -29,7 +30,19 @@ class Call:
     lse: str = "bhs"  #: axes of an lse behind it; empty: what stands there is none
     base2: bool = False  #: whether that is in base 2
     contract: Mapping[str, Any] | str = field(default_factory=dict)  #: what is known of its arithmetic
+    gradients: Mapping[str, Any] = field(default_factory=dict)  #: and of its backward pass: conventions
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
+    packed: "Packed | None" = None  #: where q, k and v are sequences of several lengths behind each other
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Where sequences of several lengths begin, which lie behind each other: q, k and v have one batch of all rows."""
+
+    cu_seqlens_q: Any  #: [sequences + 1], the first row of each, and behind the last
+    cu_seqlens_k: Any
+    max_seqlen_q: int  #: of the longest, which is known without waiting for a device
+    max_seqlen_k: int
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,13 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
     """How calls of `function` are read: by its `spec` where one is given, else as its adapter says.
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
-    True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Refusal for a function
-    that no adapter knows, and of packages whose calls are not read back.
+    True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Of packed sequences q, k
+    and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of flash_attn_varlen_func.
+
+    Refusal for a function that no adapter knows, and of packages whose calls are not read back.
     """
+    if is_dispatched(function):
+        return CallReader(str(function), lambda op, *args, **kwargs: _of_op(op, args, kwargs))
     name = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
     if spec is not None:
         return CallReader(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
@@ -58,6 +75,34 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
             "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True})"
         )
     return CallReader(target, _Adapted(function, target, adapter))
+
+
+def is_dispatched(function: Callable[..., Any]) -> bool:
+    """Whether it is torch's attention at the dispatcher, torch.ops.aten.scaled_dot_product_attention: calls are those
+    of the operations in ATTENTION_OPS, which whoever calls it ends in.
+    """
+    return str(function) == "aten.scaled_dot_product_attention"
+
+
+#: operations of aten that are scaled_dot_product_attention, or what it becomes; that of its backend math is none, but
+#: products and a softmax
+ATTENTION_OPS = (
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_fused_attention_overrideable",
+)  # fmt: skip
+
+
+def _of_op(op: Any, args: tuple[Any, ...], kwargs: Given) -> Call:
+    """A call of one of these: autocast has cast already what it is given."""
+    names = [one.name for one in op._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    if not _idle(given.get("dropout_p")):
+        raise Refusal(f"{op} with dropout_p")
+    inputs, fields = _sdpa({"attn_mask": given.get("attn_bias"), **given})
+    adapter = ADAPTERS[_SDPA]
+    on = adapter.on.get(inputs["q"].device.type, {})
+    return Call(inputs, fields, adapter.q, contract=adapter.contract or dict(on))
 
 
 @dataclass(frozen=True)
@@ -78,7 +123,9 @@ class _Adapted:
         on = self.adapter.on.get(inputs["q"].device.type, {})
         contract = self.adapter.contract or dict(on)
         one = self.adapter
-        return Call(inputs, fields, one.q, one.lse, one.base2, contract, _autocast(inputs["q"], self.target))
+        gradients, cast = one.gradients.get(inputs["q"].device.type, {}), _autocast(inputs["q"], self.target)
+        packed = fields.pop("packed", None)
+        return Call(inputs, fields, one.q, one.lse, one.base2, contract, gradients, cast, packed)
 
 
 @dataclass(frozen=True)
@@ -106,7 +153,7 @@ def _autocast(q: Any, target: str) -> Any:
     """The dtype to which torch.autocast casts what scaled_dot_product_attention is given; None where it does not."""
     import torch
 
-    if target != "torch:scaled_dot_product_attention" or not torch.is_autocast_enabled(q.device.type):
+    if target != _SDPA or not torch.is_autocast_enabled(q.device.type):
         return None
     return torch.get_autocast_dtype(q.device.type)
 
@@ -117,9 +164,16 @@ def _told(given: Given, name: str) -> Call:
     inputs = {x: rest.pop(x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
-    layout, contract = rest.pop("layout", BOX), rest.pop("contract", {})
+    packed = None
+    if lengths := {x: rest.pop(x) for x in _LENGTHS if x in rest}:
+        if lacking := [x for x in _LENGTHS if x not in lengths]:
+            raise Refusal(f"{name}: its spec says {', '.join(lengths)} and no {lacking[0]}")
+        packed = Packed(**lengths)
+        inputs = {x: _of_sequence(y) if x in ("q", "k", "v") else y for x, y in inputs.items()}
+    layout, contract = rest.pop("layout", BOX if packed is None else "nhd"), rest.pop("contract", {})
     lse = "".join(axis for axis in layout if axis != "d")
-    return Call(inputs, {x: value for x, value in rest.items() if value is not None}, layout, lse, contract=contract)
+    fields = {x: value for x, value in rest.items() if value is not None}
+    return Call(inputs, fields, layout, lse, contract=contract, packed=packed)
 
 
 def _sdpa(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -156,7 +210,14 @@ def _flash_attn(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
         fields["window"] = window
     if softcap := given.get("softcap"):
         fields["softcap"] = float(softcap)
-    return {x: given[x].transpose(1, 2) for x in "qkv"}, fields
+    return {x: given[x].transpose(1, 2) for x in "qkv" if x in given}, fields
+
+
+def _varlen(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """flash_attn_varlen_func: [rows of all sequences, h, d]; masks count from the bottom right of each sequence."""
+    packed = Packed(*(given[x] for x in _LENGTHS))
+    _, fields = _flash_attn({x: y for x, y in given.items() if x not in ("q", "k", "v")})
+    return {x: _of_sequence(given[x]) for x in "qkv"}, fields | {"packed": packed}
 
 
 def _flashinfer_prefill(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -187,11 +248,13 @@ def _xformers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, fields
 
 
+#: what says where packed sequences lie, of flash_attn_varlen_func and of specs
+_LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
 _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 _OF_FLASHINFER = ("q", "k", "v", "causal", "kv_layout", "sm_scale", "window_left", "logits_soft_cap")
 #: TARGET -> how its calls are read; what is not listed of their arguments is told and not judged
 _READERS: Mapping[str, _Reader] = {
-    "torch:scaled_dot_product_attention": _Reader(
+    _SDPA: _Reader(
         _sdpa, [x for x in _OF_SDPA if x != "dropout_p"], names=_OF_SDPA
     ),
     "torch:flex_attention": _Reader(
@@ -200,6 +263,10 @@ _READERS: Mapping[str, _Reader] = {
     ),
     "flash_attn:flash_attn_func": _Reader(
         _flash_attn, ("q", "k", "v", "softmax_scale", "causal", "window_size", "softcap"),
+        idle=("deterministic", "return_attn_probs"),
+    ),
+    "flash_attn:flash_attn_varlen_func": _Reader(
+        _varlen, ("q", "k", "v", *_LENGTHS, "softmax_scale", "causal", "window_size", "softcap"),
         idle=("deterministic", "return_attn_probs"),
     ),
     "flashinfer:single_prefill_with_kv_cache": _Reader(

@@ -158,10 +158,11 @@ def over_parts(run: Observed, device: str, one: Callable[[Box], Found], what: st
         keep_heap()
         found: list[Found] = []
         with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool, step(what) as tick:
-            for of_part in pool.map(one, parts) if device == "cpu" else map(one, parts):
+            # on a GPU from the last, which sees most keys where causal: memory that it leaves holds all others
+            for of_part in pool.map(one, parts) if device == "cpu" else map(one, reversed(parts)):
                 found.append(of_part)
                 tick(f"{len(found)} of {len(parts)} parts")
-    return found
+    return found if device == "cpu" else found[::-1]
 
 
 def _any_given(run: Observed, name: str, part: Box) -> bool:
@@ -202,7 +203,9 @@ def parts_of(case: Case, device: str, cut: bool = False) -> Iterator[Box]:
     """
     limit = AT_ONCE_ON_CPU // min(processors(), THREADS)
     if device == "cuda":
-        free, _ = module("torch").cuda.mem_get_info()
+        cuda = module("torch").cuda
+        # torch keeps what it freed for itself
+        free = cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated()
         limit = min(PART_ON_GPU, free // BYTES_OF_SCORE)
     group = case.heads // case.kv_heads
     heads = limit // (case.seqlen_q * case.seqlen_k)

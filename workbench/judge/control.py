@@ -13,6 +13,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.stages import INPUTS
 from workbench.expectation.compare import compared
 from workbench.expectation.elements import Compared
 from workbench.expectation.expectation import Expectation
@@ -47,6 +48,14 @@ def at_rows(run: Observed, names: Collection[str], rows: np.ndarray) -> Iterator
     yield from compared(e, [name for name in names if name in run.dumped])
 
 
+def in_float32(e: Expectation) -> Expectation:
+    """The same part in NumPy with inputs of float32, exact for those of 16 bits: all that a `control` reads, in half
+    the bytes. Nothing else may be asked of it.
+    """
+    inputs = {name: e.part.of_input(e.run.case, name, e.run.trace.inputs[name]).astype(np.float32) for name in INPUTS}
+    return replace(e, device="cpu", known={"inputs": inputs})
+
+
 def control(e: Expectation, contract: Contract | None = None, mode: Mode = PLAIN) -> dict[str, np.ndarray]:
     """Every stage of a part of a trace in float32 with every operation rounded to nearest, cast where the `contract`
     says so (that of the trace, where there is none); other evaluation modes lose more.
@@ -60,7 +69,7 @@ def control(e: Expectation, contract: Contract | None = None, mode: Mode = PLAIN
     narrow = replace(
         p,
         losses=p.losses if mode.biased else without(p.losses),
-        inputs={name: x if x.dtype == bool else x.astype(np.float32) for name, x in p.inputs.items()},
+        inputs={name: x if x.dtype == bool else x.astype(np.float32, copy=False) for name, x in p.inputs.items()},
         numbers={name: np.float32(x) for name, x in p.numbers.items()},  # type: ignore[misc]
         attn_bias=None if p.attn_bias is None else p.attn_bias.astype(np.float32),
         bias_computed=None,

@@ -332,7 +332,8 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
         """The kernel run again on other inputs, once for all that ask; None where it cannot be."""
         return None if trace.rerun is None else Observed(trace.rerun(second_case(run.case)))
 
-    judged = with_sensitivity(run, _with_evidence(run, _with_bias(run, judged, second), second), failing)
+    judged = _with_evidence(run, _with_bias(run, judged, second), second, where)
+    judged = with_sensitivity(run, judged, failing, where)
     blamed = with_blame(run, with_exactness(run, judged), others)
     if found is None:
         return Diff(run, *blamed, gathered)
@@ -399,16 +400,18 @@ def _with_bias(run: Observed, judged: list[StageDiff], second: Callable[[], Obse
     return [_leaning(stage, *found[stage.name]) if stage.name in found else stage for stage in judged]
 
 
-def _with_evidence(run: Observed, judged: list[StageDiff], second: Callable[[], Observed | None]) -> list[StageDiff]:
+def _with_evidence(
+    run: Observed, judged: list[StageDiff], second: Callable[[], Observed | None], device: str
+) -> list[StageDiff]:
     """The stages after the test of how large their errors are together: what is beyond doubt in this run, and in one
     on other inputs again, is a bug; suspicious where the kernel cannot be run again.
     """
     candidates = [stage.name for stage in judged if stage.verdict in ("rounding", "suspicious", "biased")]
-    first = excesses(run, candidates)
+    first = excesses(run, candidates, device=device)
     if not first:
         return judged
     again = second()
-    confirmed = None if again is None else excesses(again, first)
+    confirmed = None if again is None else excesses(again, first, device=device)
 
     def with_excess(stage: StageDiff) -> StageDiff:
         excess = first.get(stage.name)

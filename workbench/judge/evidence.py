@@ -16,13 +16,13 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.contract import Contract
-from workbench.expectation.compare import compared
+from workbench.expectation.compare import compared, on_host
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.bias import FEWEST_ROWS, Z, by_row, distinct, lean, rows_seen
-from workbench.judge.control import control, has_control, sampled
+from workbench.judge.control import control, has_control, in_float32, sampled
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.losses import U
 from workbench.reference.mode import Mode
@@ -67,13 +67,14 @@ class Excess:
 
 
 @np.errstate(all="ignore")
-def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dict[str, Excess]:
+def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND, device: str = "cpu") -> dict[str, Excess]:
     """Those of the judged stages `names` of a run whose errors are larger than roundings add up to, by a factor of
     `beyond`.
 
     Left out are stages of a kernel on codes before attention, and all of them where it may have decoded others
     than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
-    scale, which the control has otherwise; and kernels of an arithmetic that the control does not have.
+    scale, which the control has otherwise; and kernels of an arithmetic that the control does not have. `device`: where
+    expectations and budgets are computed; controls are NumPy's.
     """
     run = run.attention
     own_units = run.contract.base2 or not run.contract.scores_scaled
@@ -81,8 +82,9 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND) -> dic
     tested = [name for name in whole if not (own_units and run.known[name].unit) and run.unit(name) == 1]
     if not tested or run.trace.input_errors or not has_control(run.contract):
         return {}
-    e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), typical=True)
-    held = dict(compared(e, tested))
+    e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), device, typical=True)
+    held = {name: on_host(one) for name, one in compared(e, tested)}
+    e = e if device == "cpu" else in_float32(e)
     controls: list[dict[str, np.ndarray]] = []
     found: dict[str, Excess] = {}
     for contract, mode in _ways(run.contract):
@@ -108,14 +110,17 @@ def _ways(contract: Contract) -> list[tuple[Contract, Mode]]:
 
 
 def _contracts(contract: Contract) -> Iterator[Contract]:
-    """The contract, of which row_sum may add either probs; of codes that nobody saw decoded also with probs in float16,
-    which keeps less below 2^-24.
+    """The contract, of which row_sum may add either probs, and these be normalised before their cast; of codes that
+    nobody saw decoded also with probs in float16, which keeps less below 2^-24.
     """
     narrow = "operands_dtype" in contract.assumed and contract.probs_dtype == "bfloat16"
     for dtype in (contract.probs_dtype, *(["float16"] if narrow else [])):
         either = contract.row_sum_of_cast is None and dtype != "float32"
         for of_cast in (False, True) if either else (contract.row_sum_of_cast,):
             yield replace(contract, probs_dtype=dtype, row_sum_of_cast=of_cast)
+    # probs that are all but alike lose all but the same, which is another loss of theirs divided by their sum
+    if contract.probs_normalised is None and contract.probs_dtype != "float32":
+        yield replace(contract, probs_normalised=True, row_sum_of_cast=False)
 
 
 def _modes(contract: Contract) -> Iterator[Mode]:

@@ -59,11 +59,13 @@ class Sensitive(NamedTuple):
     worst: Element | None  #: that tells; None: the size of its errors together does
 
 
-def with_sensitivity(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> list[StageDiff]:
-    """The stages, with what the assumptions of the run's contract decide of them."""
+def with_sensitivity(
+    run: Observed, judged: Sequence[StageDiff], failing: Failing, device: str = "cpu"
+) -> list[StageDiff]:
+    """The stages, with what the assumptions of the run's contract decide of them; `device` as of `excesses`."""
     promise, base = run.contract, usual(run.contract)
     names = [stage.name for stage in judged if stage.decisive is not None]
-    sensitive = _wrong_if_usual(run, judged, failing)
+    sensitive = _wrong_if_usual(run, judged, failing, device)
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not sensitive and not wrong:
         return [*judged]
@@ -200,7 +202,7 @@ def _of_a_known_maximum(run: Observed, judged: Sequence[StageDiff]) -> bool:
     return not falls and not lags
 
 
-def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing) -> dict[str, Sensitive]:
+def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing, device: str) -> dict[str, Sensitive]:
     """The right stages that are not those of a usual kernel -> in which way."""
     right = [stage.name for stage in judged if stage.verdict in RIGHT_VERDICTS]
     strict = run.under(usual(run.contract))
@@ -208,7 +210,8 @@ def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing
         return {}
     found = {name: Sensitive(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
     rest = [name for name in right if name not in found]
-    return found | {name: Sensitive(excess.words, None) for name, excess in excesses(strict, rest, DOUBTFUL).items()}
+    beyond = excesses(strict, rest, DOUBTFUL, device)
+    return found | {name: Sensitive(excess.words, None) for name, excess in beyond.items()}
 
 
 def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Choice]) -> dict[str, Explaining]:

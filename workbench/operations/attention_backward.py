@@ -8,13 +8,14 @@ import numpy as np
 
 from workbench.operations.backward_causes import hypotheses
 from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, rule, seen
+from workbench.operations.backward_steps import added_to_first
 from workbench.operations.backward_table import table
 from workbench.operations.operation import Operation, Setting, Sizes
 
 
 def _free(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """What hidden keys have before P, which is 0 there; what dropout leaves of dP is multiplied by it."""
-    before = ("qk", "qk_cast", "scores", "tanh", "capped", "alibi", "biased", "biased_cast")
+    before = ("qk", "qk_cast", "scores", "tanh", "capped", "modded", "alibi", "biased", "biased_cast")
     names = (*before, "dprobs", "dprobs_cast", "dkept", "dkept_cast")
     return dict.fromkeys(names, ~seen(of, inputs))
 
@@ -36,11 +37,15 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     offset = abs(made["delta"]) + abs(made.get("dlse", np.zeros(())))
     found["dscores"] = made["probs"] * (abs(made.get("dkept", made["dprobs"])) + offset[..., None])
     of_scaled = found["dscores"]
+    if "mod_slope" in made:
+        of_scaled = found["dmodded"] = of_scaled * abs(made["mod_slope"])
     if "tanh" in made:
         of_scaled = found["dscaled"] = of_scaled * (1 - made["tanh"] ** 2)
     keys = np.repeat(abs(made["k"]), group, 1)
     found["dq"] = scale * np.einsum("bhqk,bhkd->bhqd", of_scaled, keys)
     found["dk"] = scale * per_group(np.einsum("bhqk,bhqd->bhkd", of_scaled, abs(made["q"])))
+    if "dkv" in made:
+        found["dkv"] = added_to_first(found["dk"], found["dv"])
     return found
 
 
@@ -58,15 +63,17 @@ ATTENTION_BACKWARD = Operation(
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
     table=table,
-    results=("dq", "dk", "dv", "dsink", "dbias"),
+    results=("dq", "dkv", "dk", "dv", "dsink", "dbias", "dslopes"),
     distributions=DISTRIBUTIONS,
     numbers={
         "scale": _scale, "causal": False, "softcap": float, "window_left": int, "window_right": int,
-        "dropout_p": float, "alibi_column": bool,
+        "dropout_p": float, "alibi_column": bool, "shared_kv": bool,
     },
+    functions=("score_mod",),
     # the usual: those of FlashAttention
     conventions={
         "delta": ("out", "probs"),
+        "delta_dtype": ("float32", "inputs"),
         "qk_dtype": ("float32", "inputs"),
         "probs_dtype": ("inputs", "float32"),
         "dprobs_dtype": ("float32", "inputs"),
@@ -76,6 +83,7 @@ ATTENTION_BACKWARD = Operation(
         "dv_sum_dtype": ("float32", "inputs"),
         "accumulation_dtype": ("float32", "inputs"),
         "dropped_dtype": ("float32", "inputs"),
+        "parts_dtype": ("float32", "inputs"),
         "tanh": ("float32", "approximate"),
     },
     known={

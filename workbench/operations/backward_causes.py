@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.operations.backward_inputs import mod_slope
 from workbench.operations.backward_loops import in_tiles, lost_pairs, rows_of_elsewhere
 from workbench.operations.backward_masks import masks, named, weights
 from workbench.operations.backward_steps import AddedUp
@@ -113,6 +114,14 @@ def _of_options(of: Setting) -> Iterator[Hypothesis]:
                   altered("cap_slope", lambda at, x: 1 - np.tanh(at("capped") / cap) ** 2, "capped"))  # fmt: skip
         yield named("softcap.unsquared", "the derivative of the softcap is 1 - tanh",
                   altered("cap_slope", lambda at, x: 1 - at("tanh"), "tanh"))  # fmt: skip
+    if "score_mod" in of.functions:
+        read = "capped" if cap else "scores"
+        yield named("mod.left-out", "the score_mod is left out where P is computed again",
+                  altered("modded", lambda at, x: at(read), read))  # fmt: skip
+        yield named("mod.slope", "the derivative of the score_mod is left out",
+                  altered("mod_slope", lambda at, x: np.ones_like(x)))  # fmt: skip
+        yield named("mod.slope-of-modded", "the derivative of the score_mod is taken of what it made",
+                  altered("mod_slope", lambda at, x: mod_slope(of, at("modded")), "modded"))  # fmt: skip
     if "dropout_mask" in of.optional:
         factor = 1 / (1 - of.numbers["dropout_p"])
         for stage, said in (("dkept", "dP"), ("dropped", "P of dV")):

@@ -3,9 +3,11 @@ it, and distributions.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
+from workbench.case import mods
 from workbench.floats import DTYPES, to_float64
 from workbench.operations.operation import Draw, Setting
 from workbench.reference.dense import attention
@@ -41,12 +43,14 @@ def rule(of: Setting) -> str:
         return f"{low[0]} is 0 or more, or -1 for no window; got {numbers[low[0]]}"
     if "alibi_column" in numbers and "alibi_slopes" not in of.optional:
         return "alibi_column says how alibi_slopes are used: give these"
+    if numbers.get("shared_kv") and n["e"] > n["d"]:
+        return f"shared_kv: v is the first dim_v dims of k, of which there are {n['d']}; got {n['e']}"
     return ""
 
 
 def by_place(of: Setting, lengths: np.ndarray | None = None) -> np.ndarray:
     """Which keys each query sees by its place, bool [q, k], or [b, 1, q, k] with the `lengths` [b, 1, 1, 1] of keys:
-    causal and windows from the bottom right, keys within the length.
+    causal and windows from the bottom right, keys within the length; [b, h, q, k] with a score_mod.
     """
     rows, keys = np.arange(of.sizes["q"])[:, None], np.arange(of.sizes["k"])
     of_row = rows + (of.sizes["k"] if lengths is None else lengths) - of.sizes["q"]
@@ -58,6 +62,8 @@ def by_place(of: Setting, lengths: np.ndarray | None = None) -> np.ndarray:
         found &= keys >= of_row - left
     if right != -1:
         found &= keys <= of_row + right
+    if "score_mod" in of.functions:
+        found = found & ~hidden_by_mod(of)
     return found if lengths is None else found & (keys < lengths)
 
 
@@ -66,6 +72,26 @@ def seen(of: Setting, inputs: Arrays) -> np.ndarray:
     lengths = to_float64(inputs["seqlens_k"]).reshape(-1, 1, 1, 1) if "seqlens_k" in of.optional else None
     found = by_place(of, lengths)
     return found & (inputs["mask"] != 0) if "mask" in of.optional else found
+
+
+def modified(of: Setting, scores: np.ndarray) -> np.ndarray:
+    """What the score_mod of a setting makes of scores [b, h, q, k]."""
+    return mods.evaluated(of.functions["score_mod"], "score_mod", _indices(of), scores)
+
+
+def mod_slope(of: Setting, scores: np.ndarray) -> np.ndarray:
+    """Its derivative there; Refusal as of `mods.derivative`."""
+    return mods.derivative(of.functions["score_mod"], "score_mod", _indices(of), scores)
+
+
+def hidden_by_mod(of: Setting) -> np.ndarray:
+    """Where a score_mod hides a key, bool [b, h, q, k]: it makes -inf of two scores."""
+    shape = [of.sizes[axis] for axis in "bhqk"]
+    return np.logical_and(*(modified(of, np.full(shape, x)) == -np.inf for x in (0.0, 1.0)))
+
+
+def _indices(of: Setting) -> tuple[np.ndarray, ...]:
+    return tuple(np.ix_(*(np.arange(of.sizes[axis]) for axis in "bhqk")))
 
 
 def distances(of: Setting, lengths: np.ndarray | None = None) -> np.ndarray:
@@ -88,13 +114,16 @@ def forward(of: Setting, given: Arrays) -> dict[str, np.ndarray]:
         added = of_alibi if added is None else added + of_alibi
     return attention(
         wide["q"], wide["k"], wide["v"], scale=numbers["scale"], mask=seen(of, given), attn_bias=added,
-        softcap=numbers.get("softcap"), sinks=wide.get("sinks"), dropout_p=numbers.get("dropout_p", 0.0),
+        softcap=numbers.get("softcap"), score_mod=partial(modified, of) if "score_mod" in of.functions else None,
+        sinks=wide.get("sinks"), dropout_p=numbers.get("dropout_p", 0.0),
         dropout_mask=given.get("dropout_mask"),
     )  # fmt: skip
 
 
 def after_forward(of: Setting, drawn: Arrays) -> dict[str, np.ndarray]:
-    """With out and lse as a right forward pass of the rounded inputs has them."""
+    """With out and lse as a right forward pass of the rounded inputs has them, and the v of a k that holds it."""
+    if of.numbers.get("shared_kv"):
+        drawn = {**drawn, "v": drawn["k"][..., : of.sizes["e"]]}
     rounded = {name: x.astype(DTYPES[of.dtype]) if name in ("q", "k", "v", "bias") else x for name, x in drawn.items()}
     return {**drawn, **forward(of, rounded)}
 

@@ -14,7 +14,7 @@ from workbench.operations.operation import Setting
 #: queries and keys that kernels take at once
 TILES = (16, 32, 64, 128)
 #: what is compared with lse where the setting has it, the last first
-_SCORES = ("biased_cast", "biased", "capped", "scores")
+_SCORES = ("biased_cast", "biased", "modded", "capped", "scores")
 
 
 def named(id: str, text: str, *edits: Edit) -> Hypothesis:
@@ -56,6 +56,8 @@ def _names(of: Setting) -> set[str]:
     found = {"scores"}
     if of.numbers.get("softcap"):
         found.add("capped")
+    if "score_mod" in of.functions:
+        found.add("modded")
     if {"bias", "alibi_slopes"} & {*of.optional}:
         found.add("biased")
         if of.dtype != "float32" and of.conventions["qk_dtype"] != "float32":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import to_float64, ulp, unit_roundoff
+from workbench.operations.backward_table import of_scaled
 from workbench.operations.expected import problem
 from workbench.operations.run import OperationRun
 from workbench.reference.walk import budgets, values
@@ -54,7 +55,7 @@ class BackwardMeasured:
     rows: tuple[int, ...]
     calls: int
     weights: Reading  #: of P, or of what dropout leaves of it
-    scores: Reading  #: of dS, or of what a softcap leaves of it
+    scores: Reading  #: of dS, or of what a softcap and a score_mod leave of it
     #: the first wrong stage, where what was read tells it: of P where dS and the gradients follow from the P that was
     #: read, of dS where dQ follows from the dS that was read; empty: the gradients' own sums, or it cannot be told
     origin: str
@@ -113,7 +114,7 @@ def measured(run: OperationRun) -> BackwardMeasured:
     group = case.sizes["h"] // case.sizes["g"]
     rows = tuple(dict.fromkeys(int(x) for x in np.linspace(0, case.sizes["q"] - 1, ROWS).round()))
     table = case.operation.table(run.setting)
-    names = "dropped" if "dropped" in table else "probs", "dscaled" if "dscaled" in table else "dscores"
+    names = "dropped" if "dropped" in table else "probs", of_scaled(run.setting)
     whole = problem(run, {})
     exact = values(whole, names)
     shape = (case.sizes["b"], case.sizes["h"], len(rows), case.sizes["k"])

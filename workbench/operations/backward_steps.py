@@ -82,6 +82,35 @@ def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: 
     return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
 
 
+def added_to_first(whole: np.ndarray, part: Any) -> np.ndarray:
+    """`whole`, with `part` added to the first of its last axis."""
+    made = whole + 0.0
+    made[..., : np.shape(part)[-1]] += part
+    return made
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The gradient of memory that is read twice: of all dims, and of the first alone."""
+
+    whole: Ref
+    first: Ref
+
+    def value(self, at: Any) -> np.ndarray:
+        return added_to_first(at(self.whole), at(self.first))
+
+    def bound(self, at: Any) -> Bounded:
+        """The errors of both, and a rounding of the sum."""
+        whole, first = at(self.whole), at(self.first)
+        pairs = zip(at.error(self.whole), at.error(self.first), strict=True)
+        (w, v), (rw, rv), (cw, cv) = ((0.0 * abs(whole) + a, 0.0 * abs(first) + b) for a, b in pairs)
+        own = at.arithmetic("").sum(1) * added_to_first(abs(whole), abs(first))
+        random = np.sqrt(added_to_first(rw**2, rv**2) + own**2)
+        return Bounded(Bound(added_to_first(w, v) + own, random, added_to_first(cw, cv)))
+
+    words = "{whole}, with {first} added to the first dims"
+
+
 @dataclass(frozen=True)
 class StoredBetween:
     """A sum that is kept in 16 bits while it grows: rounded after each of its blocks."""
@@ -89,15 +118,21 @@ class StoredBetween:
     of: Ref
     dtype: str
     blocks: int
+    group: int = 1  #: query heads whose sums one accumulator takes, one after the other
+    least_factor: float = 1.0  #: as of CastTo
 
     def value(self, at: Any) -> np.ndarray:
         return np.asarray(at(self.of))
 
     def bound(self, at: Any) -> Bounded:
-        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to."""
-        of, size = at.error(self.of), at.magnitude(self.of)
-        size = size + of.worst
-        relative, absolute = Arithmetic(self.dtype).cast()
+        """A rounding a block, of a partial sum that is at most what the sizes of all terms add up to, of all heads that
+        share it.
+        """
+        of = at.error(self.of)
+        size = at.magnitude(self.of) + of.worst
+        b, heads, *rest = size.shape
+        size = np.repeat(size.reshape(b, -1, self.group, *rest).sum(2), self.group, axis=1)
+        relative, absolute = Arithmetic(self.dtype, factor=self.least_factor).cast()
         each = relative * size + absolute
         random = np.sqrt(of.random**2 + self.blocks * each**2)
         return Bounded(Bound(of.worst + self.blocks * each, random, of.common + 0.0 * size))
@@ -105,6 +140,45 @@ class StoredBetween:
     @property
     def words(self) -> str:
         return f"{{of}}, in {self.dtype} after each of {self.blocks} blocks"
+
+
+#: error of a score_mod, and of its derivative, in ulps of what it makes, or reads: as of a contract of attention
+MOD_ULPS = 4.0
+
+
+@dataclass(frozen=True)
+class Modified:
+    """What a score_mod, or its derivative, makes of scores, [b, h, q, k]; 0 where it hides a key."""
+
+    of: Ref
+    function: Callable[[np.ndarray], np.ndarray]
+    said: str
+    also_read: bool  #: whether it loses ulps of what it reads, and not alone of what it makes there and of a score of 0
+
+    def value(self, at: Any) -> np.ndarray:
+        return self._finite(at(self.of))
+
+    def _finite(self, x: np.ndarray) -> np.ndarray:
+        made = self.function(x)
+        return np.where(np.isfinite(made), made, 0.0)
+
+    def bound(self, at: Any) -> Bounded:
+        """As far as the function is off where its score is, at the ends of that interval and at their quarters, and
+        MOD_ULPS: of a function that is monotone between these. A derivative may be a difference of numbers as large
+        as it is elsewhere, such as 1 - tanh^2: as at a score of 0, and 1.
+        """
+        x, error, own = at(self.of), at.error(self.of), self.value(at)
+        size = np.maximum(abs(own), abs(x) if self.also_read else np.maximum(abs(self._finite(0.0 * x)), 1.0))
+        arithmetic = at.arithmetic("")
+        worst = 2 * arithmetic.unit * MOD_ULPS * size + arithmetic.floor
+        if error is not EXACT:
+            off = 0.0 * x + error.worst
+            worst = worst + np.max([abs(self._finite(x + part * off) - own) for part in (-1.0, -0.5, 0.5, 1.0)], axis=0)
+        return Bounded(Bound(worst, 0.0 * worst, worst))
+
+    @property
+    def words(self) -> str:
+        return f"{self.said}({{of}})"
 
 
 @dataclass(frozen=True)

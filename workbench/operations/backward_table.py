@@ -1,12 +1,22 @@
 """The table of stages of the backward pass of attention, with what a case has."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.operations.backward_inputs import OPTIONAL, by_place, distances, seen
-from workbench.operations.backward_steps import OfGroups, OwnLse, StoredBetween, Widened, of_groups, where_one
+from workbench.operations.backward_inputs import OPTIONAL, by_place, distances, mod_slope, modified, seen
+from workbench.operations.backward_steps import (
+    Joined,
+    Modified,
+    OfGroups,
+    OwnLse,
+    StoredBetween,
+    Widened,
+    of_groups,
+    where_one,
+)
 from workbench.operations.operation import Setting
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, one, product, scaled
@@ -35,16 +45,28 @@ def _casts(of: Setting) -> dict[str, Table]:
         return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype, least))}
 
     found = {name: cast(name, name) for name in ("qk", "probs", "dprobs")} | {"biased": cast("biased", "qk")}
-    # dS may be stored times the scale, as torch's operations do
+    # dS, and what is made of it, may be stored times the scale, as torch's operations do
     least = min(1.0, abs(of.numbers["scale"]) or 1.0)
-    found |= {name: cast(name, "dscores", least=least) for name in ("dscores", "dscaled")}
+    found |= {name: cast(name, "dscores", least=least) for name in ("dscores", "dmodded", "dscaled")}
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
-    found |= {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke"), "dq_sum": {}}
+    found |= {"delta": cast("delta", "delta", "bhq")}
+    if of.numbers.get("shared_kv"):
+        found |= {"dk": cast("dk", "parts", "bgkd"), "dv": cast("dv", "parts", "bgke")}
+    found |= {
+        "dk_sum": cast("dk_sum", "dk_sum", "bhkd", least),
+        "dv_sum": cast("dv_sum", "dv_sum", "bhke"),
+        "dq_sum": {},
+    }
     if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
-        for name, axes, terms in (("dq_sum", "bhqd", "k"), ("dk_sum", "bhkd", "q"), ("dv_sum", "bhke", "q")):
-            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK))
+        group = of.sizes["h"] // of.sizes["g"]
+        for name, axes, terms, heads, factor in (
+            ("dq_sum", "bhqd", "k", 1, least),
+            ("dk_sum", "bhkd", "q", group, least),
+            ("dv_sum", "bhke", "q", group, 1.0),
+        ):
+            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK), heads, factor)
             found[name] = {f"{name}_stored": Stage(axes, step, dumped=False)}
     return found
 
@@ -64,16 +86,22 @@ def _scores(of: Setting, qk: str, biased: Table) -> Table:
         ))  # fmt: skip
         table["capped"] = Stage("bhqk", scaled("tanh", cap, ulps=1.0))
     terms = ["capped" if cap else "scores"]
+    if "score_mod" in of.functions:
+        table["modded"] = Stage("bhqk", Modified(terms[0], partial(modified, of), "score_mod", also_read=True))
+        terms = ["modded"]
     if "bias" in of.optional:
         table["wide_bias"] = Stage("bhqk", Widened("bias", _shape(of, "bhqk")), dumped=False)
         terms.append("wide_bias")
     if "alibi_slopes" in of.optional:
         lengths = ("seqlens_k",) if "seqlens_k" in of.optional else ()
-        whole = _shape(of, "bhqk")
+        whole, said = _shape(of, "bhqk"), "key" if of.numbers.get("alibi_column") else "-distance"
         table["alibi"] = Stage("bhqk", Map(
             ("alibi_slopes", *lengths), lambda slopes, *n: np.broadcast_to(slopes * distances(of, *n), whole),
-            (_zero, *(_zero for _ in lengths)), "{0} * " + ("key" if of.numbers.get("alibi_column") else "-distance"),
+            (_zero, *(_zero for _ in lengths)), f"{{0}} * {said}",
         ))  # fmt: skip
+        table["distances"] = Stage("bhqk", Map(
+            lengths, lambda *n: np.broadcast_to(distances(of, *n), whole), (_zero,) * len(lengths), said, ulps=0.0,
+        ), dumped=False)  # fmt: skip
         terms.append("alibi")
     if len(terms) > 1:
         table |= {"biased": Stage("bhqk", Total(tuple(terms), (1.0,) * len(terms))), **biased}
@@ -84,7 +112,7 @@ def _probs(of: Setting, scores: str) -> Table:
     """P again, from scores and lse, 0 where a key is hidden."""
     hides = tuple(name for name in _HIDING if name in of.optional)
     table: Table = {}
-    still = by_place(of)
+    still = np.broadcast_to(by_place(of), _shape(of, "bhqk")) if "score_mod" in of.functions else by_place(of)
     if hides:
         given = dict(enumerate(hides))
 
@@ -150,24 +178,30 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
         delta = Sum("bhqe,bhqe->bhq", ("dout", "own_out"))
     else:
         delta = Sum("bhqe,bhqe->bhq", ("dout", "out"))
-    table["delta"] = Stage("bhq", delta)
-    of_lse = "dlse" in of.optional
-    centred = Total((dprobs, "delta", "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, "delta")
+    table |= {"delta": Stage("bhq", delta), **casts["delta"]}
+    of_lse, offset = "dlse" in of.optional, last["delta"]
+    centred = Total((dprobs, offset, "dlse"), (1.0, -1.0, 1.0)) if of_lse else difference(dprobs, offset)
     table["centred"] = Stage("bhqk", centred, dumped=False)
     table |= {"dscores": Stage("bhqk", product(weights, "centred")), **casts["dscores"]}
+    through = "dscores"
+    if "score_mod" in of.functions:
+        read = "capped" if "softcap" in of.numbers else "scores"
+        slope = Modified(read, partial(mod_slope, of), "the derivative of score_mod", also_read=False)
+        table |= {"mod_slope": Stage("bhqk", slope, dumped=False)}
+        table |= {"dmodded": Stage("bhqk", product("dscores", "mod_slope")), **casts["dmodded"]}
+        through = "dmodded"
     if "softcap" in of.numbers:
         table["tanh_squared"] = Stage("bhqk", Map(("tanh",), np.square, (lambda t: 2 * t,), "{0}^2"), dumped=False)
         table["cap_slope"] = Stage("bhqk", Map(("tanh_squared",), lambda x: 1 - x, (one,), "1 - {0}"), dumped=False)
-        table |= {"dscaled": Stage("bhqk", product("dscores", "cap_slope")), **casts["dscaled"]}
+        table |= {"dscaled": Stage("bhqk", product(through, "cap_slope")), **casts["dscaled"]}
     if "sinks" in of.optional:
         table["sink_shifted"] = Stage("bhq", Map(("sinks", "row_lse"), np.subtract, (one, one), "{0} - {1}", ulps=2.0),
                                       dumped=False)  # fmt: skip
         table["sink_probs"] = Stage(
             "bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0, grown=np.expm1)
         )
-        offset = "delta"
         if of_lse:
-            table["delta_of_sink"] = Stage("bhq", difference("delta", "dlse"), dumped=False)
+            table["delta_of_sink"] = Stage("bhq", difference(offset, "dlse"), dumped=False)
             offset = "delta_of_sink"
         slopes = (lambda p, d: d, lambda p, d: p)
         of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, slopes, "-{0} * {1}")
@@ -175,13 +209,18 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
     return table
 
 
+def of_scaled(of: Setting) -> str:
+    """The stage that is the gradient of scaled scores, before any cast."""
+    return "dscaled" if "softcap" in of.numbers else "dmodded" if "score_mod" in of.functions else "dscores"
+
+
 def table(of: Setting) -> Table:
     """Every stage of a setting, in data-flow order."""
     scale, group, casts = of.numbers["scale"], of.sizes["h"] // of.sizes["g"], _casts(of)
     last = {name: next(iter(made), name) for name, made in casts.items()}
     scores = _scores(of, last["qk"], casts["biased"])
-    dropout, softcap = "dropout_mask" in of.optional, "softcap" in of.numbers
-    dscaled, values = last["dscaled" if softcap else "dscores"], last["dropped" if dropout else "probs"]
+    dropout = "dropout_mask" in of.optional
+    dscaled, values = last[of_scaled(of)], last["dropped" if dropout else "probs"]
     kept: Table = {}
     if dropout:
         read = last["probs"] if of.conventions["dropped_dtype"] == "inputs" else "probs"
@@ -190,7 +229,14 @@ def table(of: Setting) -> Table:
     if "bias" in of.optional:
         step = where_one(last["dscores"], _shape(of, "bhqk"), _shape(of, OPTIONAL["bias"]), "bhqk")
         dbias = {"dbias": Stage(OPTIONAL["bias"], step)}
+    dslopes: Table = {}
+    if "alibi_slopes" in of.optional:
+        dslopes = {"dslopes": Stage("h", Sum("bhqk,bhqk->h", (last["dscores"], "distances")))}
     dsink = {"dsink": Stage("h", Sum("bhq->h", ("dsink_rows",)))} if "sinks" in of.optional else {}
+    shared = bool(of.numbers.get("shared_kv"))
+    dkv: Table = {}
+    if shared:
+        dkv = {**casts["dk"], **casts["dv"], "dkv": Stage("bgkd", Joined(last["dk"], last["dv"]))}
     of_heads = {axes: _shape(of, axes) for axes in ("bhkd", "bhke")}
     return {
         "k_rows": Stage("bhkd", OfGroups("k", group), dumped=False),
@@ -212,8 +258,10 @@ def table(of: Setting) -> Table:
         "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (values, "dout")), dumped=False),
         **casts["dv_sum"],
         "dq": Stage("bhqd", scaled(last["dq_sum"], scale, ulps=1.0)),
-        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0)),
-        "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group)),
+        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0), dumped=not shared),
+        "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group), dumped=not shared),
+        **dkv,
         **dsink,
         **dbias,
+        **dslopes,
     }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeGuard, Unpack
 
 import numpy as np
 
@@ -22,31 +22,41 @@ if TYPE_CHECKING:
     from workbench.cuda.check import Checked
 
 
+class Asked(TypedDict, total=False):
+    """What is asked of a function of an operation, where it is not the usual; as of `diff_operation`."""
+
+    axes: Mapping[str, int] | None
+    dtype: str | None
+    distribution: str
+    seed: int
+    numbers: Mapping[str, float] | None
+    contract: Mapping[str, Any] | None
+    optional: Sequence[str]
+    functions: Mapping[str, Any] | None
+    arrays: str
+    device: str | None
+    backend: str
+    gradients: bool
+    faults: Sequence[str]
+    probes: str
+
+
+#: of these, the ways in which a function is called; `faults` says what a case needs, too
+_WAYS = ("arrays", "device", "backend", "gradients", "faults", "probes")
+
+
 def diff_operation(
-    target: str | Callable[..., Any],
-    operation: str | Operation,
-    *,
-    axes: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    distribution: str = "",
-    seed: int = 0,
-    numbers: Mapping[str, float] | None = None,
-    contract: Mapping[str, Any] | None = None,
-    arrays: str = "numpy",
-    device: str | None = None,
-    backend: str = "auto",
-    gradients: bool = False,
-    optional: Sequence[str] = (),
-    faults: Sequence[str] = (),
-    probes: str = "all",
+    target: str | Callable[..., Any], operation: str | Operation, **asked: Unpack[Asked]
 ) -> OperationDiff:
     """The judgement of a function of an operation, of OPERATIONS by name or of your own, on one case.
 
-    `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` on `device`,
-    and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers` and
-    `contract` (conventions): the usual where nothing is said, and float32. `backend`: where kernels of numba.cuda run.
-    `gradients`, of attention_backward: `target` is a forward pass in torch, which is called as `workbench.run` calls it
-    and run through autograd. `optional`: inputs that the case has beside the usual, which it takes by keyword.
+    `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` (numpy) on
+    `device`, and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers`
+    and `contract` (conventions): the usual where nothing is said, and float32 for `dtype`; `distribution` and `seed` of
+    the inputs. `backend` (auto): where kernels of numba.cuda run. `gradients`, of attention_backward: `target` is a
+    forward pass in torch, which is called as `workbench.run` calls it and run through autograd. `optional`: inputs that
+    the case has beside the usual, which it takes by keyword; `functions`, too: of attention_backward score_mod, itself
+    or as path.py:function.
 
     Or a kernel of ours by name (backward, backward_atomic), with `faults` put in, which dumps the stages of `probes`:
     all, output (its results alone), or some, separated by commas; where nothing is said of what its faults need, that
@@ -55,41 +65,31 @@ def diff_operation(
     Raises Refusal for names that the operation does not have, for a function that takes or returns something else, and,
     as Raised, where it raises.
     """
-    of = operation_of(operation)
-    run = runner(
-        target, of, arrays=arrays, device=device, backend=backend, gradients=gradients, faults=faults, probes=probes
-    )
-    case = case_of(
-        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, contract=contract,
-        optional=optional, faults=faults,
-    )  # fmt: skip
+    run, case = asked_for(target, operation_of(operation), **asked)
     return judged(run(case))
 
 
+def asked_for(
+    target: str | Callable[..., Any], of: Operation, **asked: Unpack[Asked]
+) -> "tuple[Runner, OperationCase]":
+    """What runs a function and the case that is asked for; arguments and errors as of `diff_operation`."""
+    ways: Any = {name: x for name, x in asked.items() if name in _WAYS}
+    of_case: Any = {name: x for name, x in asked.items() if name == "faults" or name not in _WAYS}
+    return runner(target, of, **ways), case_of(target, of, **of_case)
+
+
 def check_operation(
-    target: str,
-    operation: str | Operation,
-    *,
-    axes: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    distribution: str = "",
-    seed: int = 0,
-    numbers: Mapping[str, float] | None = None,
-    faults: Sequence[str] = (),
-    probes: str = "all",
-    schedules: int = 1,
+    target: str, operation: str | Operation, *, probes: str = "all", schedules: int = 1, **of_case: Any
 ) -> "Checked":
     """What a watched run of a kernel of ours of an operation finds, as of `workbench.cuda.check.check`: nothing, of a
-    correct one. Arguments as of `diff_operation`. Raises Refusal likewise.
+    correct one. The arguments of its case as of `diff_operation`. Raises Refusal likewise.
     """
     from workbench.cuda.operation_run import check
 
     of = operation_of(operation)
     if target not in OF_OPERATIONS:
         raise Refusal(f"kernels of ours of an operation are {', '.join(OF_OPERATIONS)}; got {target!r}")
-    case = case_of(
-        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, faults=faults
-    )
+    case, faults = case_of(target, of, **of_case), of_case.get("faults", ())
     found = check(target, case.inputs(), case.numbers, faults=faults, probes=probes, schedules=schedules)
     return replace(found, words=case.words)
 
@@ -113,15 +113,17 @@ def case_of(
     numbers: Mapping[str, float] | None = None,
     contract: Mapping[str, Any] | None = None,
     optional: Sequence[str] = (),
+    functions: Mapping[str, Any] | None = None,
     faults: Sequence[str] = (),
 ) -> OperationCase:
     """The case that is asked for, of a kernel of ours with what its faults need; as of `diff_operation`."""
     if _is_ours(target):
-        _refuse_of_functions(target, {"contract": contract})
+        _refuse_of_functions(target, {"contract": contract, "functions": functions})
         return case_for(target, of, faults, axes or {}, dtype, distribution, seed, numbers or {}, tuple(optional))
     return OperationCase(
-        of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {}, tuple(optional)
-    )
+        of, axes or {}, dtype or "float32", distribution, seed, numbers or {}, contract or {}, tuple(optional),
+        functions or {},
+    )  # fmt: skip
 
 
 class Runner(Protocol):

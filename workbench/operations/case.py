@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.fields import name_of
 from workbench.floats import DTYPES
 from workbench.operations.operation import Operation, Setting
 from workbench.refusal import Refusal
@@ -26,6 +27,7 @@ class OperationCase:
     numbers: Mapping[str, float] = field(default_factory=dict)
     conventions: Mapping[str, Any] = field(default_factory=dict)
     optional: tuple[str, ...] = ()  #: inputs of the operation's optional ones that there are
+    functions: Mapping[str, Any] = field(default_factory=dict)  #: keyword -> a function, or its name as path.py:name
 
     def __post_init__(self) -> None:
         of = self.operation
@@ -35,6 +37,7 @@ class OperationCase:
         _known(f"numbers of {of.name}", self.numbers, of.numbers)
         _known(f"conventions of {of.name}", self.conventions, of.conventions)
         _known(f"optional inputs of {of.name}", self.optional, of.optional)
+        _known(f"functions of {of.name}", self.functions, of.functions)
         if self.dtype not in DTYPES:
             raise Refusal(f"dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
         chosen = self.distribution or next(iter(of.distributions))
@@ -72,7 +75,7 @@ class OperationCase:
     @property
     def setting(self) -> Setting:
         """What its table of stages depends on."""
-        return Setting(self.sizes, self.numbers, self.conventions, self.dtype, self.optional)
+        return Setting(self.sizes, self.numbers, self.conventions, self.dtype, self.optional, functions=self.functions)
 
     @property
     def takes(self) -> dict[str, str]:
@@ -131,6 +134,7 @@ class OperationCase:
         told = [name for name, x in self.numbers.items() if x is True]
         told += [f"{name}={x:g}" for name, x in self.numbers.items() if not isinstance(x, bool)]
         told += self.optional
+        told += [f"{name}={name_of(function)}" for name, function in self.functions.items()]
         told += [f"{name}={x}" for name, x in self.unusual["contract"].items()]
         return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
 

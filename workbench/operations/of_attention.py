@@ -35,6 +35,8 @@ def forward_case(of: OperationCase, inputs: Arrays) -> Asked:
         fields |= {"seqlens_q": (of.sizes["q"],) * of.sizes["b"], "seqlen_q": None, "seqlen_k": None}
     sides = tuple(numbers.get(f"window_{side}", -1) for side in ("left", "right"))
     fields |= {} if sides == (-1, -1) else {"window": sides}
+    fields |= dict(of.functions)
+    fields |= {"shared_kv": True} if numbers.get("shared_kv") else {}
     fields |= {"alibi_form": "column"} if numbers.get("alibi_column") else {}
     read = {name: inputs[name] for name in _READ if name in inputs}
     if "seqlens_k" in fields and max(fields["seqlens_k"]) < of.sizes["k"]:
@@ -49,18 +51,20 @@ def backward_case(
     windows from the bottom right hide are in a mask. Refusal for what it does not have.
     """
     read = by_name(case, inputs)
-    lacking = {
-        "score_mod": case.score_mod,
-        "codes": case.codes,
-        "page_size": case.page_size,
-        "shared_kv": case.shared_kv or None,
-    }
+    if case.page_size is not None:
+        raise Refusal(
+            f"page_size={case.page_size}: a cache in pages is read by inference, and no kernel makes gradients of its "
+            "pages: give the case without pages, whose dk and dv these would gather"
+        )
+    if case.codes is not None:
+        raise Refusal(
+            f"codes={case.codes}: rounding to codes is a step, whose derivative is 0 where there is one: give the "
+            "case of what was decoded, whose gradients training in few bits takes for those of the codes"
+        )
     if case.dtype not in DTYPES:
-        lacking["dtype"] = case.dtype
-    if found := [f"{name}={x}" for name, x in lacking.items() if x is not None]:
-        raise Refusal(f"gradients are of no case with {', '.join(found)}")
+        raise Refusal(f"dtype={case.dtype}: gradients are of {', '.join(DTYPES)}")
     given = {name: np.ascontiguousarray(read[name]) for name in "qkv"}
-    numbers: dict[str, float] = {"scale": case.scale}
+    numbers: dict[str, float] = {"scale": case.scale} | ({"shared_kv": True} if case.shared_kv else {})
     numbers |= {name: x for name in ("softcap", "dropout_p") if (x := getattr(case, name)) is not None}
     given |= {name: x.astype(np.float32) for name, x in (("sinks", case.sink_logits), ("alibi_slopes", case.slopes))
               if x is not None}  # fmt: skip
@@ -89,7 +93,10 @@ def backward_case(
         elif not plain:
             raise Refusal("gradients are of ALiBi whose distances count from the bottom right of all sequences alike")
     optional = tuple(name for name in ATTENTION_BACKWARD.optional if name in given)
-    of = OperationCase(ATTENTION_BACKWARD, sizes, case.dtype, "", case.seed, numbers, conventions or {}, optional)
+    functions = {} if case.score_mod is None else {"score_mod": case.score_mod}
+    of = OperationCase(
+        ATTENTION_BACKWARD, sizes, case.dtype, "", case.seed, numbers, conventions or {}, optional, functions
+    )
     dout = np.random.default_rng([case.seed, 3]).standard_normal([of.sizes[axis] for axis in "bhqe"])
     if case.ragged:
         dout = dout * (np.arange(case.seqlen_q) < case.lengths_q[:, None])[:, None, :, None]

@@ -26,6 +26,7 @@ class Setting:
     dtype: str  #: of the inputs that have no dtype of their own, and of results
     optional: tuple[str, ...] = ()  #: the optional inputs that there are
     own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
+    functions: Mapping[str, Any] = field(default_factory=dict)  #: by keyword, each itself or by its name
 
 
 #: inputs by name, of what a case says
@@ -47,6 +48,7 @@ class Operation:
     #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
     #: where it is said
     numbers: Mapping[str, float | type | Callable[[Sizes], float]] = field(default_factory=dict)
+    functions: tuple[str, ...] = ()  #: keywords of functions of single elements that a case may have
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     #: whose it is -> what known kernels do, all of it at once, that is not the usual

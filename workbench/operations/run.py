@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import as_numpy, handed_over, home
+from workbench.case import mods
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.operations.operation import Setting
@@ -52,8 +53,9 @@ def run_operation(
     inputs: Mapping[str, np.ndarray] | None = None,
 ) -> OperationRun:
     """The run of `function(*inputs, **numbers)`, inputs in the operation's order and of `arrays` on `device`, optional
-    ones by keyword; kernels of numba.cuda that it launches run on `backend`: auto, which takes a GPU where there is
-    one, emulator or cuda. `inputs`: in place of those that the case draws, by name and in the dtypes that these have.
+    ones and functions by keyword; kernels of numba.cuda that it launches run on `backend`: auto, which takes a GPU
+    where there is one, emulator or cuda. `inputs`: in place of those that the case draws, by name and in the dtypes
+    that these have.
 
     It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
     "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
@@ -61,15 +63,17 @@ def run_operation(
     inputs = case.inputs() if inputs is None else _fitting(inputs, case, name)
     lives_on = home(arrays, device)
     try:
-        inspect.signature(function).bind(*case.operation.inputs, **case.numbers, **dict.fromkeys(case.optional))
+        beside = dict.fromkeys((*case.optional, *case.functions))
+        inspect.signature(function).bind(*case.operation.inputs, **case.numbers, **beside)
     except TypeError as mismatch:
-        keywords = [*case.numbers, *case.optional]
+        keywords = [*case.numbers, *beside]
         said = ", ".join([*case.operation.inputs, *(["*", *keywords] if keywords else [])])
         raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
     try:
-        with Launches(name, on_emulator=emulated(backend)).sent():
+        with Launches(name, on_emulator=emulated(backend)).sent(), mods.running(**case.functions):
             over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
             beside = {one: over.pop(one) for one in case.optional}
+            beside |= {keyword: mods.function_of(mod, keyword) for keyword, mod in case.functions.items()}
             made = function(*over.values(), **case.numbers, **beside)
     except Refusal:
         raise
@@ -120,7 +124,7 @@ def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
 def results(case: OperationCase) -> list[str]:
     """The stages that a function of a case returns, in order."""
     table = case.operation.table(case.setting)
-    return [name for name in case.operation.results if name in table]
+    return [name for name in case.operation.results if name in table and table[name].dumped]
 
 
 def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:

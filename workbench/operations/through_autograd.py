@@ -16,7 +16,9 @@ from workbench.operations.run import OWN
 from workbench.refusal import Refusal
 
 #: inputs beside q, k and v that have gradients -> the stage of it
-BESIDE: Mapping[str, str] = {"sinks": "dsink", "bias": "dbias"}
+BESIDE: Mapping[str, str] = {"sinks": "dsink", "bias": "dbias", "alibi_slopes": "dslopes"}
+#: those of them that most functions take for constants
+CONSTANTS = ("alibi_slopes",)
 
 
 def through_autograd(
@@ -27,7 +29,8 @@ def through_autograd(
     package as its adapter says. `layout`, bhsd or bshd, of arrays in boxes.
 
     It returns out, or out first of several; with a dlse among `beside` lse second. Raises Refusal where autograd does
-    not see that these depend on what has a gradient, and for what a case has and the function does not take.
+    not see that these depend on what has a gradient (but on ALiBi's slopes, which most take for constants: then there
+    is no dslopes), and for what a case has and the function does not take.
     """
     adapter, case = adapter_of(function), asked.case
     call = arguments_of(function, adapter, asked, {}, name, layout)
@@ -45,18 +48,20 @@ def through_autograd(
 
     lengths = {"q": case.lengths_q, "k": case.lengths_k, "v": case.lengths_k}
     rows = {"q": case.seqlen_q, "k": case.seqlen_k, "v": case.seqlen_k}
+    shares = ("v",) if case.shared_kv else ()
 
     def backward(*given: Any, **beside: Any) -> Any:
         import torch
 
-        leaves = {one: over(x).requires_grad_() for one, x in call.positional.items()}
+        leaves = {one: over(x).requires_grad_() for one, x in call.positional.items() if one not in shares}
+        read = {**leaves, **{one: leaves["k"][..., : case.head_dim_v] for one in shares}}
         keywords = {key: over(x) if isinstance(x, np.ndarray) else x for key, x in call.keywords.items()}
         words = {what: next((word for word in FEATURES[what] if word in keywords), "") for what in BESIDE}
         leaves |= {what: keywords[word].requires_grad_() for what, word in words.items() if word}
         if adapter is None or adapter.call is None:
-            made = function(*(leaves[one] for one in call.positional), **keywords)
+            made = function(*(read[one] for one in call.positional), **keywords)
         else:
-            made = adapter.call(Call(function, asked, leaves["q"], leaves["k"], leaves["v"], over=over))
+            made = adapter.call(Call(function, asked, read["q"], read["k"], read["v"], over=over))
         of_out, of_lse = _results(made, name, "dlse" in beside)
         dout = as_numpy(given[5], "dout")
         pairs = [(of_out, over(laid(dout, call.axes["out"], case.lengths_q)))]
@@ -68,16 +73,19 @@ def through_autograd(
             [x for x, _ in pairs], list(leaves.values()), [dx.reshape(x.shape).to(x.dtype) for x, dx in pairs],
             allow_unused=True,
         )  # fmt: skip
-        gradients = dict(zip(leaves, found, strict=True))
+        gradients = {one: x for one, x in zip(leaves, found, strict=True) if x is not None or one not in CONSTANTS}
         if missing := [one for one, x in gradients.items() if x is None]:
             raise Refusal(f"{name}, gradients: no gradient reached {', '.join(missing)}")
         wide = {one: as_numpy(x, f"{name}: d{one}") for one, x in gradients.items()}
-        stages = {f"d{one}": unlaid(wide[one], axes_of(one), lengths[one], rows[one]) for one in "qkv"}
+        names = {"q": "dq", "k": "dkv"} if shares else {"q": "dq", "k": "dk", "v": "dv"}
+        stages = {name: unlaid(wide[one], axes_of(one), lengths[one], rows[one]) for one, name in names.items()}
         if "bias" in wide:  # with all its axes
             wide["bias"] = wide["bias"].reshape((1,) * (4 - wide["bias"].ndim) + wide["bias"].shape)
         stages |= {BESIDE[what]: wide[what] for what in BESIDE if what in wide}
         # what the backward pass kept of the forward pass, as it was stored or before, nobody saw
         told = {} if adapter is None else adapter.gradients.get(lives_on, {})
+        if shares:  # autograd adds gradients as they were stored
+            told = {**told, "parts_dtype": "inputs"}
         return {**stages, OWN: ["out", "lse"], "contract": told}
 
     return backward

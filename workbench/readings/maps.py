@@ -122,14 +122,6 @@ def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:
     )
 
 
-def _in_blocks(index: np.ndarray, dims: int, block: int) -> np.ndarray | None:
-    rows = len(index)
-    if rows % block or dims % block:
-        return None
-    cut = index.reshape(rows // block, block, dims // block, block)
-    return cut.transpose(0, 3, 2, 1).reshape(rows, dims)
-
-
 def _of_one(index: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
     """A map of elements as one of an axis: its indices that are others, all different, and what stands there; None
     where elements of one index come from several.
@@ -140,16 +132,8 @@ def _of_one(index: np.ndarray, there: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 def _laid(index: np.ndarray, source: np.ndarray, share: str) -> Iterator[tuple[np.ndarray, str]]:
     """Layouts of a whole head, and their words."""
-    rows, dims = index.shape
-    row, dim = np.divmod(index, dims)
-    for block in (2, 4, 8, 16, 32, 64):
-        made = _in_blocks(index, dims, block)
-        if made is not None:
-            yield made, f"rows and dims are swapped within blocks of {block} x {block} ({share})"
-    for stride in range(1, 4 * dims):
-        if stride != dims:
-            yield (stride * row + dim) % index.size, f"rows lie {stride} apart, not {dims} ({share})"
-    for made, said in relaid(row, dim, rows, dims):
+    dims = index.shape[1]
+    for made, said in _layouts(index):
         yield made, f"{said} ({share})"
     of_rows, of_dims = _most_of_lines(source // dims), _most_of_lines(source.T % dims)
     told = [(rule_of(x), len(x), name) for x, name in ((of_rows, "row"), (of_dims, "dim"))]
@@ -176,9 +160,8 @@ def completed(source: np.ndarray, dims: int) -> np.ndarray:
     """
     rows = len(source)
     index = np.arange(rows * dims).reshape(rows, dims)
-    row, dim = np.divmod(index, dims)
     known = source > -2
-    for rule in _rules(index, row, dim, rows, dims):
+    for rule, _ in _layouts(index):
         if np.mean(rule[known] == source[known]) > 0.98:
             return np.where(known, source, rule)
     bits = bits_of(source.reshape(-1))
@@ -284,13 +267,16 @@ def _most(x: np.ndarray) -> tuple[int, float]:
     return int(values[counts.argmax()]), float(counts.max() / counts.sum())
 
 
-def _rules(index: np.ndarray, row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[np.ndarray]:
-    for stride in range(1, 4 * dims):
-        if stride != dims:
-            yield (stride * row + dim) % (rows * dims)
+def _layouts(index: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
+    """Maps of a whole head that was laid in another way, and their words; `index`: its own."""
+    rows, dims = index.shape
+    row, dim = np.divmod(index, dims)
     for block in (2, 4, 8, 16, 32, 64):
         if rows % block == 0 and dims % block == 0:
             cut = index.reshape(rows // block, block, dims // block, block)
-            yield cut.transpose(0, 3, 2, 1).reshape(rows, dims)
-    for rule, _ in relaid(row, dim, rows, dims):
-        yield rule
+            words = f"rows and dims are swapped within blocks of {block} x {block}"
+            yield cut.transpose(0, 3, 2, 1).reshape(rows, dims), words
+    for stride in range(1, 4 * dims):
+        if stride != dims:
+            yield (stride * row + dim) % index.size, f"rows lie {stride} apart, not {dims}"
+    yield from relaid(row, dim, rows, dims)

@@ -1,6 +1,7 @@
 """What is read of lse, once it is known what out was divided by."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,8 +22,11 @@ BASES = {1 / np.log(2): "in base 2", np.log(2): "multiplied by ln 2 once too oft
 class Lse:
     """What lse is, of scores and e^(s - maximum)."""
 
-    kind: str  #: linear, of out, place or denominator
-    numbers: np.ndarray | None = None  #: factors of the right lse and of the row's maximum, and what is added
+    #: what is added up: factors of the right lse, of that of out, of the row's maximum ("top"), of scale * q . the mean
+    #: of K over the keys ("mean"), and of 1
+    terms: Mapping[str, float] = field(default_factory=dict)
+    kind: str = ""  #: in place of a sum: of weights, of scores, of out, place or denominator
+    filled: float = 0.0  #: lse in rows that see nothing
     place: np.ndarray | None = None  #: [b, h, q]: flat index of the row whose lse stands there
     denominator: Denominator | None = None
 
@@ -31,33 +35,24 @@ class Lse:
         if self.kind == "of weights":
             assert isinstance(model.kernel, Merge)
             return model.kernel.lse_of_weights(model.parts(answer))
-        if self.kind == "of out, filled":  #: in rows that see nothing
-            assert self.numbers is not None
+        if self.kind == "of out":
             found = model.lse(answer)
-            return np.where(np.isfinite(found), found, self.numbers[0])
-        if self.kind == "of out, mean of k":
-            assert self.numbers is not None
-            return model.lse(answer) + self.numbers[0] * of_mean(right, answer)
+            return np.where(np.isfinite(found), found, self.filled)
         if self.kind == "of scores":  # of what scores add to, whatever out was divided by
             return model.but(denominator=None, step=None).lse(answer)
         scores, top, plain = right.exponentials(answer)
         with np.errstate(all="ignore"):
             of_right = top + np.log(right.total(scores, plain, answer.sinks))
-            if self.kind == "linear":
-                assert self.numbers is not None
-                a, b, c = self.numbers
-                return np.where(np.isfinite(of_right), a * of_right + b * top + c, of_right if a else c)
-            if self.kind == "of out":  #: factors of the logarithm of what out was divided by, and of the maximum
-                assert self.numbers is not None
-                return self.numbers[0] * model.lse(answer) + self.numbers[1] * top
-            if self.kind == "mean of k":  #: a factor of scale * q . the mean of K over the keys
-                assert self.numbers is not None
-                return of_right + self.numbers[0] * of_mean(right, answer)
             if self.kind == "place":
                 assert self.place is not None
                 return np.where(self.place >= 0, of_right.reshape(-1)[np.maximum(self.place, 0)], -np.inf)
-            assert self.denominator is not None
-            return top + np.log(self.denominator(scores, plain, answer.sinks))
+            if self.denominator is not None:
+                return top + np.log(self.denominator(scores, plain, answer.sinks))
+            known = {"right": lambda: of_right, "top": lambda: top, "1": lambda: 1.0}
+            known |= {"out": lambda: model.lse(answer), "mean": lambda: of_mean(right, answer)}
+            found = sum((x * known[name]() for name, x in self.terms.items()), np.zeros(of_right.shape))
+            blank = of_right if "right" in self.terms else self.terms.get("1", 0.0)
+            return found if "out" in self.terms else np.where(np.isfinite(of_right), found, blank)
 
 
 def _times(x: np.ndarray, y: np.ndarray) -> float:
@@ -87,20 +82,20 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     if np.nansum((of_out - actual)[known] ** 2) <= LEFT * whole:
         return None, []  # it is the logarithm of what out was divided by
     if isinstance(model.kernel, Merge):
-        mixed = Lse("of weights")
+        mixed = Lse(kind="of weights")
         if np.nansum((mixed(model, right, answer) - actual)[known] ** 2) <= LEFT * whole:
             return mixed, []
     blank = np.isfinite(expected) & ~np.isfinite(of_out)
     if blank.any() and np.ptp(np.nan_to_num(actual[blank], posinf=1e300, neginf=-1e300)) == 0:
-        filled = Lse("of out, filled", np.array([actual[blank][0]]))
+        filled = Lse(kind="of out", filled=float(actual[blank][0]))
         if np.nansum((of_out - actual)[known & ~blank] ** 2) <= LEFT * max(whole, 1e-12):
             text = f"lse is {actual[blank][0]:g} in rows that see nothing"
             return filled, [Finding("lse", "lse", text, int(wrong.sum()), wrong.size, {"lse": filled})]
     if (
         model.kernel is None
-        and np.nansum((Lse("of scores")(model, right, answer) - actual)[known] ** 2) <= LEFT * whole
+        and np.nansum((Lse(kind="of scores")(model, right, answer) - actual)[known] ** 2) <= LEFT * whole
     ):
-        return Lse("of scores"), []
+        return Lse(kind="of scores"), []
     found: list[tuple[float, Lse, str]] = []
 
     def tried(one: Lse, text: str) -> None:
@@ -108,41 +103,30 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         found.append((float(np.nan_to_num(np.sum(off**2), nan=np.inf)), one, text))
 
     for a, said in BASES.items():
-        tried(Lse("linear", np.array([a, 0.0, 0.0])), f"lse is {said}")
-    tried(Lse("linear", np.array([1.0, -1.0, 0.0])), "lse lacks the maximum of its row")
-    tried(Lse("linear", np.array([0.0, 1.0, 0.0])), "lse is the maximum of its row, without the log of the sum")
-    tried(Lse("linear", np.array([-1.0, 0.0, 0.0])), "lse has the other sign")
+        tried(Lse({"right": a}), f"lse is {said}")
+    tried(Lse({"right": 1.0, "top": -1.0}), "lse lacks the maximum of its row")
+    tried(Lse({"top": 1.0}), "lse is the maximum of its row, without the log of the sum")
+    tried(Lse({"right": -1.0}), "lse has the other sign")
     for a, said in BASES.items():
-        tried(Lse("of out", np.array([a, 0.0])), f"lse is the logarithm of what out was divided by, {said}")
+        tried(Lse({"out": a}), f"lse is the logarithm of what out was divided by, {said}")
     with np.errstate(all="ignore"):
         both = known & np.isfinite(of_out)
         b = float(np.nanmedian(((actual - of_out) / top)[both])) if both.any() else 0.0
-    tried(Lse("of out", np.array([1.0, b])), f"lse is that of out and {b:.6g} times the row's maximum")
+    tried(Lse({"out": 1.0, "top": b}), f"lse is that of out and {b:.6g} times the row's maximum")
     some = np.stack([np.ones(known.sum()), expected[known], top[known]], 1)
     (c, a, b), *_ = np.linalg.lstsq(some, actual[known], rcond=None)
-    constant = float(np.median((actual - expected)[known])) if known.any() else 0.0
-    tried(
-        Lse("linear", np.array([1.0, 0.0, constant])),
-        f"lse is {abs(constant):.6g} too {'large' if constant > 0 else 'small'}",
-    )
-    tried(
-        Lse("linear", np.array([a, b, c])),
-        f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}",
-    )
-    x = of_mean(right, answer)
+    more = float(np.median((actual - expected)[known])) if known.any() else 0.0
+    tried(Lse({"right": 1.0, "1": more}), f"lse is {abs(more):.6g} too {'large' if more > 0 else 'small'}")
+    text = f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}"
+    tried(Lse({"right": a, "top": b, "1": c}), text)
+    x, beside = of_mean(right, answer), "times scale * q . the mean of K over the keys beside"
     times = _times(x[known], (actual - expected)[known])
-    tried(
-        Lse("mean of k", np.array([times])),
-        f"lse has {times:.6g} times scale * q . the mean of K over the keys beside what it should be",
-    )
+    tried(Lse({"right": 1.0, "mean": times}), f"lse has {times:.6g} {beside} what it should be")
     if np.isfinite(of_out[known]).all():
         times = _times(x[known], (actual - of_out)[known])
-        tried(
-            Lse("of out, mean of k", np.array([times])),
-            f"lse has {times:.6g} times scale * q . the mean of K over the keys beside that of out",
-        )
+        tried(Lse({"out": 1.0, "mean": times}), f"lse has {times:.6g} {beside} that of out")
     same = float(np.median(actual[known])) if known.any() else 0.0
-    tried(Lse("linear", np.array([0.0, 0.0, same])), f"lse is {same:.6g} everywhere")
+    tried(Lse({"1": same}), f"lse is {same:.6g} everywhere")
     empty = np.isneginf(actual) & np.isfinite(expected)
     if actual.size <= 4096 and np.all(known | empty):
         with np.errstate(invalid="ignore"):
@@ -155,11 +139,11 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         # among many numbers one is always near: it must be that number
         same_number = empty | (abs(actual - expected.reshape(-1)[place]) <= answer.allowed_lse)
         if same_number.mean() > 0.99 and len(np.unique(nearest)) > 0.1 * nearest.size:
-            tried(Lse("place", place=place), text)
+            tried(Lse(kind="place", place=place), text)
     with np.errstate(all="ignore"):
         used = np.exp(actual - top)
     for one, text in denominators(target, scores, plain, used, known & np.isfinite(used), answer.sinks):
-        tried(Lse("denominator", denominator=one), "of lse " + text)
+        tried(Lse(kind="denominator", denominator=one), "of lse " + text)
     best = min(one[0] for one in found)
     if not best <= LEFT * whole:
         return None, []

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
-from workbench.readings.maps import rows_completed
+from workbench.readings.finding import Finding
 from workbench.readings.model import Model
-from workbench.readings.of_values import CHECKED, ENOUGH, aims, base_of, choosing
+from workbench.readings.of_operands import told_of_all
+from workbench.readings.of_values import CHECKED, aims, base_of, choosing
 from workbench.readings.target import Target
 
 
@@ -37,18 +37,4 @@ def values_of_all(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         found = np.where(zero, -1, np.where(sure, got - 1, -2))
         source[:, :, aim] = np.where(found > -2, found, source[:, :, aim])
     own = model.heads["v"][..., None, None] * keys * dims + np.arange(keys * dims).reshape(keys, dims)
-    source = rows_completed(source, size)
-    moved = (source > -2) & (source != own)
-    if np.mean(source > -2) < ENOUGH or not moved.any():
-        return model, []
-    filled = np.where(source > -2, source, own)
-    b, h, i, c = (int(x[0]) for x in np.nonzero(moved))
-    there = filled[b, h, i, c]
-    said = "nothing" if there < 0 else f"element {there} of its memory"
-    text = (
-        f"V is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
-        f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {own[b, h, i, c]}"
-    )
-    sources = {**model.sources, "v": filled}
-    found_ = Finding("elements", "out", text, int(moved.sum()), moved.size, {"v": filled})
-    return model.but(sources=sources, heads={**model.heads}), [found_]
+    return told_of_all(model, "v", "out", source, own, size, source.size)

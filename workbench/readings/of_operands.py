@@ -72,20 +72,29 @@ def elements_of_all(target: Target, model: Model, name: str) -> tuple[Model, lis
             source[..., c] = np.where(np.moveaxis(any_ok, 0, 2), told, source[..., c])
     own = np.arange(heads[0] * heads[1]).reshape(heads) if name == "q" else model.heads["k"]
     index = own[..., None, None] * rows * dims + np.arange(rows * dims).reshape(rows, dims)
+    return told_of_all(model, name, "scores", source, index, int(np.prod(shape)), int((source > -2).sum()))
+
+
+def told_of_all(
+    model: Model, name: str, stage: str, source: np.ndarray, own: np.ndarray, size: int, of: int
+) -> tuple[Model, list[Finding]]:
+    """A map [b, h, row, dim] of an input whose heads read others' memory, of `size` elements, and what is said of it;
+    `own`: where it should lead, `of`: elements that it is said to be of.
+    """
     known = source > -2
-    source = rows_completed(source, int(np.prod(shape)))
-    moved = (source > -2) & (source != index)
+    source = rows_completed(source, size)
+    moved = (source > -2) & (source != own)
     if np.mean(source > -2) < ENOUGH or not moved.any():
         return model, []
-    filled = np.where(source > -2, source, index)
-    b, h, i, c = (int(x[0]) for x in np.nonzero(filled != index))
+    filled = np.where(source > -2, source, own)
+    b, h, i, c = (int(x[0]) for x in np.nonzero(moved))
     there = filled[b, h, i, c]
     said = "nothing" if there < 0 else f"element {there} of its memory"
     text = (
         f"{name.upper()} is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
-        f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {index[b, h, i, c]}"
+        f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {own[b, h, i, c]}"
     )
-    made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
+    made = Finding("elements", stage, text, int(moved.sum()), of, {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from workbench.case.formats import FORMATS
+from workbench.readings.finding import spans
 
 #: how near a number of a table must be to a rule's, as a share of it: half of the distance of two codes of e4m3
 NEAR = 1 / 32
@@ -39,7 +40,8 @@ def _fits(made: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> bool:
 def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarray) -> str:
     """What a table [code] does in place of the right one; `wrong`: bool for each code."""
     sized = np.isfinite(right) & (right != 0)
-    where = "all codes" if wrong[sized].all() else f"code{'s' * int(wrong.sum() > 1)} {spans_of_codes(wrong)}"
+    codes = spans(np.flatnonzero(wrong), write="0x{:02x}".format)
+    where = "all codes" if wrong[sized].all() else f"code{'s' * int(wrong.sum() > 1)} {codes}"
     many = "are" if wrong.sum() > 1 else "is"
     for made, text in _rules(format_, right):
         if _fits(made, table, wrong):
@@ -55,15 +57,6 @@ def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarr
     some = np.flatnonzero(wrong)
     told = ", ".join(f"0x{c:02x} is {table[c]:.5g}, not {right[c]:.5g}" for c in some[:: max(1, len(some) // 3)][:3])
     return f"{where}: {told}"
-
-
-def spans_of_codes(which: np.ndarray, most: int = 6) -> str:
-    """Codes in words: 0x08-0x0f, 0x7e."""
-    found = np.flatnonzero(which)
-    cut = np.flatnonzero(np.diff(found) > 1)
-    firsts, lasts = found[[0, *(cut + 1)]], found[[*cut, -1]]
-    said = [f"0x{a:02x}" if a == b else f"0x{a:02x}-0x{b:02x}" for a, b in zip(firsts, lasts, strict=True)]
-    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
 
 
 def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:

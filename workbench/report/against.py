@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
 from workbench.judge.against.stage import StageAgainst
 from workbench.judge.diff import Diff
+from workbench.readings.finding import spans
 from workbench.records import number as plain
 from workbench.report import ranks, tables
 from workbench.report.command import against_command, case_options
@@ -170,14 +172,8 @@ def _cells(stage: StageAgainst) -> tuple[str, ...]:
 
 def _tiles(stage: StageAgainst) -> str:
     """The key tiles that are compared: "tile 0", or "tiles 0-1,4-5"."""
-    runs: list[list[int]] = []
-    for t in stage.tiles or ():
-        if runs and t == runs[-1][-1] + 1:
-            runs[-1].append(t)
-        else:
-            runs.append([t])
-    listed = ",".join(f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"tile{'s' * (len(stage.tiles or ()) > 1)} {listed}"
+    tiles = np.array(stage.tiles or ())
+    return f"tile{'s' * (len(tiles) > 1)} {spans(tiles, most=len(tiles)).replace(', ', ',')}"
 
 
 def kind(pair: Against, name: str) -> str:

@@ -15,7 +15,9 @@ def lines(found: Report) -> list[str]:
         made.append("no module has this function under a name: call the `function` of the capture in its place")
     elif not found.calls:
         made.append(
-            "no call was seen: a caller that holds the function itself, or a C++ one, passes by what is watched"
+            "no call was seen: a caller that holds the function itself, or a C++ one, passes by what is watched, also "
+            "where torch.compile inlined it before; capture(torch.ops.aten.scaled_dot_product_attention, ...) sees "
+            "torch's attention at the dispatcher, whoever calls it"
         )
     made += [f"  dropped: {n:,} x {why}" for why, n in found.dropped.items()]
     made += [f"  not judged: {n:,} x {why}" for why, n in found.unread.items()]
@@ -23,6 +25,14 @@ def lines(found: Report) -> list[str]:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
         made.append(f"first wrong: call {found.kept.call}, {found.kept.verdict}{stage}, {_place(found.kept)}")
         made.append(f"  repeat: workbench diff {found.folder}")
+    if found.gradients:
+        made.append(f"backward passes: {found.gradients:,} judged, {found.wrong_gradients:,} wrong")
+    if found.kept_gradients is not None:
+        one = found.kept_gradients
+        made.append(f"first wrong backward pass: of call {one.call}, {one.verdict} at {one.stage}, {_place(one)}")
+        made.append(f"  repeat: workbench diff {found.folder}/backward")
+    if found.awaited:
+        made.append(f"backward passes: {found.awaited:,} did not run, or not to all arguments, and were not judged")
     if found.worst is not None:
         made.append(f"worst within its budget: call {found.worst.call}, {_place(found.worst)}")
     if found.doubted:

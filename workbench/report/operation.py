@@ -115,6 +115,8 @@ def operation_command(verb: str, run: OperationRun) -> str:
     target = None if ours else known(name)
     if case.operation is not OPERATIONS.get(case.operation.name) or not (ours or (target and target.is_foreign)):
         return ""
+    if case.functions:  # which no option of an operation names
+        return ""
     words = ["workbench", verb, name, *(word for fault in called.get("faults", ()) for word in ("--fault", fault))]
     gradients = bool(called.get("gradients"))
     usual = {**_USUAL, **({"arrays": "torch"} if gradients else {})}

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from workbench.judge.against.calls import CallPair, Runs
+from workbench.judge.against.logits import Logits
+from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
 from workbench.report.text import listing, plain
@@ -13,12 +14,16 @@ WORTH = 0.01
 
 def rows(found: Runs) -> list[dict[str, Any]]:
     """A row for each call, as a table for a screen."""
-    return [_row(pair) for pair in found.pairs]
+    made = [_row(pair) for pair in found.pairs]
+    if found.logits is not None:
+        for row, of in zip(made, found.logits.calls, strict=True):
+            row |= {"of logits": percent(of.alone), "in order": percent(of.front), "from behind": percent(of.back)}
+    return made
 
 
 def _row(pair: CallPair) -> dict[str, Any]:
     largest = next(iter(pair.shares), None)
-    of = "" if largest is None or largest.share < WORTH else f"{_percent(largest.share)} {largest.words}"
+    of = "" if largest is None or largest.share < WORTH else f"{percent(largest.share)} {largest.words}"
     marks = [f"{name} <- bug" for name in pair.wrong]
     marks += [f"{what} {a} | {b}" for what, (a, b) in pair.asked.items()]
     return {
@@ -68,6 +73,8 @@ def verdict(found: Runs) -> list[str]:
             made.append(f"the two ask different things, first at call {first_asked.call}: {what} {a} of A, {b} of B")
     if found.verdict in ("rounding", "suspicious", "identical"):
         made += _rounding(found)
+    if found.logits is not None:
+        made += _of_logits(found.logits)
     if found.verdict == "untestable":
         made.append("a call could be judged on neither or one side, and so nothing is known to be right")
     return made
@@ -87,15 +94,37 @@ def _rounding(found: Runs) -> list[str]:
     if found.shares:
         left = 1 - sum(one.share for one in found.shares)
         made.append("of what arises in the calls (squares, what inputs differ by left out):")
-        made += [f"  {_percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
-        made.append(f"  {_percent(left):>5}  what none of these explains: order of sums, exp, other casts")
+        made += [f"  {percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
+        made.append(f"  {percent(left):>5}  what none of these explains: order of sums, exp, other casts")
+        made.append(f"  {percent(found.interaction):>5}  interaction: goes to another, left out in the other order")
+    return made
+
+
+def _of_logits(found: Logits) -> list[str]:
+    """Where the final difference comes from."""
+    if not found.difference:
+        return ["the logits are the same bit for bit"]
+    made = [
+        f"the logits differ by {number(found.largest)} at most, {number(found.difference)} root mean square, of which:"
+    ]
+    i = max(range(len(found.calls)), key=lambda i: abs(found.calls[i].alone))
+    alone, largest = found.attention - found.interaction, percent(found.calls[i].alone)
+    made += [
+        f"  {percent(alone):>5}  calls, each replaced alone; call {i} most, {largest}",
+        f"  {percent(found.interaction):>5}  interaction: what calls make together, which none makes alone",
+        f"  {percent(found.rest):>5}  what is around the calls, and no attention",
+        f"replaced in order, and from behind, {percent(found.orders)} goes to other calls",
+    ]
+    if found.repeats:
+        made.append(f"  the model does not repeat itself: the same calls gave logits {number(found.repeats)} apart")
     return made
 
 
 def _interaction(one: Share) -> str:
     """By how much it matters which rounding is taken away first."""
-    return f", {_percent(one.interaction)} of it with others" if one.interaction >= WORTH else ""
+    return f", {percent(one.interaction)} of it with others" if one.interaction >= WORTH else ""
 
 
-def _percent(x: float) -> str:
-    return f"{100 * x:.0f} %"
+def percent(x: float) -> str:
+    """A share, as all lines and pages write it; -0 is 0."""
+    return "0 %" if abs(x) < 0.005 else f"{100 * x:.0f} %"

@@ -21,6 +21,8 @@ from workbench.report.script_of_codes import inputs as inputs_of_codes
 from workbench.report.script_of_codes import keywords
 from workbench.trace.trace import Trace
 
+#: dtype -> as the script names it
+_NARROW = {"float32": "np.float32", "float16": "np.float16", "bfloat16": "ml_dtypes.bfloat16"}
 #: fields of a case for which the script has no formula
 _BEYOND = ("page_size", "score_mod", "mask_mod", "dropout_p", "seqlens_q", "seqlens_k")
 
@@ -41,7 +43,7 @@ def script(judged: Diff) -> str:
         beyond.append("codes that a function makes itself")
     if beyond or case.shared_kv:
         raise Refusal(f"the script has no formula for {', '.join(beyond) or 'shared_kv'}")
-    given = of_codes(trace, _shapes(case)) if coded else _drawn(case)
+    given = of_codes(trace, _shapes(case), _NARROW[case.dtype]) if coded else _drawn(case)
     again = diff(trace.rerun(case.but(distribution=GIVEN), given))
     name = next((x for x in RESULTS if x in again.trace.stages and _wrong(again, x)), None)
     if name is None:
@@ -130,7 +132,7 @@ assert worst <= {allowed}, f"off by {{worst:.6g}}; rounding allows {allowed_shor
 def _inputs(trace: Trace) -> str:
     case = trace.case
     shapes = _shapes(case)
-    narrow = {"float32": "np.float32", "float16": "np.float16", "bfloat16": "ml_dtypes.bfloat16"}[case.dtype]
+    narrow = _NARROW[case.dtype]
     lines = ["import ml_dtypes"] if case.dtype == "bfloat16" else []
     if case.codes is not None:
         lines.append(inputs_of_codes(trace, shapes, narrow))
@@ -140,17 +142,18 @@ def _inputs(trace: Trace) -> str:
     return "\n".join([*lines, f"ALIGNED = {case.causal_alignment == 'bottom-right'}", ""])
 
 
-def _settings(case: Case) -> str:
-    more: dict[str, Any] = {}
-    if case.window is not None:
-        more["window"] = tuple(case.window)
-    if case.softcap:
-        more["softcap"] = case.softcap
-    for name in ("alibi_slopes", "sinks"):
-        numbers = case.sink_logits if name == "sinks" else case.slopes
+def _more(case: Case) -> dict[str, Any]:
+    """Keywords of a case beside scale and causal."""
+    found: dict[str, Any] = {} if case.window is None else {"window": tuple(case.window)}
+    found |= {"softcap": case.softcap} if case.softcap else {}
+    for name, numbers in (("alibi_slopes", case.slopes), ("sinks", case.sink_logits)):
         if getattr(case, name) is not None:
-            more[name] = [float(x) for x in np.asarray(numbers)]
-    said = "".join(f", {name}={x!r}" for name, x in more.items())
+            found[name] = [float(x) for x in np.asarray(numbers)]
+    return found
+
+
+def _settings(case: Case) -> str:
+    said = "".join(f", {name}={x!r}" for name, x in _more(case).items())
     read = "q, k, v" if case.codes is None else "*values.values()"
     return f"\nexpected_out, expected_lse = reference({read}, {case.scale!r}, {case.causal}{said})\n"
 
@@ -159,18 +162,16 @@ def _call(judged: Diff, name: str) -> str:
     trace, case = judged.trace, judged.trace.case
     path, _, function = trace.target.rpartition(":")
     torch = trace.called_with.arrays == "torch"
-    given = [f"torch.from_numpy({x})" if torch else x for x in INPUTS]
+
+    def handed(array: str) -> str:
+        return f"torch.from_numpy({array})" if torch else array
+
+    given = [handed(x) for x in INPUTS]
     more = []
-    if case.window is not None:
-        more.append(f"window_size={tuple(case.window)!r}")
-    if case.softcap:
-        more.append(f"softcap={case.softcap!r}")
-    for x, numbers in (("alibi_slopes", case.slopes), ("sinks", case.sink_logits)):
-        if getattr(case, x) is not None:
-            made = f"np.array({[float(y) for y in np.asarray(numbers)]!r}, np.float32)"
-            more.append(f"{x}={f'torch.from_numpy({made})' if torch else made}")
-    for x in keywords(trace):
-        more.append(f"{x}={f'torch.from_numpy({x})' if torch else x}")
+    for x, said in _more(case).items():
+        made = handed(f"np.array({said!r}, np.float32)") if isinstance(said, list) else repr(said)
+        more.append(f"{'window_size' if x == 'window' else x}={made}")
+    more += [f"{x}={handed(x)}" for x in keywords(trace)]
     lines = [
         *(["import torch"] if torch else []),
         f'spec = importlib.util.spec_from_file_location("kernel", {Path(path).name!r})',

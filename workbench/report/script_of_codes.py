@@ -6,7 +6,6 @@ import numpy as np
 
 from workbench.case.formats import FORMATS, TILE_ROWS
 from workbench.case.stages import INPUTS
-from workbench.floats import DTYPES
 from workbench.trace.trace import Trace
 
 #: format -> its table in NumPy
@@ -42,31 +41,16 @@ def power(kind: str) -> int:
     return int(np.round(np.log2(largest / DEVIATIONS)))
 
 
-def drawn(trace: Trace, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """What `inputs` draws, by the names of stages."""
-    case = trace.case
-    kind = str(case.codes)
-    form, rng, by = FORMATS[kind], np.random.default_rng(case.seed), 2.0 ** power(kind)
-    finite = np.flatnonzero(abs(form.values) <= form.largest)
-    finite = finite[np.argsort(form.values[finite], kind="stable")]
-    middle = (form.values[finite][1:] + form.values[finite][:-1]) / 2
-    found: dict[str, np.ndarray] = {}
-    for name in INPUTS:
-        x = rng.standard_normal(shapes[name], np.float32)
-        if name not in case.coded:
-            found[name] = x.astype(DTYPES[case.dtype])
-            continue
-        found[f"codes_{name}"] = finite[np.searchsorted(middle, x * by + ZERO * form.zero)].astype(np.uint8)
-        shape = trace.stages[f"scale_{name}"].shape
-        numbers = eval(SCALES[form.scale_dtype].format(shape=shape), {"np": np, "rng": rng})
-        if case.scale_of == "tile":
-            numbers = numbers[:, :, np.arange(shape[2]) // TILE_ROWS * TILE_ROWS]
-        found[f"scale_{name}"] = (numbers if form.tensor_scale else numbers / by).astype(np.float32)
-        if form.zero:
-            found[f"zero_{name}"] = np.full(shape, ZERO, np.float32)
-        if form.tensor_scale:
-            found[f"global_{name}"] = np.full(shapes[name][1], 1 / by, np.float32)
-    return found
+def drawn(trace: Trace, shapes: Mapping[str, tuple[int, ...]], narrow: str) -> dict[str, np.ndarray]:
+    """What the source of `inputs` draws, by the names of stages."""
+    made: dict[str, np.ndarray] = {}
+    exec(f"import ml_dtypes\nimport numpy as np\n{inputs(trace, shapes, narrow)}", made)
+    case, form = trace.case, FORMATS[str(trace.case.codes)]
+    return {name: made[name] for name in INPUTS if name not in case.coded} | {
+        f"{kind}_{name}": made[name if kind == "codes" else f"{kind}_{name}"]
+        for name in case.coded
+        for kind in ("codes", *form.kinds)
+    }
 
 
 def inputs(trace: Trace, shapes: Mapping[str, tuple[int, ...]], narrow: str) -> str:

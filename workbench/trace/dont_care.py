@@ -6,6 +6,7 @@ out.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,9 +26,14 @@ class DontCare:
 
     contract: Contract
     tiling: Tiling
-    visible: np.ndarray  #: which keys a row sees, bool [q, k] or [b, h, q, k]
+    see: Callable[[], np.ndarray]  #: which keys a row sees, bool [q, k] or [b, h, q, k]; asked where it matters
     present: Present | None = None  #: which queries and keys there are; None: all
     sinks: np.ndarray | None = None  #: logits with which a row's state begins, [1, h, 1]; None: it begins with nothing
+
+    @cached_property
+    def visible(self) -> np.ndarray:
+        """Which keys a row sees."""
+        return self.see()
 
     @cached_property
     def _sees(self) -> np.ndarray:
@@ -113,5 +119,5 @@ class DontCare:
 
 
 def of_case(case: Case, contract: Contract, visible: np.ndarray) -> DontCare:
-    """Those of all rows of a case; `visible` as of `DontCare`."""
-    return DontCare(contract, contract.tiling(case.seqlen_k, case.splits), visible, WHOLE.present(case))
+    """Those of all rows of a case; `visible`: which keys a row sees."""
+    return DontCare(contract, contract.tiling(case.seqlen_k, case.splits), lambda: visible, WHOLE.present(case))

@@ -162,13 +162,14 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
             raise Refusal(f"{where}: {name} must have shape {list(dims[name])} for this case; got {list(found.shape)}")
         if found.dtype != DTYPES[case.dtype]:
             raise Refusal(f"{where}: {name} must have dtype {case.dtype}, the case's; got {found.dtype}")
-        values = to_float64(found)
-        odd = np.isinf(values) if case.codes is None else ~np.isfinite(values)
-        if odd.any():
-            index = tuple(int(i) for i in np.argwhere(odd)[0])
-            place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], index, strict=True))
-            rule = "finite, or NaN" if case.codes is None else "finite"
-            raise Refusal(f"{where}: inputs must be {rule}; {name} holds {values[index]} at {place}")
+        for head in np.ndindex(found.shape[:2]):  # float64 of one at a time
+            values = to_float64(found[head])
+            odd = np.isinf(values) if case.codes is None else ~np.isfinite(values)
+            if odd.any():
+                row = tuple(int(i) for i in np.argwhere(odd)[0])
+                place = ", ".join(f"{axis}={i}" for axis, i in zip(INPUT_AXES[name], (*head, *row), strict=True))
+                rule = "finite, or NaN" if case.codes is None else "finite"
+                raise Refusal(f"{where}: inputs must be {rule}; {name} holds {values[row]} at {place}")
     whole = [case.batch, case.heads, case.seqlen_q, case.seqlen_k]
     if case.shared_kv and {"k", "v"} <= {*inputs}:
         part = inputs["k"][..., : case.head_dim_v]

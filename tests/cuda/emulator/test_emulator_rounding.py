@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from numba import cuda, njit
+from numba import cuda
 from numba.cuda import libdevice as lib
 
 from workbench.cuda import emulator
-from workbench.cuda.emulator.rounding import sign_of
 
 DIRECTIONS = ("rn", "rz", "ru", "rd")
 OPERATIONS = ("add", "mul", "div", "fma", "sqrt", "rcp", "sub")
@@ -179,25 +178,6 @@ def test_results_that_nearly_cancel_and_nearly_are_floats(dtype):
         check(dtype, np.stack([x * y, y, x], 1))  # a quotient near x
         check(dtype, np.stack([x * x, -x, z], 1))  # a root near x
         check(dtype, np.stack([x, -np.nextafter(x, dtype(1)), -x], 1))
-
-
-@njit
-def sign_of_three(a, b, c):
-    return sign_of(a, b, c)  # only compiled code may call it
-
-
-@pytest.mark.parametrize(
-    ("terms", "sign"),
-    [
-        ((1.0, 2.0**-60, -1.0), 1),
-        ((1.0, -(2.0**-60), -1.0), -1),
-        ((1.0, 2.0**-60, -1 - 2.0**-52), -1),
-        ((0.0, 0.0, -1.0), -1),
-    ],
-    ids=str,
-)
-def test_a_sum_of_three_keeps_its_sign(terms, sign):
-    assert np.sign(sign_of_three(*terms)) == np.sign(sum(map(Fraction, terms))) == sign
 
 
 def floats(width):

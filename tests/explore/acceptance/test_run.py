@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import workbench
-from campaigns.cheats import CHEATS
+from campaigns.cheats import CHEATS, UNSEEN
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, problem
@@ -207,6 +207,40 @@ def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
     spec = {"case": {"feature": ["padded"], "seqlen_q": 4}, "without": rest}
     assert accept(f"{file}:of_lengths", spec, seconds=1).passed
     assert accept(f"{file}:forgets_lengths", spec, seconds=1).failure.kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("again", "cache_probs_by_shape"), ("nudged", "cache_by_corners"), ("nudged", "cache_by_strided_hash"),
+        ("swapped", "cache_by_checksum"), ("decode", "unequal_decode_drops_last"), ("quiet", "mean_v_if_scores_small"),
+        ("cold", "mask_set_minus_30"), ("denormal", "denormal_k_flushed"),
+    ],
+)  # fmt: skip
+def test_a_family_shows_what_it_is_for(family, name):
+    one = next(cheat for cheat in UNSEEN if cheat.name == name)
+    alone = {**one.spec, "without": [other for other in FAMILIES if other != family]}
+    assert accept(one.target, alone, seconds=10).failure.kind == "wrong"
+
+
+@pytest.mark.parametrize("name", ["stale_shared_buffer", "t_thread_overwrites"])
+def test_a_result_that_changes_later(name):
+    """One that the next call overwrites fails where the spec asks for fresh ones; one that changes by itself always."""
+    one = next(cheat for cheat in UNSEEN if cheat.name == name)
+    found = accept(one.target, one.spec, seconds=10)
+    assert found.failure.kind == "overwritten" and "of the call before" in found.failure.words
+    reused = accept(one.target, {**one.spec, "fresh": False}, seconds=3)
+    assert (reused.verdict == "fail") == (name == "t_thread_overwrites")
+
+
+def test_a_maximum_with_headroom_may_round_exact_inputs():
+    """A silent spec allows it; one that says row_max=running does not."""
+    rest = [name for name in FAMILIES if name != "exact"]
+    style = str(Path(__file__).parent / "headroom.py") + ":attention"
+    spec = {"case": {"dtype": "float16", "kv_heads": 1, "group": 1, "batch": 1}, "without": rest}
+    assert accept(style, spec, seconds=3).passed
+    told = {**spec, "contract": {"row_max": "running"}}
+    assert accept(style, told, seconds=5).failure.kind == "wrong"
 
 
 def test_too_little_time_is_no_pass(file):

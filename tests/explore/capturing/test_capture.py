@@ -283,3 +283,35 @@ def test_calls_that_are_recorded_into_a_graph_are_told(tmp_path: Path, monkeypat
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
     assert (c.report.calls, c.report.sampled, c.report.verdict) == (1, 0, "untestable")
     assert "recorded into a CUDA graph" in str(c.report)
+
+
+def test_at_the_dispatcher_every_caller_is_seen(tmp_path: Path) -> None:
+    held = torch.nn.functional.scaled_dot_product_attention
+    compiled = torch.compile(lambda q: held(q, q, q, is_causal=True) * 2, backend="aot_eager")
+    q = torch.randn(2, 4, 16, 16)
+    compiled(q)
+    with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path, keep="all") as c:
+        compiled(q)
+        held(q, q, q, attn_mask=torch.rand(16, 16) < 0.7, scale=0.3)
+        held(q, q, q, dropout_p=0.5)
+        with torch.inference_mode():
+            held(q, q, q)
+    held(q, q, q)
+    found = c.report
+    assert (found.calls, found.judged, found.wrong, found.verdict) == (3, 3, 0, "rounding"), "dropout is of math"
+    cases = [load(path).case for path in sorted((tmp_path / "calls").iterdir())]
+    assert len(cases) == 3 and cases[1].scale == pytest.approx(0.3, rel=1e-6)
+    assert "lse" in load(tmp_path / "calls/000000.safetensors").stages
+
+
+def test_a_wrong_kernel_is_caught_at_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = capturing._called
+    monkeypatch.setattr(capturing, "_called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))
+    q = torch.randn(2, 4, 16, 16)
+    with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c:
+        torch.nn.functional.scaled_dot_product_attention(q, q, q)
+    assert c.report.verdict == "bug" and diff(load(tmp_path / FIRST)).verdict == "bug"
+
+
+def _third(made: Any) -> Any:
+    return (made[0] / 3, *made[1:]) if isinstance(made, tuple) else made

@@ -10,6 +10,8 @@ from workbench import capture, diff, load
 from workbench.explore.capturing.judging import FIRST
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+from tests.explore.capturing import test_packed  # noqa: E402 - needs torch
+
 pytestmark = pytest.mark.gpu
 
 
@@ -31,6 +33,37 @@ def test_right_calls_keep_nothing_and_a_wrong_one_is_kept(tmp_path: Path) -> Non
     found = c.report
     assert (found.judged, found.wrong, found.kept.call) == (12, 1, 7) and not found.unread and not found.dropped
     assert diff(load(tmp_path / FIRST)).verdict == "bug"
+
+
+def test_gradients_are_judged(tmp_path: Path) -> None:
+    q, k, v = (x[:, :, :128].detach().requires_grad_() for x in inputs())
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
+        for causal in (False, True):
+            c.function(q, k, v, is_causal=causal).float().square().sum().backward()
+        torch.cuda.synchronize()
+    found = c.report
+    assert (found.judged, found.gradients, found.wrong, found.wrong_gradients) == (2, 2, 0, 0), str(found)
+    assert not found.unread and not found.dropped and found.awaited == 0
+
+
+def test_packed_sequences_are_judged_without_a_wait(tmp_path: Path) -> None:
+    given = {x: y.cuda() if hasattr(y, "cuda") else y for x, y in test_packed.drawn(*test_packed.LENGTHS).items()}
+
+    def told(q: Any, k: Any, v: Any, **how: Any) -> dict[str, Any]:
+        return {"q": q, "k": k, "v": v} | {x: y for x, y in how.items() if "seqlen" in x}
+
+    right = test_packed.varlen(**{x: y.cpu() if hasattr(y, "cpu") else y for x, y in given.items()}).cuda()
+    with capture(lambda q, k, v, **how: right.clone(), tmp_path, spec=told) as c:
+        c.function(**given)
+        c.report  # noqa: B018 - waits, so that what is loaded once is loaded
+        torch.cuda.synchronize()
+        torch.cuda._sleep(2 * 10**9)  # about a second
+        start = time.perf_counter()
+        for _ in range(4):
+            c.function(**given)
+        waited = time.perf_counter() - start
+        assert waited < 0.5
+    assert (c.report.judged, c.report.wrong) == (5, 0), str(c.report)
 
 
 def test_the_callers_stream_is_not_waited_for(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ CASES: dict[str, dict[str, Any]] = {
     "softcap, window": {"numbers": {"softcap": 2.0, **HIDDEN}, "axes": {"keys": 60}},
     "sinks, bias": {"optional": ("sinks", "bias"), "axes": {"bias_heads": 1}},
     "dlse, lengths": {"optional": ("dlse", "seqlens_k")},
+    "v in k, window": {"numbers": {"shared_kv": 1, **HIDDEN}, "axes": {"keys": 60}},
     "dropout, alibi": {"numbers": {"dropout_p": 0.25}, "optional": ("dropout_mask", "alibi_slopes")},
 }
 

@@ -33,7 +33,10 @@ CASES = {name: FULL for name in LAWS} | {
 MERGES = ("partials-doubled", "partial-maxima-moved", "partials-permuted")
 #: of kernels of ours, or of what stages say of each other
 tf32 = changed(lambda q, k, v: tuple((x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (q, k, v)))
-APART = {"splits-change-nothing", "tiles-change-nothing", "lse-of-sums"}
+APART = {
+    "splits-change-nothing", "tiles-change-nothing", "lse-of-sums",
+    "chunks-are-one-shot", "decode-is-prefill", "graph-replay-is-eager",
+}  # fmt: skip
 
 
 #: what a kernel has to say for its exactness to be asked

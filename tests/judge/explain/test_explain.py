@@ -166,7 +166,7 @@ def test_wrong_rows_of_codes_that_nobody_saw_are_named() -> None:
     def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, np.ndarray]:
         made = {}
         for x, array in zip("qkv", (q, k, v), strict=True):
-            codes, scales = quantize(array, "simulated", saturate=True)
+            codes, scales = quantize(array, "simulated")
             values = FORMATS["simulated"].values.astype(np.float32)[codes] * scales[:, None, None]
             made[f"dequant_{x}"] = (np.minimum(values, 0) if x == "k" else values).astype(np.float16)
         return made

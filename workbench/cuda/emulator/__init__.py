@@ -7,12 +7,12 @@ a warp), `copies` and `packed` (those of a thread); `places` makes all their acc
 What operations of `workbench.cuda.hopper` ask for (`requests`), `asynchronous` does: barriers in shared memory
 (`mbarriers`), copies of boxes (`boxes`), products of warp groups (`products`).
 
-float32 arithmetic stays float32; `compile` says whether it is contracted to fused multiply-adds. A thread runs until
+float32 arithmetic stays float32, and is not contracted to fused multiply-adds. A thread runs until
 its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
 from workbench.cuda import compiler  # noqa: F401 - Refusal where numba cannot be imported
-from workbench.cuda.emulator.cache import cache_dir, version
+from workbench.cuda.emulator.cache import cache_dir
 from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.launch import Emulated, compile
 from workbench.cuda.emulator.memory import Finding, Memory, located, merged
@@ -31,5 +31,4 @@ __all__ = [
     "located",
     "merged",
     "source_of",
-    "version",
 ]

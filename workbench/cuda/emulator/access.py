@@ -16,13 +16,12 @@ from numba.np.arrayobj import make_array
 
 from workbench.cuda.emulator import copies, shadow
 from workbench.cuda.emulator.inner import inner, inner_overload
-from workbench.cuda.emulator.intrinsics import peek
+from workbench.cuda.emulator.intrinsics import get
 from workbench.cuda.emulator.watch_words import MISALIGNED, OUT_OF_BOUNDS, Watch
 
 int64 = types.int64
 _I64 = ir.IntType(64)
-_NDIM, _INDEX = Watch.NDIM, Watch.INDEX
-_MAX_DIMS = Watch.CLOCKS - Watch.INDEX
+_MAX_DIMS = Watch.NOTE - Watch.INDEX
 
 
 class StopThread(Exception):
@@ -31,10 +30,6 @@ class StopThread(Exception):
 
 def store(value, array, index, watch, place):
     """Assign ``array[index] = value``."""
-
-
-def store_local(value, array, index, watch, place):
-    """Assign ``array[index] = value`` in local memory."""
 
 
 def locked(array, index, watch, place):
@@ -73,7 +68,7 @@ def locate(typingctx, array, index, watch):
         with builder.if_then(builder.not_(inside), likely=False):
             words = builder.inttoptr(args[2], _I64.as_pointer())
             for position, word in enumerate([ir.Constant(_I64, len(values)), *values]):
-                builder.store(word, builder.gep(words, [ir.Constant(_I64, _NDIM + position)]))
+                builder.store(word, builder.gep(words, [ir.Constant(_I64, Watch.NDIM + position)]))
         return builder.select(inside, address, ir.Constant(_I64, 0))
 
     return signature(types.int64, array, index, types.int64), codegen
@@ -135,78 +130,66 @@ def _calling(typingctx, function, given):
     return called, codegen
 
 
-def _loader(note):
-    """Return the compiled function ``array[index]``, of which `note` notes the elements."""
+@inner
+def _row(array, index, watch, place):
+    if locate(array, index, watch) == 0:
+        shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
+        raise StopThread
 
-    @inner
-    def row(array, index, watch, place):
-        if locate(array, index, watch) == 0:
-            shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
-            raise StopThread
 
-    @inner
-    def element(array, index, watch, place):
+@inner
+def _element(array, index, watch, place):
+    address = locate(array, index, watch)
+    if address == 0:
+        shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
+        return nothing(array)
+    shadow.read(watch, address, place)
+    return fetch(array, address)
+
+
+@intrinsic(prefer_literal=True)
+def load(typingctx, array, index, watch, place):
+    """Return ``array[index]``; watched where it is an element."""
+    given = (array, types.unliteral(index), types.int64, types.int64)
+    if isinstance(array, types.BaseTuple) and isinstance(index, types.IntegerLiteral):
+        position = index.literal_value
+
+        def item(context, builder, sig, args):
+            return context.cast(builder, builder.extract_value(args[0], position), array[position], array[position])
+
+        return signature(array[position], array, index, watch, place), item
+    parts = _integers(index) if isinstance(array, types.Array) else None
+    if parts is not None and len(parts) == array.ndim:
+        return _calling(typingctx, _element, given)
+
+    getitem = typingctx.resolve_value_type(operator.getitem)
+    taken = getitem.get_call_type(typingctx, given[:2], {})
+    noted = parts is not None and _calling(typingctx, _row, given)
+
+    def part(context, builder, sig, args):
+        if noted:
+            noted[1](context, builder, noted[0], args)
+        index_ = context.cast(builder, args[1], given[1], taken.args[1])
+        return context.get_function(getitem, taken)(builder, [args[0], index_])
+
+    return signature(taken.return_type, *given), part
+
+
+@inner_overload(store)
+def _store(value, array, index, watch, place):
+    parts = _integers(index)
+    if parts is None or len(parts) != array.ndim:
+        raise TypingError("a watched kernel cannot store to a part of an array at once")
+
+    def element(value, array, index, watch, place):
         address = locate(array, index, watch)
         if address == 0:
             shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
-            return nothing(array)
-        note(watch, address, place)
-        return fetch(array, address)
+        else:
+            shadow.write(watch, address, place)
+            assign(array, address, value)
 
-    @intrinsic(prefer_literal=True)
-    def load(typingctx, array, index, watch, place):
-        """Return ``array[index]``; watched where it is an element."""
-        given = (array, types.unliteral(index), types.int64, types.int64)
-        if isinstance(array, types.BaseTuple) and isinstance(index, types.IntegerLiteral):
-            position = index.literal_value
-
-            def item(context, builder, sig, args):
-                return context.cast(builder, builder.extract_value(args[0], position), array[position], array[position])
-
-            return signature(array[position], array, index, watch, place), item
-        parts = _integers(index) if isinstance(array, types.Array) else None
-        if parts is not None and len(parts) == array.ndim:
-            return _calling(typingctx, element, given)
-
-        getitem = typingctx.resolve_value_type(operator.getitem)
-        taken = getitem.get_call_type(typingctx, given[:2], {})
-        noted = parts is not None and _calling(typingctx, row, given)
-
-        def part(context, builder, sig, args):
-            if noted:
-                noted[1](context, builder, noted[0], args)
-            index_ = context.cast(builder, args[1], given[1], taken.args[1])
-            return context.get_function(getitem, taken)(builder, [args[0], index_])
-
-        return signature(taken.return_type, *given), part
-
-    return load
-
-
-load, load_local = _loader(shadow.read), _loader(shadow.read_local)
-
-
-def _storer(note):
-    def of(value, array, index, watch, place):
-        parts = _integers(index)
-        if parts is None or len(parts) != array.ndim:
-            raise TypingError("a watched kernel cannot store to a part of an array at once")
-
-        def element(value, array, index, watch, place):
-            address = locate(array, index, watch)
-            if address == 0:
-                shadow.report(watch, OUT_OF_BOUNDS, place, int64(0), base(array))
-            else:
-                note(watch, address, place)
-                assign(array, address, value)
-
-        return element
-
-    return of
-
-
-inner_overload(store)(_storer(shadow.write))
-inner_overload(store_local)(_storer(shadow.write_local))
+    return element
 
 
 @inner_overload(locked)
@@ -261,41 +244,37 @@ inner_overload(wide_read)(_wide(shadow.read))
 inner_overload(wide_write)(_wide(shadow.write))
 inner_overload(wide_copy)(_wide(shadow.await_copy))
 
-_SHIFT = 8 * Watch.SHARED_SHIFT
-_MADE, _ASKED, _GROUPS = copies.MADE, copies.ASKED, copies.GROUPS
-_FIRST, _CAPACITY = copies.FIRST, copies.CAPACITY
-
 
 @inner
 def arrived(queue, group, watch, place):
     """Note the writes of the copies of the groups before ``group``, which are made next."""
-    for copy in range(queue[_MADE], queue[_ASKED]):
-        entry = _FIRST + 4 * (copy % _CAPACITY)
+    for copy in range(queue[copies.MADE], queue[copies.ASKED]):
+        entry = copies.FIRST + 4 * (copy % copies.CAPACITY)
         if queue[entry + 3] >= group:
             break
-        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+        for offset in range(0, queue[entry + 2], 1 << get(watch, Watch.SHARED_SHIFT)):
             shadow.write(watch, queue[entry] + offset, place)
 
 
 @inner
 def arrived_but(queue, n, watch, place):
     """Return the queue after noting the copies of all committed groups but the last ``n``."""
-    arrived(queue, queue[_GROUPS] - n, watch, place)
+    arrived(queue, queue[copies.GROUPS] - n, watch, place)
     return queue
 
 
 @inner
 def arrived_all(queue, watch, place):
     """Return the queue after noting all its copies."""
-    arrived(queue, queue[_GROUPS] + 1, watch, place)
+    arrived(queue, queue[copies.GROUPS] + 1, watch, place)
     return queue
 
 
 @inner
 def room(queue, watch, place):
     """Return the queue after noting the oldest copy where it has to be made early to make room."""
-    if queue[_ASKED] - queue[_MADE] == _CAPACITY:
-        entry = _FIRST + 4 * (queue[_MADE] % _CAPACITY)
-        for offset in range(0, queue[entry + 2], 1 << peek(watch + _SHIFT)):
+    if queue[copies.ASKED] - queue[copies.MADE] == copies.CAPACITY:
+        entry = copies.FIRST + 4 * (queue[copies.MADE] % copies.CAPACITY)
+        for offset in range(0, queue[entry + 2], 1 << get(watch, Watch.SHARED_SHIFT)):
             shadow.write(watch, queue[entry] + offset, place)
     return queue

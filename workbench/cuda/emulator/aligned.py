@@ -10,7 +10,7 @@ from workbench.cuda.emulator.context import Record
 from workbench.cuda.emulator.fragments import exchange_fragments
 from workbench.cuda.emulator.intrinsics import words_at
 
-WORDS = Record.WORDS
+WORDS = int(Record.WORDS)  # numba takes no member of an enum as a shape
 
 
 @cfunc("int64(int64, int64, int64)", cache=True)

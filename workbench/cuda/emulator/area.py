@@ -39,11 +39,10 @@ class Area:
     shared: np.ndarray
     keep: tuple[np.ndarray, ...]  #: to which the words point
 
-    def watch(self, watches: np.ndarray, note: int, tell: int) -> None:
-        """Have threads watched, given their words, by functions of `clocked` at these addresses."""
+    def watch(self, watches: np.ndarray, tell: int) -> None:
+        """Have threads watched, given their words, by the function of `clocked` at this address."""
         self.block[Block.TELL] = tell
         self.askers[:, Asker.WATCH] = watches.ctypes.data + 8 * Watch.WORDS * np.arange(len(watches))
-        watches[:, Watch.NOTE] = note
         watches[:, Watch.ASKER] = self.askers.ctypes.data + 8 * Asker.WORDS * np.arange(len(watches))
 
     def refusal(self, program: Program) -> str | None:

@@ -3,6 +3,8 @@
 A block has barriers in shared memory, named barriers and copies; each thread, what it asks for and its products.
 """
 
+from enum import IntEnum
+
 import numpy as np
 
 #: how many of each a block, and of products a thread, may have at a time
@@ -30,7 +32,7 @@ INIT, ARRIVE, EXPECT, WAIT, COPY, FENCE, FENCE_REGISTERS, PRODUCT, COMMIT, WAIT_
 BEGIN, ADVANCE, END = np.arange(3)
 
 
-class Product:
+class Product(IntEnum):
     """Positions in the words of a product that a thread has asked for."""
 
     ACC, CODE, A, REGISTERS, B = 0, 1, 2, 3, 7  #: addresses; A is 0 where it lies in four registers; CODE: `coded`
@@ -39,7 +41,7 @@ class Product:
     WORDS = 14
 
 
-class Asker:
+class Asker(IntEnum):
     """Positions in the words of a thread."""
 
     BLOCK, THREAD, WATCH = 0, 1, 2  #: address of the words of `Block`; number; address of its watch, or 0
@@ -53,7 +55,7 @@ class Asker:
     WORDS = PRODUCTS + MAX_PRODUCTS * Product.WORDS
 
 
-class Barrier:
+class Barrier(IntEnum):
     """Positions in the words of a barrier in shared memory."""
 
     ADDRESS, COUNT, PENDING, BYTES, PHASE = 0, 1, 2, 3, 4  #: arrivals and bytes that the phase still lacks
@@ -62,14 +64,14 @@ class Barrier:
     WORDS = 8
 
 
-class Named:
+class Named(IntEnum):
     """Positions in the words of a named barrier."""
 
     COUNT, COME, GENERATION = 0, 1, 2  #: threads that it takes, those that have come, how often it has opened
     WORDS = 3
 
 
-class Copy:
+class Copy(IntEnum):
     """Positions in the words of a copy of a box; what is left of it."""
 
     BARRIER, PHASE, TARGET, ROWS, MADE = 0, 1, 2, 3, 4  #: MADE: rows of it
@@ -79,7 +81,7 @@ class Copy:
     WORDS = 13
 
 
-class Block:
+class Block(IntEnum):
     """Positions in the words of a block."""
 
     THREADS, STATE, KINDS, ASKERS = 0, 1, 2, 3  #: threads of the block, and addresses

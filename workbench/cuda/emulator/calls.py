@@ -19,7 +19,6 @@ _MATH_MODULES = {
     "fmod": f"{_EMULATOR}.arithmetic",
     **{name: f"{_EMULATOR}.conversions" for name in ("floor", "ceil", "trunc")},
 }
-_GPU_MATH = {("exp", None): "exp", ("log", None): "log", (None, "expf"): "expf", (None, "logf"): "logf"}
 _TO_INTEGER = {"int": "to_int", "round": "to_nearest"}
 _TAKES = {
     **{name: "take" for name in ("shfl_sync", "shfl_up_sync", "shfl_down_sync", "shfl_xor_sync")},
@@ -65,8 +64,6 @@ def call_of(rewriter, node: ast.Call, value: object) -> ast.expr:
         return _construct(rewriter, node, construct)
     if value is max or value is min:
         return _extremum(rewriter, node, "maximum" if value is max else "minimum")
-    if rewriter.program.gpu_math and (name := _GPU_MATH.get((names.math_name(value), names.libdevice_name(value)))):
-        return _renamed(rewriter, node, rewriter.program.imported(f"{_EMULATOR}.elementary", name))
     if name := names.libdevice_name(value):
         if name not in libdevice.FUNCTIONS:
             raise rewriter.refusal(node, f"libdevice.{name}")

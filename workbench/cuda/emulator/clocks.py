@@ -11,15 +11,12 @@ from numba.core import types
 
 from workbench.cuda.emulator.async_state import MAX_BARRIERS, MAX_NAMED
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.intrinsics import peek, poke, words_at
+from workbench.cuda.emulator.intrinsics import get, peek, poke, put, words_at
 from workbench.cuda.emulator.shadow import epoch_of, thread_of, time_of
 from workbench.cuda.emulator.watch_words import ATOMIC, MAX_THREADS, MAX_TIMES, THREAD_SHIFT, TIME_SHIFT, Common, Watch
 
 int64 = types.int64
 
-# numba freezes globals, not attributes of classes; positions become offsets in bytes
-_STAMP, _BLOCK_START, _COMMON = 8 * Watch.STAMP, 8 * Watch.BLOCK_START, 8 * Watch.COMMON
-_ROWS, _ACTORS, _THREADS = 8 * Common.ROWS, 8 * Common.ACTORS, 8 * Common.THREADS
 _NAMED_ROWS = 2 * MAX_BARRIERS
 
 
@@ -28,25 +25,25 @@ def rows_of(threads: int) -> int:
     return threads + 2 * MAX_BARRIERS + 2 * MAX_NAMED + 1
 
 
-def actors_of(threads: int) -> int:
-    """Return how many have a time: threads, barriers, warp groups."""
-    return threads + MAX_BARRIERS + -(-threads // 128)
+def actors_of(threads: int, asynchronous: bool) -> int:
+    """Return how many have a time: threads, and of asynchronous operations barriers and warp groups."""
+    return threads + (MAX_BARRIERS + -(-threads // 128) if asynchronous else 0)
 
 
-#: threads of a block at most: a stamp has room for so many who have a time
-MAX_BLOCK = max(threads for threads in range(MAX_THREADS) if actors_of(threads) <= MAX_THREADS)
+#: threads of a block of such a kernel at most: a stamp has room for so many who have a time
+MAX_BLOCK = max(threads for threads in range(MAX_THREADS) if actors_of(threads, True) <= MAX_THREADS)
 
 
 @inner
 def common_of(watch):
     """Return the address of the words that all threads share."""
-    return peek(watch + _COMMON)
+    return get(watch, Watch.COMMON)
 
 
 @inner
 def threads_of(watch):
     """Return how many threads the block has."""
-    return peek(common_of(watch) + _THREADS)
+    return get(common_of(watch), Common.THREADS)
 
 
 @inner
@@ -77,13 +74,13 @@ def is_thread(watch, actor):
 def row(watch, index):
     """Return the address of a row."""
     common = common_of(watch)
-    return peek(common + _ROWS) + 16 * index * peek(common + _ACTORS)
+    return get(common, Common.ROWS) + 16 * index * get(common, Common.ACTORS)
 
 
 @inner
 def own(watch):
     """Return the number of the watched thread, and of its row."""
-    return thread_of(peek(watch + _STAMP))
+    return thread_of(get(watch, Watch.STAMP))
 
 
 @inner
@@ -119,7 +116,7 @@ def meeting(watch):
 @inner
 def clear(watch, index):
     """Make a row know nothing."""
-    width = 2 * peek(common_of(watch) + _ACTORS)
+    width = 2 * get(common_of(watch), Common.ACTORS)
     words = words_at(row(watch, index), width)
     for i in range(width):
         words[i] = 0
@@ -128,7 +125,7 @@ def clear(watch, index):
 @inner
 def join(watch, index, other):
     """Make a row know what another one does."""
-    width = 2 * peek(common_of(watch) + _ACTORS)
+    width = 2 * get(common_of(watch), Common.ACTORS)
     words, more = words_at(row(watch, index), width), words_at(row(watch, other), width)
     for i in range(width):
         words[i] = max(words[i], more[i])
@@ -144,17 +141,17 @@ def learn(watch, index, actor, time):
 @inner
 def tick(watch):
     """Begin the thread's next time: what it did so far can be made known."""
-    stamp = peek(watch + _STAMP)
+    stamp = get(watch, Watch.STAMP)
     learn(watch, own(watch), own(watch), time_of(stamp) + 1)
     if time_of(stamp) < MAX_TIMES - 1:  # from then on, until the block ends, no race of this thread is seen
-        poke(watch + _STAMP, stamp + (1 << TIME_SHIFT))
+        put(watch, Watch.STAMP, stamp + (1 << TIME_SHIFT))
 
 
 @inner
 def fence(watch):
     """Make what the thread knows known to the asynchronous proxy."""
     tick(watch)
-    actors = peek(common_of(watch) + _ACTORS)
+    actors = get(common_of(watch), Common.ACTORS)
     words = words_at(row(watch, own(watch)), 2 * actors)
     for actor in range(actors):
         words[actors + actor] = max(words[actors + actor], words[actor])
@@ -163,7 +160,7 @@ def fence(watch):
 @inner
 def is_fenced(watch, stamp):
     """Whether a fence lies between an access of a thread and now."""
-    actors = peek(common_of(watch) + _ACTORS)
+    actors = get(common_of(watch), Common.ACTORS)
     return peek(row(watch, own(watch)) + 8 * (actors + thread_of(stamp))) > time_of(stamp)
 
 
@@ -175,7 +172,7 @@ def conflicts(watch, stamp, now, start):
     """
     if stamp < start or stamp & now & ATOMIC:
         return False
-    if stamp < peek(watch + _BLOCK_START):
+    if stamp < get(watch, Watch.BLOCK_START):
         return True  # another block
     actor = thread_of(stamp)
     return actor != thread_of(now) and peek(row(watch, thread_of(now)) + 8 * actor) <= time_of(stamp)
@@ -185,4 +182,4 @@ def conflicts(watch, stamp, now, start):
 def stamped(watch, actor, time, place):
     """Return the stamp of an access that someone else than the thread makes."""
     time = min(time, MAX_TIMES - 1)
-    return epoch_of(peek(watch + _STAMP)) | actor << THREAD_SHIFT | time << TIME_SHIFT | place
+    return epoch_of(get(watch, Watch.STAMP)) | actor << THREAD_SHIFT | time << TIME_SHIFT | place

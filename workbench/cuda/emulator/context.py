@@ -1,5 +1,6 @@
 """Where a thread is, and how it trades values with others: the compiled functions behind the names of `numba.cuda`."""
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from numba.core import types
@@ -11,7 +12,7 @@ from workbench.cuda.emulator.watch_words import Watch
 int32, int64, uint32 = types.int32, types.int64, types.uint32
 
 
-class Launch:
+class Launch(IntEnum):
     """Positions in the int64 words that describe the running block to its threads, and its memory to the scheduler."""
 
     ARGUMENTS, RECORDS = 0, 1  # addresses
@@ -21,13 +22,13 @@ class Launch:
     DYNAMIC_SIZE = 17  # bytes at the end of shared memory
     WATCH = 18  # address of the words of the first thread's watch, or 0
     ALIGNED = 19  # address of the entry function of `aligned`, where the kernel has such operations
-    # addresses of the functions of `epochs`, where the kernel is watched
+    # addresses of the functions of `clocked`, where the kernel is watched
     BEGIN_BLOCK, PASS_BARRIER, MEET_LANES, MISS_LANE = 20, 21, 22, 23
     ASYNC, ADVANCE = 24, 25  # addresses of the words of `async_state.Block` and of a function of `asynchronous`, or 0
     WORDS = 26
 
 
-class Record:
+class Record(IntEnum):
     """Positions in the int64 words by which a thread and the scheduler trade values."""
 
     MASK, VALUE, OPERAND, RESULT = 0, 1, 2, 3
@@ -60,40 +61,31 @@ class Context(NamedTuple):
     watch: int
 
 
-# numba freezes globals, not attributes of classes.
-_RECORDS, _SHARED, _LOCAL, _LOCAL_SIZE = Launch.RECORDS, Launch.SHARED, Launch.LOCAL, Launch.LOCAL_SIZE
-_BLOCK, _DIM, _GRID, _WORDS = Launch.BLOCK_IDX, Launch.BLOCK_DIM, Launch.GRID_DIM, Launch.WORDS
-_SHARED_SIZE, _DYNAMIC_SIZE = Launch.SHARED_SIZE, Launch.DYNAMIC_SIZE
-_WATCH, _WATCH_BYTES = Launch.WATCH, 8 * Watch.WORDS
-_RECORD_WORDS, _RECORD_BYTES = Record.WORDS, 8 * Record.WORDS
-_MASK, _VALUE, _OPERAND, _RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
-
-
 @inner(error_model="numpy")
 def context_of(launch, thread):
     """Return the `Context` of a thread, counted along x, then y, then z, from the address of the launch words."""
-    words = words_at(launch, _WORDS)
-    width, height = words[_DIM], words[_DIM + 1]
+    words = words_at(launch, Launch.WORDS)
+    width, height = words[Launch.BLOCK_DIM], words[Launch.BLOCK_DIM + 1]
     return Context(
         int32(thread % width),
         int32(thread // width % height),
         int32(thread // (width * height)),
-        int32(words[_BLOCK]),
-        int32(words[_BLOCK + 1]),
-        int32(words[_BLOCK + 2]),
+        int32(words[Launch.BLOCK_IDX]),
+        int32(words[Launch.BLOCK_IDX + 1]),
+        int32(words[Launch.BLOCK_IDX + 2]),
         int32(width),
         int32(height),
-        int32(words[_DIM + 2]),
-        int32(words[_GRID]),
-        int32(words[_GRID + 1]),
-        int32(words[_GRID + 2]),
+        int32(words[Launch.BLOCK_DIM + 2]),
+        int32(words[Launch.GRID_DIM]),
+        int32(words[Launch.GRID_DIM + 1]),
+        int32(words[Launch.GRID_DIM + 2]),
         int32(thread % 32),
-        words[_SHARED],
-        words[_LOCAL] + thread * words[_LOCAL_SIZE],
-        words[_RECORDS] + thread * _RECORD_BYTES,
-        words[_SHARED] + words[_SHARED_SIZE] - words[_DYNAMIC_SIZE],
-        words[_DYNAMIC_SIZE],
-        words[_WATCH] + thread * _WATCH_BYTES,
+        words[Launch.SHARED],
+        words[Launch.LOCAL] + thread * words[Launch.LOCAL_SIZE],
+        words[Launch.RECORDS] + thread * 8 * Record.WORDS,
+        words[Launch.SHARED] + words[Launch.SHARED_SIZE] - words[Launch.DYNAMIC_SIZE],
+        words[Launch.DYNAMIC_SIZE],
+        words[Launch.WATCH] + thread * 8 * Watch.WORDS,
     )
 
 
@@ -144,35 +136,35 @@ def lanemask_lt(c):
 @inner
 def offer(c, mask, value, operand):
     """Leave mask, value and operand for the scheduler; return the value, whose type `take` needs."""
-    record = words_at(c.record, _RECORD_WORDS)
-    record[_MASK] = int64(mask) & 0xFFFFFFFF
-    record[_VALUE] = bits_of(value)
-    record[_OPERAND] = int64(operand)
+    record = words_at(c.record, Record.WORDS)
+    record[Record.MASK] = int64(mask) & 0xFFFFFFFF
+    record[Record.VALUE] = bits_of(value)
+    record[Record.OPERAND] = int64(operand)
     return value
 
 
 @inner
 def take(c, offered, waited):
     """Return what the scheduler left, as the type that was offered; ``waited`` is the barrier in between."""
-    return from_bits(words_at(c.record, _RECORD_WORDS)[_RESULT], offered)
+    return from_bits(words_at(c.record, Record.WORDS)[Record.RESULT], offered)
 
 
 @inner
 def take_bool(c, offered, waited):
     """Return what the scheduler left, as a truth value."""
-    return words_at(c.record, _RECORD_WORDS)[_RESULT] != 0
+    return words_at(c.record, Record.WORDS)[Record.RESULT] != 0
 
 
 @inner
 def take_int32(c, offered, waited):
     """Return what the scheduler left, as an int32."""
-    return int32(words_at(c.record, _RECORD_WORDS)[_RESULT])
+    return int32(words_at(c.record, Record.WORDS)[Record.RESULT])
 
 
 @inner
 def take_uint32(c, offered, waited):
     """Return what the scheduler left, as a uint32."""
-    return uint32(words_at(c.record, _RECORD_WORDS)[_RESULT])
+    return uint32(words_at(c.record, Record.WORDS)[Record.RESULT])
 
 
 @inner

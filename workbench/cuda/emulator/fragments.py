@@ -15,58 +15,55 @@ from workbench.cuda.emulator.intrinsics import bits_of, from_bits, words_at
 from workbench.cuda.emulator.places import load_words, typed
 
 float32, uint32 = types.float32, types.uint32
-_MASK, _REGISTERS, _WORDS = Record.MASK, Record.REGISTERS, Record.WORDS
-_LDMATRIX, _LDMATRIX_TRANS = kinds.LDMATRIX, kinds.LDMATRIX_TRANS
 _FULL = 0xFFFFFFFF
 #: kind - MMA_F16 -> types of A and B
 _FACTORS = tuple(
     (tensor.CODES[a], tensor.CODES[b])
     for a, b in (("f16",) * 2, ("bf16",) * 2, ("e4m3",) * 2, ("e5m2",) * 2, ("e4m3", "e5m2"), ("e5m2", "e4m3"))
 )
-_MMA_F16, _E4M3 = kinds.MMA_F16, tensor.E4M3
 
 
 @inner
 def offer_mma(c, a, b, d):
     """Leave the registers of A, B and C for the scheduler."""
     typed("mma_m16n8k16_f16", (a, b, d))
-    record = words_at(c.record, _WORDS)
-    record[_MASK] = _FULL
+    record = words_at(c.record, Record.WORDS)
+    record[Record.MASK] = _FULL
     for i in range(4):
-        record[_REGISTERS + i] = a[i]
-        record[_REGISTERS + 6 + i] = bits_of(d[i])
+        record[Record.REGISTERS + i] = a[i]
+        record[Record.REGISTERS + 6 + i] = bits_of(d[i])
     for i in range(2):
-        record[_REGISTERS + 4 + i] = b[i]
+        record[Record.REGISTERS + 4 + i] = b[i]
 
 
 @inner
 def _float(record, i):
-    return from_bits(record[_REGISTERS + i], float32(0))
+    return from_bits(record[Record.REGISTERS + i], float32(0))
 
 
 @inner
 def take_mma(c, offered, waited):
     """Return the registers of D."""
-    record = words_at(c.record, _WORDS)
+    record = words_at(c.record, Record.WORDS)
     return _float(record, 0), _float(record, 1), _float(record, 2), _float(record, 3)
 
 
 def _offer_ldmatrix(count):
     @inner
     def offer_ldmatrix(c, array, index):
-        record = words_at(c.record, _WORDS)
-        record[_MASK] = _FULL
+        record = words_at(c.record, Record.WORDS)
+        record[Record.MASK] = _FULL
         if c.lane < 8 * count:
             row = load_words(array, index, 4)
             for i in range(4):
-                record[_REGISTERS + i] = row[i]
+                record[Record.REGISTERS + i] = row[i]
 
     return offer_ldmatrix
 
 
 @inner
 def _word(record, i):
-    return uint32(record[_REGISTERS + i])
+    return uint32(record[Record.REGISTERS + i])
 
 
 offer_ldmatrix_x1, offer_ldmatrix_x2, offer_ldmatrix_x4 = (_offer_ldmatrix(count) for count in (1, 2, 4))
@@ -75,20 +72,20 @@ offer_ldmatrix_x1, offer_ldmatrix_x2, offer_ldmatrix_x4 = (_offer_ldmatrix(count
 @inner
 def take_ldmatrix_x1(c, offered, waited):
     """Return the lane's register of one matrix, as a tuple."""
-    return (_word(words_at(c.record, _WORDS), 0),)
+    return (_word(words_at(c.record, Record.WORDS), 0),)
 
 
 @inner
 def take_ldmatrix_x2(c, offered, waited):
     """Return the lane's registers of two matrices."""
-    record = words_at(c.record, _WORDS)
+    record = words_at(c.record, Record.WORDS)
     return _word(record, 0), _word(record, 1)
 
 
 @inner
 def take_ldmatrix_x4(c, offered, waited):
     """Return the lane's registers of four matrices."""
-    record = words_at(c.record, _WORDS)
+    record = words_at(c.record, Record.WORDS)
     return _word(record, 0), _word(record, 1), _word(record, 2), _word(record, 3)
 
 
@@ -110,7 +107,7 @@ def spread_rows(registers, transposed):
 @inner(_nrt=True)
 def multiply(registers, a_code, b_code):
     """Replace the registers of A, B and C by those of D."""
-    packed = 4 if a_code >= _E4M3 else 2
+    packed = 4 if a_code >= tensor.E4M3 else 2
     width = 32 // packed
     a = np.empty((16, 8 * packed), np.int64)
     b = np.empty((8, 8 * packed), np.int64)
@@ -136,9 +133,9 @@ def multiply(registers, a_code, b_code):
 @inner(_nrt=True)
 def exchange_fragments(records, kind):
     """Perform an aligned operation on the records of a warp."""
-    registers = records[:, _REGISTERS:]
-    if kind == _LDMATRIX or kind == _LDMATRIX_TRANS:
-        spread_rows(registers, kind == _LDMATRIX_TRANS)
+    registers = records[:, Record.REGISTERS :]
+    if kind == kinds.LDMATRIX or kind == kinds.LDMATRIX_TRANS:
+        spread_rows(registers, kind == kinds.LDMATRIX_TRANS)
     else:
-        a_code, b_code = _FACTORS[kind - _MMA_F16]
+        a_code, b_code = _FACTORS[kind - kinds.MMA_F16]
         multiply(registers, a_code, b_code)

@@ -6,12 +6,9 @@ import numpy as np
 
 from workbench.cuda.emulator.async_state import SWIZZLE_BYTES
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.intrinsics import poke
+from workbench.cuda.emulator.intrinsics import poke, put
 from workbench.cuda.emulator.shadow import report
 from workbench.cuda.emulator.watch_words import SECOND_WRITE, Watch
-
-# numba freezes globals, not attributes of classes; positions become offsets in bytes
-_NDIM, _INDEX = 8 * Watch.NDIM, 8 * Watch.INDEX
 
 READ_BEFORE_COPY, READ_BEFORE_PRODUCT, WRONG_PHASE = SECOND_WRITE + np.arange(1, 4)
 WRITTEN_IN_COPY, WRITTEN_IN_PRODUCT, REGISTER_WRITTEN, COPIED_OVER = SECOND_WRITE + np.arange(4, 8)
@@ -65,15 +62,15 @@ HAZARDS: Mapping[int, tuple[str, str]] = {
 @inner
 def found(watch, hazard, place, other, address):
     """Report a hazard."""
-    poke(watch + _NDIM, 0)
+    put(watch, Watch.NDIM, 0)
     report(watch, hazard, place, other, address)
 
 
 @inner
 def detailed(watch, phase, detail):
     """Leave what the words of the next hazard tell: a phase, and another one or bytes."""
-    poke(watch + _INDEX, phase)
-    poke(watch + _INDEX + 8, detail)
+    put(watch, Watch.INDEX, phase)
+    poke(watch + 8 * Watch.INDEX + 8, detail)
 
 
 def words(hazard: int, element: str, operation: str, details: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from numba.core.typing import signature
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
+from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.narrow import bfloat16, float16
 
 DTYPES = {
@@ -175,6 +176,18 @@ def _memory(width):
 
 peek, poke = _memory(64)
 peek_byte, poke_byte = _memory(8)
+
+
+@inner
+def get(words, position):
+    """Return one of the int64 words at an address; a position is a member of an IntEnum, which numba freezes."""
+    return peek(words + 8 * position)
+
+
+@inner
+def put(words, position, value):
+    """Set one of the int64 words at an address."""
+    poke(words + 8 * position, value)
 
 
 @intrinsic

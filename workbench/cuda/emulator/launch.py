@@ -18,6 +18,7 @@ from workbench.cuda.emulator.module import Entry, entry_of
 from workbench.cuda.emulator.program import Program, program_of
 from workbench.cuda.emulator.source import Source
 from workbench.cuda.emulator.waiting import stuck, waiting
+from workbench.cuda.emulator.watch_words import Watch
 from workbench.machine import processors
 
 WARP = 32
@@ -115,21 +116,16 @@ class Emulated:
                 raise EmulatorError(failures[failed])
 
 
-def compile(source: Source, *, contract: bool = False, gpu_math: bool = False, watched: bool = False) -> Emulated:
+def compile(source: Source, *, watched: bool = False) -> Emulated:
     """Return the kernel rewritten for the CPU; numba compiles it at the first launch of each signature.
 
     Parameters
     ----------
-    contract : whether a product that is added or subtracted may be fused with that into one rounding, as numba.cuda
-        does by default. Where two products are added, another one may be fused than on a GPU: LLVM chooses. A CPU
-        without fused multiply-add fuses none.
-    gpu_math : whether `math.exp` and `math.log` of a float32 are computed as numba.cuda does (see `elementary`)
-        instead of by the host's functions. Other functions of `math` remain the host's.
     watched : whether each access is checked, at about 100 times the cost; see `memory`.
 
     Raises `EmulatorError`, with ``file:line``, for a construct that the emulator does not support.
     """
-    return Emulated(program_of(source, contract=contract, gpu_math=gpu_math, watched=watched))
+    return Emulated(program_of(source, watched=watched))
 
 
 def _dim3(what, given):
@@ -205,8 +201,9 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
     launch[Launch.DYNAMIC_SIZE] = dynamic_size
     watch = memory and session(memory, program, arrays, grid, threads, shared, local)
     if watch:
-        watcher = _compiled("clocked" if program.asynchronous else "epochs")
+        watcher = _compiled("clocked")
         events = watcher.begin_block, watcher.pass_barrier, watcher.meet_lanes, watcher.miss_lane
+        watch.watches[:, Watch.NOTE] = watcher.note.address
         launch[Launch.WATCH] = watch.address
         launch[Launch.BEGIN_BLOCK : Launch.ASYNC] = [event.address for event in events]
     if max(program.kinds) >= FIRST_ALIGNED_KIND:
@@ -217,7 +214,7 @@ def _run(scheduler, program, entry, words, grid, block, blocks, schedule, poison
         area.block[Block.OPERATE] = compiled.operate.address
         launch[[Launch.ASYNC, Launch.ADVANCE]] = area.block.ctypes.data, compiled.advance.address
         if watch:
-            area.watch(watch.watches, watcher.note.address, watcher.tell.address)
+            area.watch(watch.watches, watcher.tell.address)
     address = launch.ctypes.data
     slot_size = -(-scheduler.size_of(entry.address, address) // 64) * 64
     slots = _aligned(threads * slot_size)

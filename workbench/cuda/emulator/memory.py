@@ -124,9 +124,7 @@ class Session:
         """Add what was found to the memory's findings; return how many."""
         self.memory.epoch = int(self.common[Common.EPOCH])
         if self.memory.epoch >= watch_words.MAX_EPOCHS:
-            raise EmulatorError(
-                f"a watched run has at most {watch_words.MAX_EPOCHS} barriers and blocks; use a smaller case"
-            )
+            raise EmulatorError(f"a watched run has at most {watch_words.MAX_EPOCHS} blocks; use a smaller case")
         findings = merged(self._findings())
         self.memory.findings.extend(findings)
         return len(findings)
@@ -203,7 +201,7 @@ def session(
     regions = np.array(arrays or [[0] * Region.WORDS], np.int64)
     found = np.zeros((_LIMIT, Found.WORDS), np.int64)
     shifts = {name: _shift(program, name) for name in ("shared", "local")}
-    slots = 1 + 2 * -(-threads // 32) + -(-threads // 128) if program.asynchronous else 3
+    slots = 1 + 2 * -(-threads // 32) + (-(-threads // 128) if program.asynchronous else 0)
     shared_stamps = np.zeros((len(shared) >> shifts["shared"], slots), np.int64)
     local_bytes = len(local) // threads
     local_flags = np.zeros((threads, -(-local_bytes // (1 << shifts["local"])) + 1), np.uint8)
@@ -213,7 +211,6 @@ def session(
     common[[Common.REGIONS, Common.REGION_COUNT]] = regions.ctypes.data, len(memory.owned)
     common[Common.ARRAY_COUNT] = len(arrays)
     common[[Common.FINDINGS, Common.FINDING_LIMIT]] = found.ctypes.data, _LIMIT
-    common[Common.MEET] = any(site.construct == "cuda.syncwarp" for site in program.sites)
     common[Common.STEPS] = memory.steps
     watches = np.zeros((threads, Watch.WORDS), np.int64)
     watches[:, Watch.LAUNCH_START] = (memory.epoch + 1) * watch_words.EPOCH
@@ -227,18 +224,16 @@ def session(
     watches[:, Watch.LOCAL_BYTES] = local_bytes if program.local else 0
     watches[:, Watch.LOCAL_SHADOW] = local_flags.ctypes.data + np.arange(threads) * local_flags.shape[1]
     watches[:, Watch.LOCAL_SHIFT] = shifts["local"]
-    keep = (shared, local, shared_stamps, local_flags)
-    if program.asynchronous:
-        if threads > clocks.MAX_BLOCK:
-            raise EmulatorError(
-                f"{program.name}: a watched block with barriers in shared memory has at most {clocks.MAX_BLOCK} threads"
-            )
-        actors = clocks.actors_of(threads)
-        rows = np.zeros((clocks.rows_of(threads), 2 * actors), np.int64)
-        waits = np.zeros((threads, MAX_BARRIERS), np.int64)
-        common[[Common.ROWS, Common.ACTORS, Common.THREADS]] = rows.ctypes.data, actors, threads
-        common[[Common.SLOTS, Common.WAITS]] = slots, waits.ctypes.data
-        keep += (rows, waits)
+    if program.asynchronous and threads > clocks.MAX_BLOCK:
+        raise EmulatorError(
+            f"{program.name}: a watched block with barriers in shared memory has at most {clocks.MAX_BLOCK} threads"
+        )
+    actors = clocks.actors_of(threads, program.asynchronous)
+    rows = np.zeros((clocks.rows_of(threads), 2 * actors), np.int64)
+    waits = np.zeros((threads, MAX_BARRIERS), np.int64)
+    common[[Common.ROWS, Common.ACTORS, Common.THREADS]] = rows.ctypes.data, actors, threads
+    common[[Common.SLOTS, Common.WAITS]] = slots, waits.ctypes.data if program.asynchronous else 0
+    keep = (shared, local, shared_stamps, local_flags, rows, waits)
     return Session(memory, program, parameters, grid, watches, common, regions, found, keep)
 
 

@@ -20,13 +20,11 @@ from workbench.cuda.emulator.inner import inner, inner_overload
 
 
 class Narrow(types.Number):
-    """The numba type of a 16-bit float with ``mantissa_bits`` stored bits and exponents down to ``least_exponent``."""
+    """The numba type of a 16-bit float."""
 
-    def __init__(self, name, mantissa_bits, least_exponent):
+    def __init__(self, name):
         super().__init__(name=f"emulated_{name}")
         self.bitwidth = 16
-        self.mantissa_bits = mantissa_bits
-        self.least_exponent = least_exponent
 
     @property
     def key(self):
@@ -57,8 +55,7 @@ class Narrow(types.Number):
         return self if wide == np.float16 else from_dtype(wide)
 
 
-float16 = Narrow("float16", 10, -14)
-bfloat16 = Narrow("bfloat16", 7, -126)
+float16, bfloat16 = Narrow("float16"), Narrow("bfloat16")
 
 _unify = types.Number.unify
 
@@ -98,15 +95,17 @@ single_bits = _reinterpret(types.float32, types.uint32)
 _INFINITY = 0x7FF << 52
 
 
-def _rounder(mantissa_bits, least_exponent):
-    """Return the compiled function float64 -> bits of the nearest narrow float, ties to even.
+def rounder(width, mantissa_bits, least_exponent, top):
+    """Return the compiled function float64 -> bits of the nearest float of `width` bits, ties to even; what is larger
+    than that of the bits `top`, the largest or infinity, becomes that.
 
-    Of a float32 the float64 is the exact value, so this is one rounding for both. NaN becomes 0x7fff as on the GPU.
+    Of a float32 the float64 is the exact value, so this is one rounding for both. NaN becomes all ones but the sign, as
+    on the GPU.
     """
+    dropped_sign, sign_bit = 64 - width, 1 << width - 1
     dropped = 52 - mantissa_bits
     half_less_one = (1 << (dropped - 1)) - 1
     bias = (1023 + least_exponent - 1) << 52  # between the two exponent fields
-    infinity = ((1 << (15 - mantissa_bits)) - 1) << mantissa_bits
     smallest_normal = 2.0**least_exponent
     # Adding 2^52 units of the smallest subnormal leaves |x| rounded to such units in the low bits of the sum.
     units = 2.0 ** (least_exponent - mantissa_bits + 52)
@@ -115,15 +114,15 @@ def _rounder(mantissa_bits, least_exponent):
     @inner
     def rounded(x):
         bits = _double_bits(x)
-        sign = (bits >> types.uint64(48)) & types.uint64(0x8000)
+        sign = (bits >> types.uint64(dropped_sign)) & types.uint64(sign_bit)
         magnitude = bits & types.uint64(0x7FFFFFFFFFFFFFFF)
         if magnitude > types.uint64(_INFINITY):
-            return types.uint16(0x7FFF)
+            return types.uint16(sign_bit - 1)
         if abs(x) < smallest_normal:
             return types.uint16(sign | (_double_bits(abs(x) + units) - types.uint64(units_bits)))
         odd = (magnitude >> types.uint64(dropped)) & types.uint64(1)
         magnitude = (magnitude + types.uint64(half_less_one) + odd - types.uint64(bias)) >> types.uint64(dropped)
-        return types.uint16(sign | min(magnitude, types.uint64(infinity)))
+        return types.uint16(sign | min(magnitude, types.uint64(top)))
 
     return rounded
 
@@ -144,8 +143,8 @@ def _widened_bfloat(bits):
     return single(types.uint32(types.uint32(bits) << types.uint32(16)))
 
 
-_ROUND = {t: _rounder(t.mantissa_bits, t.least_exponent) for t in (float16, bfloat16)}
-half_bits, bfloat_bits = _ROUND[float16], _ROUND[bfloat16]
+half_bits, bfloat_bits = rounder(16, 10, -14, 0x7C00), rounder(16, 7, -126, 0x7F80)
+_ROUND = {float16: half_bits, bfloat16: bfloat_bits}
 _WIDEN = {float16: widened_half, bfloat16: _widened_bfloat}
 
 

@@ -5,7 +5,7 @@ from numba.core import types
 
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import bits_of, from_bits
-from workbench.cuda.emulator.narrow import bfloat_bits, half_bits, widened_half
+from workbench.cuda.emulator.narrow import bfloat_bits, half_bits, rounder, widened_half
 from workbench.cuda.emulator.places import load_words, store_words, typed
 from workbench.cuda.emulator.tensor import E4M3, E5M2, half_of_fp8
 
@@ -48,42 +48,22 @@ def cvt_bf16x2_f32(low, high):
     return uint32(bfloat_bits(float64(low)) | uint32(bfloat_bits(float64(high))) << uint32(16))
 
 
-def _fp8_rounder(fraction_bits, largest):
-    """Return the compiled function float32 -> bits of the nearest fp8, ties to even, at most ``largest`` in size."""
-    least_exponent = -6 if fraction_bits == 3 else -14
-    smallest_normal, unit = 2.0**least_exponent, 2.0 ** (fraction_bits - least_exponent)
-    dropped = 23 - fraction_bits
-    bias = (127 + least_exponent - 1) << 23  # between the two exponent fields
-
-    @inner
-    def rounded(x):
-        if x != x:
-            return 0x7F
-        sign = bits_of(x) >> 24 & 0x80
-        magnitude = min(float64(abs(x)), largest)
-        if magnitude < smallest_normal:
-            return sign | int64(np.rint(magnitude * unit))
-        bits = bits_of(float32(magnitude)) - bias
-        return sign | (bits + (1 << (dropped - 1)) - 1 + (bits >> dropped & 1)) >> dropped
-
-    return rounded
-
-
-_e4m3, _e5m2 = _fp8_rounder(3, 448.0), _fp8_rounder(2, 57344.0)
+#: float64 -> bits of the nearest fp8, at most the largest in size
+_e4m3, _e5m2 = rounder(8, 3, -6, 0x7E), rounder(8, 2, -14, 0x7B)
 
 
 @inner
 def cvt_e4m3x2_f32(low, high):
     """Return two e4m3 in a uint16."""
     typed("cvt_e4m3x2_f32", (low, high))
-    return uint16(_e4m3(low) | _e4m3(high) << 8)
+    return uint16(_e4m3(float64(low)) | uint32(_e4m3(float64(high))) << uint32(8))
 
 
 @inner
 def cvt_e5m2x2_f32(low, high):
     """Return two e5m2 in a uint16."""
     typed("cvt_e5m2x2_f32", (low, high))
-    return uint16(_e5m2(low) | _e5m2(high) << 8)
+    return uint16(_e5m2(float64(low)) | uint32(_e5m2(float64(high))) << uint32(8))
 
 
 @inner

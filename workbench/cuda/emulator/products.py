@@ -13,29 +13,10 @@ from workbench.cuda.emulator import tensor
 from workbench.cuda.emulator.async_state import Asker, Block, Product
 from workbench.cuda.emulator.boxes import swizzled
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.intrinsics import peek, peek_byte, poke, words_at
+from workbench.cuda.emulator.intrinsics import get, peek, peek_byte, poke, put, words_at
 from workbench.cuda.emulator.mbarriers import tell
 from workbench.cuda.emulator.tensor import SPECIAL, decoded, step
 
-# numba freezes globals, not attributes of classes; positions become offsets in bytes
-_BLOCK, _OPERANDS, _SITE, _PLACE = 8 * Asker.BLOCK, 8 * Asker.OPERANDS, 8 * Asker.SITE, 8 * Asker.PLACE
-_THREAD, _PRODUCTS, _ASKER_BYTES = 8 * Asker.THREAD, 8 * Asker.PRODUCTS, 8 * Asker.WORDS
-_ASKED, _MADE, _GROUPS, _GROUPS_LEFT = 8 * Asker.ASKED, 8 * Asker.MADE, 8 * Asker.GROUPS, 8 * Asker.GROUPS_LEFT
-_WAIT_ACC, _WAIT_COUNT, _THREADS = 8 * Asker.ACC, 8 * Asker.ACC_COUNT, 8 * Block.THREADS
-_REFUSED_AT = 8 * Block.REFUSED_AT
-_ACC, _CODE, _A, _REGISTERS, _B = (
-    *(8 * Product.ACC, 8 * Product.CODE, 8 * Product.A),
-    *(8 * Product.REGISTERS, 8 * Product.B),
-)
-_LEADING, _ACCUMULATE, _GROUP = 8 * Product.LEADING, 8 * Product.ACCUMULATE, 8 * Product.GROUP
-_REGISTERS_AT = 8 * Product.REGISTERS_AT
-_PRODUCT_PLACE, _PRODUCT_SITE, _PRODUCT_BYTES = 8 * Product.PLACE, 8 * Product.SITE, 8 * Product.WORDS
-GROUP, MAX_PRODUCTS = state.GROUP, state.MAX_PRODUCTS
-ROW_BYTES, SWIZZLE_BYTES = state.ROW_BYTES, state.SWIZZLE_BYTES
-MISPLACED, OUTSIDE, MANY_PRODUCTS = state.MISPLACED, state.OUTSIDE, state.MANY_PRODUCTS
-LONE, DIFFERENT = state.LONE, state.DIFFERENT
-ON_PRODUCT, ON_PRODUCTS_DONE = state.ON_PRODUCT, state.ON_PRODUCTS_DONE
-F16, BF16, E4M3 = tensor.F16, tensor.BF16, tensor.E4M3
 _HOPPER = GENERATIONS["hopper"]
 _F16_BLOCK, _F16_BITS = _HOPPER["float16"]
 _BF16_BLOCK, _BF16_BITS = _HOPPER["bfloat16"]
@@ -69,43 +50,43 @@ def by_rows(code):
 @inner
 def depth_of(code):
     """Return the columns of A."""
-    return 32 if type_of(code) == E4M3 else 16
+    return 32 if type_of(code) == tensor.E4M3 else 16
 
 
 @inner
 def itemsize_of(code):
     """Return the bytes of a factor."""
-    return 1 if type_of(code) == E4M3 else 2
+    return 1 if type_of(code) == tensor.E4M3 else 2
 
 
 @inner
 def a_at(product, row, k):
     """Return where in shared memory an element of A lies."""
-    return swizzled(peek(product + _A) + row * ROW_BYTES + k * itemsize_of(peek(product + _CODE)))
+    return swizzled(get(product, Product.A) + row * state.ROW_BYTES + k * itemsize_of(get(product, Product.CODE)))
 
 
 @inner
 def b_at(product, k, column):
     """Return where in shared memory an element of B lies."""
-    code = peek(product + _CODE)
+    code = get(product, Product.CODE)
     if by_rows(code):
-        tile = peek(product + _B) + column // 64 * peek(product + _LEADING)
-        return swizzled(tile + k * ROW_BYTES + column % 64 * 2)
-    return swizzled(peek(product + _B) + column * ROW_BYTES + k * itemsize_of(code))
+        tile = get(product, Product.B) + column // 64 * get(product, Product.LEADING)
+        return swizzled(tile + k * state.ROW_BYTES + column % 64 * 2)
+    return swizzled(get(product, Product.B) + column * state.ROW_BYTES + k * itemsize_of(code))
 
 
 @inner
 def _refused_tile(at, begin, end, last):
     """Return 0, or why a tile cannot begin at an address; `last` is that of its last byte."""
-    if at % 16 or at % SWIZZLE_BYTES >= ROW_BYTES:
-        return MISPLACED
-    return OUTSIDE if at < begin or last >= end else 0
+    if at % 16 or at % state.SWIZZLE_BYTES >= state.ROW_BYTES:
+        return state.MISPLACED
+    return state.OUTSIDE if at < begin or last >= end else 0
 
 
 @inner
 def _is_alone(asker):
     """Whether the warp group of a thread has fewer than 128 threads."""
-    return (peek(asker + _THREAD) // GROUP + 1) * GROUP > peek(peek(asker + _BLOCK) + _THREADS)
+    return (get(asker, Asker.THREAD) // state.GROUP + 1) * state.GROUP > get(get(asker, Asker.BLOCK), Block.THREADS)
 
 
 @inner
@@ -116,90 +97,90 @@ def ask(asker):
     array begins and ends; the distance of tiles of B; whether to accumulate; where the registers of A lie,
     and where their array ends.
     """
-    operands = asker + _OPERANDS
+    operands = asker + 8 * Asker.OPERANDS
     code, acc, b = peek(operands), peek(operands + 8), peek(operands + 56)
     width, depth_bytes, leading = width_of(code), depth_of(code) * itemsize_of(code), peek(operands + 80)
     if _is_alone(asker):
-        return LONE
-    refused_at = peek(asker + _BLOCK) + _REFUSED_AT
+        return state.LONE
+    refused_at = get(asker, Asker.BLOCK) + 8 * Block.REFUSED_AT
     poke(refused_at, acc)
     if acc + 2 * width > peek(operands + 16):
-        return OUTSIDE
+        return state.OUTSIDE
     if in_registers(code):
         poke(refused_at, peek(operands + 96))
-        refused = OUTSIDE if peek(operands + 96) + 16 > peek(operands + 104) else 0
+        refused = state.OUTSIDE if peek(operands + 96) + 16 > peek(operands + 104) else 0
     else:
         a = peek(operands + 24)
         poke(refused_at, a)
-        refused = _refused_tile(a, peek(operands + 32), peek(operands + 40), a + 63 * ROW_BYTES + depth_bytes - 1)
+        refused = _refused_tile(a, peek(operands + 32), peek(operands + 40), a + 63 * state.ROW_BYTES + depth_bytes - 1)
     if refused:
         return refused
     poke(refused_at, b)
-    last = b + (width - 1) * ROW_BYTES + depth_bytes - 1
+    last = b + (width - 1) * state.ROW_BYTES + depth_bytes - 1
     if by_rows(code):
-        if b % SWIZZLE_BYTES or leading % SWIZZLE_BYTES:
-            return MISPLACED
-        last = b + (width - 1) // 64 * leading + 15 * ROW_BYTES + (width - 1) % 64 * 2 + 1
+        if b % state.SWIZZLE_BYTES or leading % state.SWIZZLE_BYTES:
+            return state.MISPLACED
+        last = b + (width - 1) // 64 * leading + 15 * state.ROW_BYTES + (width - 1) % 64 * 2 + 1
     refused = _refused_tile(b, peek(operands + 64), peek(operands + 72), last)
     if refused:
         return refused
-    asked = peek(asker + _ASKED)
-    if asked - peek(asker + _MADE) == MAX_PRODUCTS:
-        return MANY_PRODUCTS
+    asked = get(asker, Asker.ASKED)
+    if asked - get(asker, Asker.MADE) == state.MAX_PRODUCTS:
+        return state.MANY_PRODUCTS
     product = product_at(asker, asked)
-    poke(asker + _ASKED, asked + 1)
-    poke(product + _ACC, acc)
-    poke(product + _CODE, code)
-    poke(product + _A, 0 if in_registers(code) else peek(operands + 24))
+    put(asker, Asker.ASKED, asked + 1)
+    put(product, Product.ACC, acc)
+    put(product, Product.CODE, code)
+    put(product, Product.A, 0 if in_registers(code) else peek(operands + 24))
     for i in range(4):
-        poke(product + _REGISTERS + 8 * i, peek(operands + 24 + 8 * i) if in_registers(code) else 0)
-    poke(product + _B, b)
-    poke(product + _LEADING, leading)
-    poke(product + _ACCUMULATE, peek(operands + 88))
-    poke(product + _REGISTERS_AT, peek(operands + 96))
-    poke(product + _GROUP, peek(asker + _GROUPS))
-    poke(product + _PRODUCT_PLACE, peek(asker + _PLACE))
-    poke(product + _PRODUCT_SITE, peek(asker + _SITE))
-    tell(asker, ON_PRODUCT, product)
+        poke(product + 8 * Product.REGISTERS + 8 * i, peek(operands + 24 + 8 * i) if in_registers(code) else 0)
+    put(product, Product.B, b)
+    put(product, Product.LEADING, leading)
+    put(product, Product.ACCUMULATE, peek(operands + 88))
+    put(product, Product.REGISTERS_AT, peek(operands + 96))
+    put(product, Product.GROUP, get(asker, Asker.GROUPS))
+    put(product, Product.PLACE, get(asker, Asker.PLACE))
+    put(product, Product.SITE, get(asker, Asker.SITE))
+    tell(asker, state.ON_PRODUCT, product)
     return 0
 
 
 @inner
 def product_at(asker, number):
     """Return the address of the words of a product, counted from the first that the thread asked for."""
-    return asker + _PRODUCTS + number % MAX_PRODUCTS * _PRODUCT_BYTES
+    return asker + 8 * Asker.PRODUCTS + number % state.MAX_PRODUCTS * 8 * Product.WORDS
 
 
 @inner
 def begin_wait(asker):
     """Remember what the thread waits for: operands are the groups left, address of the registers, how many."""
     if _is_alone(asker):
-        return LONE
-    poke(asker + _GROUPS_LEFT, peek(asker + _OPERANDS))
-    poke(asker + _WAIT_ACC, peek(asker + _OPERANDS + 8))
-    poke(asker + _WAIT_COUNT, peek(asker + _OPERANDS + 16))
+        return state.LONE
+    put(asker, Asker.GROUPS_LEFT, get(asker, Asker.OPERANDS))
+    put(asker, Asker.ACC, peek(asker + 8 * Asker.OPERANDS + 8))
+    put(asker, Asker.ACC_COUNT, peek(asker + 8 * Asker.OPERANDS + 16))
     return 0
 
 
 @inner
 def make_for(first):
     """Make the products that a warp group waits for, given its first thread's words; return 0, or why not."""
-    groups = peek(first + _GROUPS) - peek(first + _GROUPS_LEFT)
-    while peek(first + _MADE) < peek(first + _ASKED):
-        product = product_at(first, peek(first + _MADE))
-        if peek(product + _GROUP) >= groups:
+    groups = get(first, Asker.GROUPS) - get(first, Asker.GROUPS_LEFT)
+    while get(first, Asker.MADE) < get(first, Asker.ASKED):
+        product = product_at(first, get(first, Asker.MADE))
+        if get(product, Product.GROUP) >= groups:
             break
-        for lane in range(GROUP):
-            asker = first + lane * _ASKER_BYTES
-            other = product_at(asker, peek(asker + _MADE))
-            if peek(asker + _MADE) == peek(asker + _ASKED) or not _alike(product, other):
-                return DIFFERENT
+        for lane in range(state.GROUP):
+            asker = first + lane * 8 * Asker.WORDS
+            other = product_at(asker, get(asker, Asker.MADE))
+            if get(asker, Asker.MADE) == get(asker, Asker.ASKED) or not _alike(product, other):
+                return state.DIFFERENT
         _make(first)
-        for lane in range(GROUP):
-            asker = first + lane * _ASKER_BYTES
-            poke(asker + _MADE, peek(asker + _MADE) + 1)
-    for lane in range(GROUP):
-        tell(first + lane * _ASKER_BYTES, ON_PRODUCTS_DONE, groups)
+        for lane in range(state.GROUP):
+            asker = first + lane * 8 * Asker.WORDS
+            put(asker, Asker.MADE, get(asker, Asker.MADE) + 1)
+    for lane in range(state.GROUP):
+        tell(first + lane * 8 * Asker.WORDS, state.ON_PRODUCTS_DONE, groups)
     return 0
 
 
@@ -207,12 +188,12 @@ def make_for(first):
 def _alike(product, other):
     """Whether two threads ask for the same: all but addresses of sums, and registers."""
     return (
-        peek(product + _CODE) == peek(other + _CODE)
-        and peek(product + _A) == peek(other + _A)
-        and peek(product + _B) == peek(other + _B)
-        and peek(product + _LEADING) == peek(other + _LEADING)
-        and peek(product + _ACCUMULATE) == peek(other + _ACCUMULATE)
-        and peek(product + _GROUP) == peek(other + _GROUP)
+        get(product, Product.CODE) == get(other, Product.CODE)
+        and get(product, Product.A) == get(other, Product.A)
+        and get(product, Product.B) == get(other, Product.B)
+        and get(product, Product.LEADING) == get(other, Product.LEADING)
+        and get(product, Product.ACCUMULATE) == get(other, Product.ACCUMULATE)
+        and get(product, Product.GROUP) == get(other, Product.GROUP)
     )
 
 
@@ -225,9 +206,9 @@ def _loaded(address, itemsize):
 @inner
 def _decoded(bits, code):
     """Return significand and exponent of a factor; of e4m3, which has no infinity, subnormals have those of its own."""
-    if code == F16:
+    if code == tensor.F16:
         return decoded(bits, 10, 5)
-    if code == BF16:
+    if code == tensor.BF16:
         return decoded(bits, 7, 8)
     if bits & 0x7F == 0x7F:
         return 0, SPECIAL
@@ -239,15 +220,15 @@ def _decoded(bits, code):
 @inner(_nrt=True)
 def _make(first):
     """Make the first product that is left of a warp group, given its first thread's words."""
-    product = product_at(first, peek(first + _MADE))
-    code = peek(product + _CODE)
+    product = product_at(first, get(first, Asker.MADE))
+    code = get(product, Product.CODE)
     width, depth, itemsize, kind = width_of(code), depth_of(code), itemsize_of(code), type_of(code)
     a, b = np.empty((2, 64, depth), np.int64), np.empty((2, width, depth), np.int64)
     if in_registers(code):
         packed = 4 // itemsize
-        for thread in range(GROUP):
-            asker = first + thread * _ASKER_BYTES
-            registers = product_at(asker, peek(asker + _MADE)) + _REGISTERS
+        for thread in range(state.GROUP):
+            asker = first + thread * 8 * Asker.WORDS
+            registers = product_at(asker, get(asker, Asker.MADE)) + 8 * Product.REGISTERS
             g, t = thread % 32 // 4, thread % 4
             for register in range(4):
                 for i in range(packed):
@@ -261,15 +242,15 @@ def _make(first):
     for column in range(width):
         for k in range(depth):
             b[0, column, k], b[1, column, k] = _decoded(_loaded(b_at(product, k, column), itemsize), kind)
-    for thread in range(GROUP):
-        asker = first + thread * _ASKER_BYTES
-        sums = peek(product_at(asker, peek(asker + _MADE)) + _ACC)
+    for thread in range(state.GROUP):
+        asker = first + thread * 8 * Asker.WORDS
+        sums = get(product_at(asker, get(asker, Asker.MADE)), Product.ACC)
         pairs = np.empty(1, np.int64)
         for i in range(0, width // 2, 2):  # neighbours, two float32
             row = thread // 32 * 16 + thread % 32 // 4 + i % 4 // 2 * 8
             column = i // 4 * 8 + thread % 4 * 2
             pair = words_at(sums + 4 * i, 1)
-            pairs[0] = pair[0] if peek(product + _ACCUMULATE) else 0
+            pairs[0] = pair[0] if get(product, Product.ACCUMULATE) else 0
             made = np.int64(0)
             for j in range(2):
                 c = pairs[0] >> 32 * j & 0xFFFFFFFF
@@ -281,9 +262,9 @@ def _make(first):
 def _sum(a, b, row, column, c, kind):
     """Return the bits of c plus the products of a row of A and a column of B."""
     parts = a[0, row], a[1, row], b[0, column], b[1, column]
-    if kind == F16:
+    if kind == tensor.F16:
         return step(*parts, 20, c, _F16_BITS)
-    if kind == BF16:
+    if kind == tensor.BF16:
         return step(*parts, 14, c, _BF16_BITS)
     return step(*parts, 6, c, _E4M3_BITS)
 

@@ -67,9 +67,9 @@ class Program:
         return self.stores.get(parameter, self.location)
 
 
-def program_of(source: Source, *, contract: bool, gpu_math: bool, watched: bool) -> Program:
+def program_of(source: Source, *, watched: bool) -> Program:
     """Return the rewritten kernel (see `launch.compile`); raises `EmulatorError` for what cannot be emulated."""
-    return _Builder(source, _FLAGS + ', fastmath={"contract"}' * contract, gpu_math, watched).program()
+    return _Builder(source, watched).program()
 
 
 @dataclass
@@ -77,8 +77,6 @@ class _Builder:
     """Hands out names for what the functions of a kernel refer to."""
 
     source: Source
-    flags: str
-    gpu_math: bool
     watched: bool
     header: dict[str, str] = field(default_factory=dict)
     functions: dict[int, tuple[str, Rewritten] | None] = field(default_factory=dict)
@@ -110,7 +108,7 @@ class _Builder:
             ast.copy_location(statement, kernel.node)
         rewritten.node.body.insert(0, never)
         pipeline = self.imported(f"{_EMULATOR}.barriers", "KernelCompiler")
-        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {self.flags}", kernel)
+        self.emit(rewritten.node, "__kernel", f"pipeline_class={pipeline}, {_FLAGS}", kernel)
         return Program(
             name=kernel.node.name,
             location=kernel.at(kernel.node),
@@ -135,10 +133,6 @@ class _Builder:
     def place(self, place):
         """Return the number of a place of an access or a loop."""
         return self.places.setdefault(place, len(self.places) + 1)
-
-    def memory_of(self, name):
-        """Return "shared" or "local" for the generated name of an array, else None."""
-        return self.arrays[name][0].memory if name in self.arrays else None
 
     def note_use(self, function, array, node, *, stores):
         """Remember where the kernel first stores to an argument of its own, or first hands it on."""
@@ -246,7 +240,7 @@ class _Builder:
         function = device_function(value, self.source)
         rewritten = Rewriter(function, self).rewritten()
         name = f"__{function.node.name}{len(self.functions)}"
-        options = f'inline="always", {self.flags}' if rewritten.has_barrier else self.flags
+        options = f'inline="always", {_FLAGS}' if rewritten.has_barrier else _FLAGS
         self.emit(rewritten.node, name, options, function)
         self.functions[id(value)] = name, rewritten
         return name, rewritten

@@ -5,20 +5,13 @@ from numba.core import types
 from workbench.cuda.emulator.async_state import MAX_PRODUCTS, Asker, Product
 from workbench.cuda.emulator.hazards import READ_BEFORE_PRODUCT, REGISTER_WRITTEN, UNFENCED_REGISTER, found
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.intrinsics import peek, peek_byte, poke, poke_byte
+from workbench.cuda.emulator.intrinsics import get, peek_byte, poke_byte, put
 from workbench.cuda.emulator.products import in_registers, product_at, width_of
 from workbench.cuda.emulator.shadow import report
 from workbench.cuda.emulator.watch_words import UNINITIALISED, Watch
 
 int64, uint64 = types.int64, types.uint64
 
-# numba freezes globals, not attributes of classes; positions become offsets in bytes
-_LOCAL, _LOCAL_BYTES = 8 * Watch.LOCAL, 8 * Watch.LOCAL_BYTES
-_LOCAL_SHADOW, _LOCAL_SHIFT, _ASKER = 8 * Watch.LOCAL_SHADOW, 8 * Watch.LOCAL_SHIFT, 8 * Watch.ASKER
-_ASKED, _MADE, _SEEN = 8 * Asker.ASKED, 8 * Asker.MADE, 8 * Asker.SEEN
-_WAIT_ACC, _WAIT_COUNT = 8 * Asker.ACC, 8 * Asker.ACC_COUNT
-_ACC, _CODE, _ACCUMULATE = 8 * Product.ACC, 8 * Product.CODE, 8 * Product.ACCUMULATE
-_REGISTERS_AT, _PLACE = 8 * Product.REGISTERS_AT, 8 * Product.PLACE
 _A_BYTES = int64(16)  # of A in registers
 #: flags of an element: written; a wgmma_fence lies between the last access and now; a product makes it, or reads it
 WRITTEN, FENCED, MADE, TAKEN = 1, 2, 4, 8
@@ -27,22 +20,22 @@ WRITTEN, FENCED, MADE, TAKEN = 1, 2, 4, 8
 @inner
 def flags_at(watch, address):
     """Return the address of the flags of an element of local memory; 0 where an address lies elsewhere."""
-    offset = uint64(address - peek(watch + _LOCAL))
-    if offset >= uint64(peek(watch + _LOCAL_BYTES)):
+    offset = uint64(address - get(watch, Watch.LOCAL))
+    if offset >= uint64(get(watch, Watch.LOCAL_BYTES)):
         return int64(0)
-    return peek(watch + _LOCAL_SHADOW) + int64(offset >> uint64(peek(watch + _LOCAL_SHIFT)))
+    return get(watch, Watch.LOCAL_SHADOW) + int64(offset >> uint64(get(watch, Watch.LOCAL_SHIFT)))
 
 
 @inner
 def _product_place(watch, address):
     """Return the place of the last product that has a register."""
-    asker = peek(watch + _ASKER)
-    asked = peek(asker + _ASKED)
+    asker = get(watch, Watch.ASKER)
+    asked = get(asker, Asker.ASKED)
     for number in range(asked - 1, max(asked - MAX_PRODUCTS, 0) - 1, -1):
         product = product_at(asker, number)
-        acc, taken = peek(product + _ACC), peek(product + _REGISTERS_AT)
-        if acc <= address < acc + 2 * width_of(peek(product + _CODE)) or taken <= address < taken + 16:
-            return peek(product + _PLACE)
+        acc, taken = get(product, Product.ACC), get(product, Product.REGISTERS_AT)
+        if acc <= address < acc + 2 * width_of(get(product, Product.CODE)) or taken <= address < taken + 16:
+            return get(product, Product.PLACE)
     return int64(0)
 
 
@@ -69,7 +62,7 @@ def write_register(watch, flags, address, place):
 @inner
 def _mark(watch, address, size, bit):
     """Set a flag of registers."""
-    step = 1 << peek(watch + _LOCAL_SHIFT)
+    step = 1 << get(watch, Watch.LOCAL_SHIFT)
     for offset in range(0, size, step):
         flags = flags_at(watch, address + offset)
         poke_byte(flags, peek_byte(flags) | bit)
@@ -78,7 +71,7 @@ def _mark(watch, address, size, bit):
 @inner
 def _unmark(watch, address, size, bit):
     """Clear a flag of registers."""
-    step = 1 << peek(watch + _LOCAL_SHIFT)
+    step = 1 << get(watch, Watch.LOCAL_SHIFT)
     for offset in range(0, size, step):
         flags = flags_at(watch, address + offset)
         poke_byte(flags, peek_byte(flags) & ~bit)
@@ -87,8 +80,8 @@ def _unmark(watch, address, size, bit):
 @inner
 def _check(watch, product, address, size, is_read):
     """Report registers that a product cannot take: unwritten, unfenced, or those of a product of another shape."""
-    step = 1 << peek(watch + _LOCAL_SHIFT)
-    place = peek(product + _PLACE)
+    step = 1 << get(watch, Watch.LOCAL_SHIFT)
+    place = get(product, Product.PLACE)
     for offset in range(0, size, step):
         known = peek_byte(flags_at(watch, address + offset))
         if is_read and not known & WRITTEN:
@@ -106,49 +99,49 @@ def _check(watch, product, address, size, is_read):
 @inner
 def _of_same_shape(watch, product, address):
     """Whether the product before it that has these registers has them as sums of the same shape."""
-    asker = peek(watch + _ASKER)
-    asked = peek(asker + _ASKED)
+    asker = get(watch, Watch.ASKER)
+    asked = get(asker, Asker.ASKED)
     for number in range(asked - 2, max(asked - MAX_PRODUCTS, 0) - 1, -1):
         other = product_at(asker, number)
-        acc = peek(other + _ACC)
-        if acc <= address < acc + 2 * width_of(peek(other + _CODE)):
-            same = width_of(peek(other + _CODE)) == width_of(peek(product + _CODE))
-            return same and acc == address and acc == peek(product + _ACC)
+        acc = get(other, Product.ACC)
+        if acc <= address < acc + 2 * width_of(get(other, Product.CODE)):
+            same = width_of(get(other, Product.CODE)) == width_of(get(product, Product.CODE))
+            return same and acc == address and acc == get(product, Product.ACC)
     return False
 
 
 @inner
 def take(watch, product):
     """Note that a product has its registers from now on."""
-    code = peek(product + _CODE)
+    code = get(product, Product.CODE)
     size = 2 * width_of(code)
-    _check(watch, product, peek(product + _ACC), size, peek(product + _ACCUMULATE) != 0)
-    _mark(watch, peek(product + _ACC), size, WRITTEN | MADE)
+    _check(watch, product, get(product, Product.ACC), size, get(product, Product.ACCUMULATE) != 0)
+    _mark(watch, get(product, Product.ACC), size, WRITTEN | MADE)
     if in_registers(code):
-        _check(watch, product, peek(product + _REGISTERS_AT), _A_BYTES, True)
-        _mark(watch, peek(product + _REGISTERS_AT), _A_BYTES, TAKEN)
+        _check(watch, product, get(product, Product.REGISTERS_AT), _A_BYTES, True)
+        _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
 
 
 @inner
 def give_back(watch, asker):
     """Note that products are made: registers that the wait names may be touched again, but for those of others."""
-    made, asked = peek(asker + _MADE), peek(asker + _ASKED)
-    for number in range(peek(asker + _SEEN), made):
+    made, asked = get(asker, Asker.MADE), get(asker, Asker.ASKED)
+    for number in range(get(asker, Asker.SEEN), made):
         product = product_at(asker, number)
-        if in_registers(peek(product + _CODE)):
-            _unmark(watch, peek(product + _REGISTERS_AT), _A_BYTES, TAKEN)
-    poke(asker + _SEEN, made)
-    _unmark(watch, peek(asker + _WAIT_ACC), 4 * peek(asker + _WAIT_COUNT), MADE)
+        if in_registers(get(product, Product.CODE)):
+            _unmark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
+    put(asker, Asker.SEEN, made)
+    _unmark(watch, get(asker, Asker.ACC), 4 * get(asker, Asker.ACC_COUNT), MADE)
     for number in range(made, asked):
         product = product_at(asker, number)
-        _mark(watch, peek(product + _ACC), 2 * width_of(peek(product + _CODE)), MADE)
-        if in_registers(peek(product + _CODE)):
-            _mark(watch, peek(product + _REGISTERS_AT), _A_BYTES, TAKEN)
+        _mark(watch, get(product, Product.ACC), 2 * width_of(get(product, Product.CODE)), MADE)
+        if in_registers(get(product, Product.CODE)):
+            _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
 
 
 @inner
 def fence(watch):
     """Order the accesses of registers so far before the products that follow."""
-    flags = peek(watch + _LOCAL_SHADOW)
-    for byte in range(peek(watch + _LOCAL_BYTES) >> peek(watch + _LOCAL_SHIFT)):
+    flags = get(watch, Watch.LOCAL_SHADOW)
+    for byte in range(get(watch, Watch.LOCAL_BYTES) >> get(watch, Watch.LOCAL_SHIFT)):
         poke_byte(flags + byte, peek_byte(flags + byte) | FENCED)

@@ -18,18 +18,12 @@ from workbench.cuda.emulator import tensor
 from workbench.cuda.emulator.async_state import Asker, Block, coded
 from workbench.cuda.emulator.context import Record
 from workbench.cuda.emulator.inner import inner, inner_overload
-from workbench.cuda.emulator.intrinsics import call_entry, peek, poke, words_at
+from workbench.cuda.emulator.intrinsics import call_entry, get, put, words_at
 from workbench.cuda.emulator.places import address_of
 
 int64 = types.int64
 _I64 = ir.IntType(64)
-# numba freezes globals, not attributes of classes and modules; positions become offsets in bytes
-_ASKER, _BLOCK, _OPERATE = 8 * Record.ASKER, 8 * Asker.BLOCK, 8 * Block.OPERATE
-_SITE, _PLACE = 8 * Asker.SITE, 8 * Asker.PLACE
-_OPERANDS, _COUNT = 8 * Asker.OPERANDS, Asker.PRODUCTS - Asker.OPERANDS
-INIT, ARRIVE, EXPECT, WAIT, COPY = state.INIT, state.ARRIVE, state.EXPECT, state.WAIT, state.COPY
-FENCE, FENCE_REGISTERS, PRODUCT, COMMIT = state.FENCE, state.FENCE_REGISTERS, state.PRODUCT, state.COMMIT
-WAIT_PRODUCTS, COME = state.WAIT_PRODUCTS, state.COME
+_COUNT = Asker.PRODUCTS - Asker.OPERANDS
 _PRODUCT_NAME = re.compile(r"wgmma_m64n(\d+)k\d+_(\w+?)(_rs)?(_trans)?")
 
 
@@ -65,16 +59,16 @@ def checked_barriers(typingctx, bars):
 @inner
 def asked(c, site, place):
     """Return the address of the thread's words, after noting where it asks."""
-    asker = peek(c.record + _ASKER)
-    poke(asker + _SITE, site)
-    poke(asker + _PLACE, place)
+    asker = get(c.record, Record.ASKER)
+    put(asker, Asker.SITE, site)
+    put(asker, Asker.PLACE, place)
     return asker
 
 
 @inner
 def perform(asker, operation):
     """Have an operation performed."""
-    if call_entry(peek(peek(asker + _BLOCK) + _OPERATE), asker, operation, 0):
+    if call_entry(get(get(asker, Asker.BLOCK), Block.OPERATE), asker, operation, 0):
         raise ValueError("refused")
 
 
@@ -83,7 +77,7 @@ def of_barrier(c, site, place, operation, bars, i, operand):
     """Ask for what has a barrier and an integer."""
     checked_barriers(bars)
     asker = asked(c, site, place)
-    operands = words_at(asker + _OPERANDS, _COUNT)
+    operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
     operands[0], operands[2], operands[3] = span(bars, i)
     operands[1] = operand
     perform(asker, operation)
@@ -92,34 +86,34 @@ def of_barrier(c, site, place, operation, bars, i, operand):
 @inner
 def mbarrier_init(c, site, place, bars, i, count):
     """Make a barrier."""
-    of_barrier(c, site, place, INIT, bars, i, int64(count))
+    of_barrier(c, site, place, state.INIT, bars, i, int64(count))
 
 
 @inner
 def mbarrier_arrive(c, site, place, bars, i):
     """Count an arrival."""
-    of_barrier(c, site, place, ARRIVE, bars, i, int64(0))
+    of_barrier(c, site, place, state.ARRIVE, bars, i, int64(0))
 
 
 @inner
 def mbarrier_expect_tx(c, site, place, bars, i, size):
     """Count an arrival that announces bytes."""
-    of_barrier(c, site, place, EXPECT, bars, i, int64(size))
+    of_barrier(c, site, place, state.EXPECT, bars, i, int64(size))
 
 
 @inner
 def mbarrier_wait(c, site, place, bars, i, parity):
     """Begin to wait; `waited` follows."""
-    of_barrier(c, site, place, WAIT, bars, i, int64(parity))
+    of_barrier(c, site, place, state.WAIT, bars, i, int64(parity))
 
 
 @inner
 def named_barrier(c, site, place, i, threads):
     """Come to a named barrier; `waited` follows."""
     asker = asked(c, site, place)
-    operands = words_at(asker + _OPERANDS, _COUNT)
+    operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
     operands[0], operands[1] = i, threads
-    perform(asker, COME)
+    perform(asker, state.COME)
 
 
 named_barrier_arrive = named_barrier
@@ -128,7 +122,7 @@ named_barrier_arrive = named_barrier
 @inner
 def fence_async_shared(c, site, place):
     """Order the thread's stores before what other proxies read."""
-    perform(asked(c, site, place), FENCE)
+    perform(asked(c, site, place), state.FENCE)
 
 
 fence_barrier_init = fence_async_shared
@@ -137,22 +131,22 @@ fence_barrier_init = fence_async_shared
 @inner
 def wgmma_commit(c, site, place):
     """Close a group of products."""
-    perform(asked(c, site, place), COMMIT)
+    perform(asked(c, site, place), state.COMMIT)
 
 
 @inner
 def wgmma_fence(c, site, place, acc, count):
     """Order accesses of registers before the products that follow: of all registers, also of those not named."""
-    perform(asked(c, site, place), FENCE_REGISTERS)
+    perform(asked(c, site, place), state.FENCE_REGISTERS)
 
 
 @inner
 def wgmma_wait(c, site, place, n, acc, count):
     """Begin to wait for products; `waited` follows."""
     asker = asked(c, site, place)
-    operands = words_at(asker + _OPERANDS, _COUNT)
+    operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
     operands[0], operands[1], operands[2] = n, address_of(acc, 0), count
-    perform(asker, WAIT_PRODUCTS)
+    perform(asker, state.WAIT_PRODUCTS)
 
 
 @inner
@@ -174,7 +168,7 @@ def cp_async_bulk_tensor(c, site, place, target, target_index, x, number, at, ro
     checked_box(target, x)
     checked_barriers(bars)
     asker = asked(c, site, place)
-    operands = words_at(asker + _OPERANDS, _COUNT)
+    operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
     operands[0] = address_of(bars, i)
     operands[1], operands[2], operands[3] = span(target, target_index)
     operands[4], operands[5] = rows, address_of(x, (0, 0, 0, 0))
@@ -183,7 +177,7 @@ def cp_async_bulk_tensor(c, site, place, target, target_index, x, number, at, ro
     if x.strides[3] != x.itemsize:
         operands[13] = 0  # refused
     operands[14], operands[15], operands[16], operands[17] = at
-    perform(asker, COPY)
+    perform(asker, state.COPY)
 
 
 def wgmma(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
@@ -200,17 +194,17 @@ def _wgmma(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
 
     def of_shared(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
         asker = asked(c, site, place)
-        operands = words_at(asker + _OPERANDS, _COUNT)
+        operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
         operands[0] = code
         operands[1], _, operands[2] = span(acc, 0)
         operands[3], operands[4], operands[5] = span(a, a_at)
         operands[7], operands[8], operands[9] = span(b, b_at)
         operands[10], operands[11], operands[12] = leading, accumulate, 0
-        perform(asker, PRODUCT)
+        perform(asker, state.PRODUCT)
 
     def of_registers(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
         asker = asked(c, site, place)
-        operands = words_at(asker + _OPERANDS, _COUNT)
+        operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
         operands[0] = code
         operands[1], _, operands[2] = span(acc, 0)
         operands[12], _, operands[13] = span(a, a_at)
@@ -218,6 +212,6 @@ def _wgmma(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
             operands[3 + i] = a[a_at + i]
         operands[7], operands[8], operands[9] = span(b, b_at)
         operands[10], operands[11] = leading, accumulate
-        perform(asker, PRODUCT)
+        perform(asker, state.PRODUCT)
 
     return of_registers if registers else of_shared

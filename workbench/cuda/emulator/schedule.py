@@ -5,7 +5,8 @@ This file is compiled once for all kernels; a kernel is the address of its entry
 
 from numba import njit
 
-from workbench.cuda.emulator import async_state, kinds
+from workbench.cuda.emulator import async_state
+from workbench.cuda.emulator import kinds as waits
 from workbench.cuda.emulator.context import Launch, Record
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, copy_bytes, words_at
@@ -13,22 +14,6 @@ from workbench.cuda.emulator.intrinsics import FINISHED, RAISED, call_entry, cop
 READY = 0  # the state of a thread that can run; a positive state is the site where it waits
 FINISHED_BLOCK, STUCK, EXCEPTION = 0, 1, 2
 
-# numba freezes globals, not attributes of classes and modules.
-SHARED, SHARED_SIZE, SHARED_POISON = Launch.SHARED, Launch.SHARED_SIZE, Launch.SHARED_POISON
-LOCAL, LOCAL_SIZE, LOCAL_POISON = Launch.LOCAL, Launch.LOCAL_SIZE, Launch.LOCAL_POISON
-BLOCK_IDX, GRID_DIM, WATCH, WORDS = Launch.BLOCK_IDX, Launch.GRID_DIM, Launch.WATCH, Launch.WORDS
-ALIGNED, RECORDS, ASYNC, ADVANCE = Launch.ALIGNED, Launch.RECORDS, Launch.ASYNC, Launch.ADVANCE
-BEGIN_BLOCK, PASS_BARRIER = Launch.BEGIN_BLOCK, Launch.PASS_BARRIER
-MEET_LANES, MISS_LANE = Launch.MEET_LANES, Launch.MISS_LANE
-RECORD_BYTES = 8 * Record.WORDS
-MASK, VALUE, OPERAND, RESULT = Record.MASK, Record.VALUE, Record.OPERAND, Record.RESULT
-SYNCTHREADS_AND, SYNCTHREADS_OR = kinds.SYNCTHREADS_AND, kinds.SYNCTHREADS_OR
-FIRST_WARP_KIND, SYNCWARP, ACTIVEMASK = kinds.FIRST_WARP_KIND, kinds.SYNCWARP, kinds.ACTIVEMASK
-FIRST_ASYNC_KIND, FIRST_ALIGNED_KIND = kinds.FIRST_ASYNC_KIND, kinds.FIRST_ALIGNED_KIND
-SHFL, SHFL_UP, SHFL_DOWN, SHFL_XOR = kinds.SHFL, kinds.SHFL_UP, kinds.SHFL_DOWN, kinds.SHFL_XOR
-ALL, ANY, EQ, BALLOT = kinds.ALL, kinds.ANY, kinds.EQ, kinds.BALLOT
-MATCH_ANY, MATCH_ALL = kinds.MATCH_ANY, kinds.MATCH_ALL
-BEGIN, GO_ON, END = async_state.BEGIN, async_state.ADVANCE, async_state.END
 UNDEFINED = 0x7FF8DEAD7FC0DEAD  # what a lane reads that no lane offered: NaN as float32 or float64, else garbage
 
 
@@ -45,8 +30,8 @@ def members_of(first, mask, site, state, kinds, records):
         thread = first + lane
         if state[thread] == FINISHED:
             exited |= 1 << lane
-        elif state[thread] > 0 and records[thread, MASK] == mask:
-            if state[thread] == site or (kinds[site] == SYNCWARP and kinds[state[thread]] == SYNCWARP):
+        elif state[thread] > 0 and records[thread, Record.MASK] == mask:
+            if state[thread] == site or (kinds[site] == waits.SYNCWARP and kinds[state[thread]] == waits.SYNCWARP):
                 waiting |= 1 << lane
     return waiting, exited
 
@@ -55,11 +40,11 @@ def members_of(first, mask, site, state, kinds, records):
 def source_lane(kind, lane, operand):
     """Return the lane that a shuffle reads, its own where that would lie outside the warp; 5 bits of operand count."""
     source = operand & 31
-    if kind == SHFL_UP:
+    if kind == waits.SHFL_UP:
         source = lane - source
-    elif kind == SHFL_DOWN:
+    elif kind == waits.SHFL_DOWN:
         source = lane + source
-    elif kind == SHFL_XOR:
+    elif kind == waits.SHFL_XOR:
         source = lane ^ source
     return source if 0 <= source < 32 else lane
 
@@ -69,7 +54,7 @@ def lanes_like(first, group, value, records):
     """Return the lanes of the group that offer this value, as a mask."""
     mask = 0
     for lane in range(32):
-        if group >> lane & 1 and records[first + lane, VALUE] == value:
+        if group >> lane & 1 and records[first + lane, Record.VALUE] == value:
             mask |= 1 << lane
     return mask
 
@@ -77,10 +62,10 @@ def lanes_like(first, group, value, records):
 @inner
 def exchange(first, group, kind, state, records, launch):
     """Give each lane of the group the result of its operation."""
-    words = words_at(launch, WORDS)
-    watches = words[WATCH]
-    if kind >= FIRST_ALIGNED_KIND:
-        call_entry(words[ALIGNED], words[RECORDS] + first * RECORD_BYTES, kind, launch)
+    words = words_at(launch, Launch.WORDS)
+    watches = words[Launch.WATCH]
+    if kind >= waits.FIRST_ALIGNED_KIND:
+        call_entry(words[Launch.ALIGNED], words[Launch.RECORDS] + first * 8 * Record.WORDS, kind, launch)
         return
     ballot = 0
     alike = True
@@ -89,31 +74,33 @@ def exchange(first, group, kind, state, records, launch):
         if group >> lane & 1:
             if pivot < 0:
                 pivot = first + lane
-            if records[first + lane, VALUE] != 0:
+            if records[first + lane, Record.VALUE] != 0:
                 ballot |= 1 << lane
-            alike = alike and records[first + lane, VALUE] == records[pivot, VALUE]
+            alike = alike and records[first + lane, Record.VALUE] == records[pivot, Record.VALUE]
     for lane in range(32):
         if group >> lane & 1:
             thread = first + lane
-            if SHFL <= kind <= SHFL_XOR:
-                source = source_lane(kind, lane, records[thread, OPERAND])
-                records[thread, RESULT] = records[first + source, VALUE] if group >> source & 1 else UNDEFINED
+            if waits.SHFL <= kind <= waits.SHFL_XOR:
+                source = source_lane(kind, lane, records[thread, Record.OPERAND])
+                records[thread, Record.RESULT] = (
+                    records[first + source, Record.VALUE] if group >> source & 1 else UNDEFINED
+                )
                 if watches and not group >> source & 1:
-                    call_entry(words[MISS_LANE], watches, thread, state[thread])
-            elif kind == ALL:
-                records[thread, RESULT] = ballot == group
-            elif kind == ANY:
-                records[thread, RESULT] = ballot != 0
-            elif kind == EQ:
-                records[thread, RESULT] = ballot == 0 or ballot == group  # predicates are truth values
-            elif kind == BALLOT:
-                records[thread, RESULT] = ballot
-            elif kind == ACTIVEMASK:
-                records[thread, RESULT] = group
-            elif kind == MATCH_ALL:
-                records[thread, RESULT] = group if alike else 0
-            elif kind == MATCH_ANY:
-                records[thread, RESULT] = lanes_like(first, group, records[thread, VALUE], records)
+                    call_entry(words[Launch.MISS_LANE], watches, thread, state[thread])
+            elif kind == waits.ALL:
+                records[thread, Record.RESULT] = ballot == group
+            elif kind == waits.ANY:
+                records[thread, Record.RESULT] = ballot != 0
+            elif kind == waits.EQ:
+                records[thread, Record.RESULT] = ballot == 0 or ballot == group  # predicates are truth values
+            elif kind == waits.BALLOT:
+                records[thread, Record.RESULT] = ballot
+            elif kind == waits.ACTIVEMASK:
+                records[thread, Record.RESULT] = group
+            elif kind == waits.MATCH_ALL:
+                records[thread, Record.RESULT] = group if alike else 0
+            elif kind == waits.MATCH_ANY:
+                records[thread, Record.RESULT] = lanes_like(first, group, records[thread, Record.VALUE], records)
 
 
 @inner
@@ -128,27 +115,27 @@ def meet(first, state, kinds, records, launch):
     moved = False
     for lane in range(min(32, state.size - first)):
         site = state[first + lane]
-        if site <= 0 or done >> lane & 1 or kinds[site] < FIRST_WARP_KIND:
+        if site <= 0 or done >> lane & 1 or kinds[site] < waits.FIRST_WARP_KIND:
             continue
         kind = kinds[site]
-        mask = records[first + lane, MASK]
+        mask = records[first + lane, Record.MASK]
         waiting, exited = members_of(first, mask, site, state, kinds, records)
         done |= waiting
         missing = mask & ~waiting
-        if kind < FIRST_ALIGNED_KIND:
+        if kind < waits.FIRST_ALIGNED_KIND:
             missing &= existing
-        if kind == SYNCWARP:
+        if kind == waits.SYNCWARP:
             missing &= ~exited
-        if kind == ACTIVEMASK:  # lanes behind catch up before others ask the same at a later place
+        if kind == waits.ACTIVEMASK:  # lanes behind catch up before others ask the same at a later place
             for other in range(min(32, state.size - first)):
-                if state[first + other] > 0 and kinds[state[first + other]] == ACTIVEMASK:
+                if state[first + other] > 0 and kinds[state[first + other]] == waits.ACTIVEMASK:
                     done |= 1 << other
         elif missing or waiting & ~mask:
             continue
         exchange(first, waiting, kind, state, records, launch)
-        words = words_at(launch, WORDS)
-        if words[WATCH] and kind == SYNCWARP:  # shuffles and votes order no memory
-            call_entry(words[MEET_LANES], words[WATCH], first, waiting)
+        words = words_at(launch, Launch.WORDS)
+        if words[Launch.WATCH] and kind == waits.SYNCWARP:  # shuffles and votes order no memory
+            call_entry(words[Launch.MEET_LANES], words[Launch.WATCH], first, waiting)
         moved = True
         for other in range(32):
             if waiting >> other & 1:
@@ -168,19 +155,19 @@ def release(state, kinds, records):
             if state[thread] != site:
                 return False
             live += 1
-            total += records[thread, VALUE] != 0
+            total += records[thread, Record.VALUE] != 0
     kind = kinds[site]
-    if kind >= FIRST_ASYNC_KIND:
+    if kind >= waits.FIRST_ASYNC_KIND:
         return False
     result = total
-    if kind == SYNCTHREADS_AND:
+    if kind == waits.SYNCTHREADS_AND:
         result = total == live
-    elif kind == SYNCTHREADS_OR:
+    elif kind == waits.SYNCTHREADS_OR:
         result = total > 0
     for thread in range(state.size):
         if state[thread] != FINISHED:
             state[thread] = READY
-            records[thread, RESULT] = result
+            records[thread, Record.RESULT] = result
     return True
 
 
@@ -213,16 +200,20 @@ def all_finished(state):
 @inner
 def run_block(entry, launch, block, order, groups, kinds, state, records, slots, slot_size):
     """Run one block from fresh memory; return how it ended."""
-    words = words_at(launch, WORDS)
-    watches = words[WATCH]
+    words = words_at(launch, Launch.WORDS)
+    watches = words[Launch.WATCH]
     if watches:
-        call_entry(words[BEGIN_BLOCK], watches, state.size, block)
-    asynchronous = words[ADVANCE]
+        call_entry(words[Launch.BEGIN_BLOCK], watches, state.size, block)
+    asynchronous = words[Launch.ADVANCE]
     if asynchronous:
-        call_entry(asynchronous, words[ASYNC], BEGIN, 0)
-    copy_bytes(words[SHARED], words[SHARED_POISON], words[SHARED_SIZE])
+        call_entry(asynchronous, words[Launch.ASYNC], async_state.BEGIN, 0)
+    copy_bytes(words[Launch.SHARED], words[Launch.SHARED_POISON], words[Launch.SHARED_SIZE])
     for thread in range(state.size):
-        copy_bytes(words[LOCAL] + thread * words[LOCAL_SIZE], words[LOCAL_POISON], words[LOCAL_SIZE])
+        copy_bytes(
+            words[Launch.LOCAL] + thread * words[Launch.LOCAL_SIZE],
+            words[Launch.LOCAL_POISON],
+            words[Launch.LOCAL_SIZE],
+        )
         call_entry(entry, slots + thread * slot_size, thread, launch)
         state[thread] = READY
     while True:
@@ -230,19 +221,19 @@ def run_block(entry, launch, block, order, groups, kinds, state, records, slots,
             threads = order[groups[group] : groups[group + 1]]
             if run_group(entry, launch, slots, slot_size, threads, state, kinds, records):
                 return EXCEPTION
-        moved = call_entry(asynchronous, words[ASYNC], GO_ON, 0) if asynchronous else 0
+        moved = call_entry(asynchronous, words[Launch.ASYNC], async_state.ADVANCE, 0) if asynchronous else 0
         if moved < 0:
             return EXCEPTION
         if moved:
             continue
         if all_finished(state):
             if asynchronous:
-                call_entry(asynchronous, words[ASYNC], END, 0)
+                call_entry(asynchronous, words[Launch.ASYNC], async_state.END, 0)
             return FINISHED_BLOCK
         if not release(state, kinds, records):
             return STUCK
         if watches:
-            call_entry(words[PASS_BARRIER], watches, state.size, block)
+            call_entry(words[Launch.PASS_BARRIER], watches, state.size, block)
 
 
 @njit(
@@ -264,12 +255,12 @@ def run_blocks(entry, launch, blocks, order, groups, kinds, state, records, slot
     state, records : for each thread, what it waits for and what it trades.
     slots, slot_size : address and size of the suspended threads.
     """
-    words = words_at(launch, WORDS)
-    width, height = words[GRID_DIM], words[GRID_DIM + 1]
+    words = words_at(launch, Launch.WORDS)
+    width, height = words[Launch.GRID_DIM], words[Launch.GRID_DIM + 1]
     for block in blocks:
-        words[BLOCK_IDX] = block % width
-        words[BLOCK_IDX + 1] = block // width % height
-        words[BLOCK_IDX + 2] = block // (width * height)
+        words[Launch.BLOCK_IDX] = block % width
+        words[Launch.BLOCK_IDX + 1] = block // width % height
+        words[Launch.BLOCK_IDX + 2] = block // (width * height)
         end = run_block(entry, launch, block, order, groups, kinds, state, records, slots, slot_size)
         if end != FINISHED_BLOCK:
             return end, block

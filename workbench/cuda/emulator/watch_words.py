@@ -1,5 +1,7 @@
 """What a watched run keeps: stamps, kinds of findings, positions in the int64 words of threads, arrays and findings."""
 
+from enum import IntEnum
+
 import numpy as np
 
 # a stamp, from its low bits: place, whether the access was atomic, warp barriers passed, thread, epoch
@@ -16,7 +18,7 @@ SHADOW_BYTES = 24
 UNINITIALISED, RACE, OUT_OF_BOUNDS, MISALIGNED, RUNAWAY, MISSING_LANES, SECOND_WRITE = np.arange(1, 8)
 
 
-class Watch:
+class Watch(IntEnum):
     """Positions in the int64 words of a watched thread."""
 
     STAMP, LAUNCH_START, BLOCK_START = 0, 1, 2  #: now; when this launch and this block started
@@ -31,34 +33,32 @@ class Watch:
     BLOCK = 12  #: number of the block
     COMMON = 13  #: address of the words of `Common`
     NDIM, INDEX = 14, 15  #: what an index out of bounds was
-    CLOCKS = 21  #: of each lane of the warp: how many of its warp barriers are known to lie before now
-    NOTE = 53  #: address of the function of `clocked` that notes accesses instead, or 0
-    ASKER = 54  #: address of the words of `async_state.Asker`, likewise
-    WORDS = 56
+    NOTE = 21  #: address of the function of `clocked` that notes accesses
+    ASKER = 22  #: address of the words of `async_state.Asker`, or 0
+    WORDS = 24
 
 
-class Common:
+class Common(IntEnum):
     """Positions in the int64 words that all threads share."""
 
-    EPOCH = 0  #: number of the running epoch: every barrier of a block and every block begins one
+    EPOCH = 0  #: number of the running epoch: every block begins one
     REGIONS, REGION_COUNT = 1, 2  #: address and number of the global arrays' records
     FINDINGS, FINDING_COUNT, FINDING_LIMIT = 3, 4, 5  #: address and number of findings, and how many there is room for
-    MEET = 6  #: whether the kernel has warp barriers that order memory
-    STEPS = 7  #: turns of loops that every thread may take
-    ARRAY_COUNT = 8  #: number of all arrays' records: after the global ones those of shared and local arrays
-    ROWS, ACTORS, THREADS = 9, 10, 11  #: of `clocks`: address of the rows, how many have a time, threads of a block
-    SLOTS, WAITS = 12, 13  #: stamps of an element of shared memory; address of the last waits of threads at barriers
-    WORDS = 14
+    STEPS = 6  #: turns of loops that every thread may take
+    ARRAY_COUNT = 7  #: number of all arrays' records: after the global ones those of shared and local arrays
+    ROWS, ACTORS, THREADS = 8, 9, 10  #: of `clocks`: address of the rows, how many have a time, threads of a block
+    SLOTS, WAITS = 11, 12  #: stamps of an element of shared memory; address of the last waits at barriers there, or 0
+    WORDS = 13
 
 
-class Region:
+class Region(IntEnum):
     """Positions in the int64 words of an array; one in local memory starts and ends at bytes of its thread's."""
 
     START, END, SHADOW, SHIFT, ONCE = 0, 1, 2, 3, 4  #: ONCE: whether an element may be written once only
     WORDS = 5
 
 
-class Found:
+class Found(IntEnum):
     """Positions in the int64 words of a finding; the same kind at the same places of the same array is counted."""
 
     KIND, PLACE, OTHER, ARRAY, COUNT, ADDRESS, BLOCK, THREAD, OTHER_THREAD, NDIM, INDEX = range(11)

@@ -61,11 +61,6 @@ class Watcher(ast.NodeTransformer):
         """Return the call that makes an access."""
         return self.told(self.program.imported(_ACCESS, function), node, ast.unparse(node.value), *arguments)
 
-    def suffix(self, array):
-        """Return "_local" where an expression is known to be an array in local memory."""
-        name = array.func.id if isinstance(array, ast.Call) and isinstance(array.func, ast.Name) else ""
-        return "_local" if self.program.memory_of(name) == "local" else ""
-
     def visit_Subscript(self, node):
         """Watch a read."""
         if isinstance(node.value, ast.Attribute) and node.value.attr in ("shape", "strides"):
@@ -73,7 +68,7 @@ class Watcher(ast.NodeTransformer):
         if _has_slice(node.slice):
             return self.generic_visit(node)
         array, index = self.visit(node.value), self.visit(node.slice)
-        return self.access(f"load{self.suffix(array)}", node, array, index)
+        return self.access("load", node, array, index)
 
     def stored(self, node, value):
         """Return the statement that stores a value where a subscript stands."""
@@ -81,7 +76,7 @@ class Watcher(ast.NodeTransformer):
             raise self.rewriter.refusal(node, f"a store to a part of an array in a watched run: {ast.unparse(node)}")
         self.program.note_use(self.rewriter.function, node.value, node, stores=True)
         array, index = self.visit(node.value), self.visit(node.slice)
-        return ast.Expr(self.access(f"store{self.suffix(array)}", node, value, array, index))
+        return ast.Expr(self.access("store", node, value, array, index))
 
     def temporary(self):
         """Return a new variable's name."""

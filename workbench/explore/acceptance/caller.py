@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -66,6 +66,8 @@ class Caller:
     number: int = 0  #: of the process that calls
     limit_s: float = LOAD_S  #: for an answer
     layout: str = "bhsd"
+    fresh: bool = False  #: whether a call may not overwrite the results of the one before
+    last: Mapping[str, np.ndarray] = field(default_factory=dict)  #: what the call before gave
 
     def call(self, case: Case, inputs: Mapping[str, np.ndarray], lying: Lying, stale: np.ndarray | None) -> Answer:
         """What the function makes of `inputs`, those of the case or in their place, which lie as `lying` says; memory
@@ -77,9 +79,9 @@ class Caller:
         places = placed(inputs, lying)
         arena.write(inputs, places)
         wanted = {OUT: shape, LSE: shape[:3]}
-        at = arena.results(
-            {**{name: math.prod(of) for name, of in wanted.items()}, **dict.fromkeys(_BLOCKS, math.prod(shape))}
-        )
+        sizes = {name: math.prod(of) for name, of in wanted.items()}
+        earlier = {f"earlier {name}": x.size for name, x in self.last.items()}
+        at = arena.results({**sizes, **dict.fromkeys(_BLOCKS, math.prod(shape)), **earlier})
         results = {name: (at[name], of) for name, of in wanted.items()}
         blocks = {
             name: self._block(at[name], case.dtype if name == "stored" else "float32", wanted, stale)
@@ -88,6 +90,8 @@ class Caller:
         summed = blocks["summed"]  # of which lse's is a part
         asked = {
             "case": case.as_dict(), "places": places, "results": results,
+            "fresh": self.fresh,
+            "earlier": {name: (at[f"earlier {name}"], x.shape) for name, x in self.last.items()},
             "stale": [*blocks.values(), summed._replace(shape=shape[:3], strides=contiguous(shape[:3], 4))],
         }  # fmt: skip
         begun = time.monotonic()
@@ -101,7 +105,11 @@ class Caller:
         if name := arena.changed(places):
             what = "what lies around its inputs" if name == "poison" else f"{name}, an input,"
             raise Fault("overwritten", f"{what} was overwritten")
-        return Answer(self._results(case, said, results), seconds)
+        for name, x in self.last.items():
+            if arena.read(at[f"earlier {name}"], x.dtype, x.shape).tobytes() != x.tobytes():
+                raise Fault("overwritten", f"{name} of the call before was overwritten, and its caller may hold it")
+        self.last = self._results(case, said, results)
+        return Answer(self.last, seconds)
 
     def _block(self, at: int, dtype: str, wanted: Mapping[str, tuple[int, ...]], stale: np.ndarray | None) -> Place:
         """Where a block of the size of out has what is to be left in freed memory."""
@@ -172,7 +180,14 @@ class Caller:
 
 @contextmanager
 def started(
-    target: str, *, arrays: str, device: str | None, layout: str, unsafe: bool, memory_gb: float
+    target: str,
+    *,
+    arrays: str,
+    device: str | None,
+    layout: str,
+    unsafe: bool,
+    memory_gb: float,
+    fresh: bool = False,
 ) -> Iterator[Caller]:
     """The function in its process, loaded, which ends with the block. Unavailable where Linux allows no namespaces and
     it is not `unsafe`, and where its file needs what is not here; Refusal where it is not found.
@@ -188,7 +203,7 @@ def started(
     )  # fmt: skip
     os.close(read)
     os.close(written)
-    caller = Caller(target, memory_gb, arena, process, to, back, layout=layout)
+    caller = Caller(target, memory_gb, arena, process, to, back, layout=layout, fresh=fresh)
     try:
         _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout})
         yield caller

@@ -32,7 +32,7 @@ class Problem:
     family: str
     case: Case
     inputs: Arrays | None = None  #: in place of the case's own
-    before: Arrays | None = None  #: inputs of a call at the same addresses before it, whose answer is not asked for
+    before: tuple[Arrays, ...] = ()  #: inputs of calls at the same addresses before it, whose answers are not asked for
     alone: int | None = None  #: a sequence of the batch whose bits must be the same without the others
     lying: Lying = Lying()
 
@@ -133,25 +133,35 @@ def _equal_rows(spec: Spec, random: np.random.Generator) -> Problem:
 
 
 def _denormal(spec: Spec, random: np.random.Generator) -> Problem:
-    """q and k, and in float16 v, of numbers below the smallest normal one."""
+    """q and k, and in float16 v, of numbers below the smallest normal one; or, of float16, whose denormals are normal
+    numbers of the float32 that products are kept in, q or k alone, the other so large that scores are of about 1.
+    """
     case = spec.draw(random, distribution="normal")
-    least = float(ml_dtypes.finfo(DTYPES[case.dtype]).tiny)
+    least = float(ml_dtypes.finfo(DTYPES[case.dtype]).tiny) / 4
     q, k, v = (random.standard_normal(shape) for shape in shapes(case))
-    return _given("denormal", case, q * least / 4, k * least / 4, v * (least / 4 if case.dtype == "float16" else 1))
+    if case.dtype != "float16":
+        return _given("denormal", case, q * least, k * least, v)
+    which = int(random.integers(3))
+    large = 1 / (least * abs(case.scale) * math.sqrt(case.head_dim)) if case.scale else 1.0
+    factors = ((least, least, least), (large, least, 1.0), (least, large, 1.0))[which]
+    return _given("denormal", case, *(x * factor for x, factor in zip((q, k, v), factors, strict=True)))
 
 
 #: a score that a mask of -1e4 does not hide, and one of -3e4 does
 _HOT = 1.4e4
-#: one below a mask of -1e4 in the place of hidden scores
-_COLD = -2e4
+#: scores from below -20, which some put in the place of hidden ones, to below a mask of -1e4
+_COLD = (-20.0, -2e4)
 #: the largest sum q @ k before its scale in float16, which kernels keep that sum up in it (its largest number is 65504)
 _FLOAT16 = 6e4
 
 
-def _pulled(name: str, height: float, which: Callable[[Case], slice]) -> Family:
-    """Scores of `height` of some keys, all others being small: keys that are hidden from some rows, or all keys."""
+def _pulled(name: str, heights: tuple[float, float], which: Callable[[Case], slice]) -> Family:
+    """Scores between two `heights` of some keys, all others being small: keys that are hidden from some rows, or all
+    keys.
+    """
 
     def family(spec: Spec, random: np.random.Generator) -> Problem:
+        height = math.copysign(_between(random, *map(abs, heights)), heights[0])
         causal = {"causal": True} if spec.takes("causal", True) else {}
         case = spec.draw(random, distribution="normal", **causal)
         q, k, v = (random.standard_normal(shape) / 4 for shape in shapes(case))
@@ -162,6 +172,11 @@ def _pulled(name: str, height: float, which: Callable[[Case], slice]) -> Family:
         return _given(name, case, q, k, 4 * v)
 
     return family
+
+
+def _between(random: np.random.Generator, low: float, high: float) -> float:
+    """A number whose logarithm is uniform."""
+    return low * (high / low) ** random.random()
 
 
 def _far(case: Case) -> slice:
@@ -182,16 +197,52 @@ def _bend(spec: Spec, random: np.random.Generator) -> Problem:
     return Problem("bend", case.but(input_std=std))
 
 
-def _again(spec: Spec, random: np.random.Generator) -> Problem:
-    """A call at the addresses of the one before, of which one input has other numbers."""
+def _quiet(spec: Spec, random: np.random.Generator) -> Problem:
+    """Scores that are small, and not so small that all weights are alike."""
     case = spec.draw(random, distribution="normal")
-    first = {name: x for name, x in by_name(case).items() if name in INPUTS}
-    other = by_name(case.but(seed=int(random.integers(2**32))))
-    name = INPUTS[int(random.integers(2 if case.shared_kv else 3))]
-    second = {**first, name: other[name]}
-    if case.shared_kv:
-        second["v"] = second["k"][..., : case.head_dim_v]
-    return Problem("again", case, second, before=first)
+    std = _between(random, 2.0**-7, 1.0) / max(abs(case.scale) * math.sqrt(case.head_dim), 2.0**-7)
+    q, k, v = (random.standard_normal(shape) for shape in shapes(case))
+    return _given("quiet", case, q * math.sqrt(std), k * math.sqrt(std), v)
+
+
+def _decode(spec: Spec, random: np.random.Generator) -> Problem:
+    """One query, as of a step of decoding."""
+    return Problem("decode", spec.draw(random, distribution="normal", seqlen_q=1))
+
+
+#: calls before the one of `again`, of which all inputs differ: what is kept may be that of the third call of a shape
+_CALLS_BEFORE = 3
+
+
+def _anew(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    return random.standard_normal(x.shape)
+
+
+def _one_element(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    found = x.astype(np.float32)
+    found[tuple(int(random.integers(n)) for n in x.shape)] += 8 * (1 - 2 * int(random.integers(2)))
+    return found
+
+
+def _two_rows(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Two rows in each other's place, so that no sum of all of them tells."""
+    found, rows = x.copy(), random.permutation(x.shape[2])[:2]
+    found[:, :, rows] = x[:, :, rows[::-1]]
+    return found
+
+
+def _kept(name: str, calls: int, change: Callable[[np.ndarray, np.random.Generator], np.ndarray]) -> Family:
+    """A call at the addresses of the ones before, of the last of which one input differs by a `change`."""
+
+    def family(spec: Spec, random: np.random.Generator) -> Problem:
+        case = spec.draw(random, distribution="normal")
+        before = [by_name(case.but(seed=int(random.integers(2**32)))) for _ in range(calls)]
+        before = [{one: x for one, x in arrays.items() if one in INPUTS} for arrays in before]
+        changed = INPUTS[int(random.integers(2 if case.shared_kv else 3))]
+        last = {**before[-1], changed: change(before[-1][changed], random)}
+        return _given(name, case, *(last[one] for one in INPUTS), before=tuple(before))
+
+    return family
 
 
 def _beside(spec: Spec, random: np.random.Generator) -> Problem:
@@ -216,15 +267,19 @@ FAMILIES: Mapping[str, Family] = {
     "needle": _telling("needle", needles),
     "edges": _edges,
     "comb": _telling("comb", combs),
-    "again": _again,
+    "again": _kept("again", _CALLS_BEFORE, _anew),
+    "decode": _decode,
     "exact": _drawn("exact", "exact"),
     "ties": _drawn("ties", "exact-ties"),
+    "nudged": _kept("nudged", 1, _one_element),
     "equal-rows": _equal_rows,
     "large": _drawn("large", "normal", input_std=3.0),
-    "hot": _pulled("hot", _HOT, _far),
+    "hot": _pulled("hot", (_HOT, _HOT), _far),
+    "swapped": _kept("swapped", 1, _two_rows),
     "cold": _pulled("cold", _COLD, lambda case: slice(None)),
     "outliers": _drawn("outliers", "outlier-channels", input_std=0.25),
     "tiny": _drawn("tiny", "tiny"),
+    "quiet": _quiet,
     "denormal": _denormal,
     "bend": _bend,
     "lengths": _lengths,
@@ -239,7 +294,7 @@ def families_of(spec: Spec) -> list[str]:
     ragged = {*RAGGED} & {*(feature.values if isinstance(feature, Among) else (feature,))}
     ragged |= {"seqlens_q", "seqlens_k"} & {*spec.case}
     due = {"bend": softcap is not None, "lengths": bool(ragged), "listed": bool(spec.shapes)}
-    due |= {"beside": spec.batch_invariant}
+    due |= {"beside": spec.batch_invariant, "decode": "seqlen" not in spec.case and spec.takes("seqlen_q", 1)}
     kept = [name for name in FAMILIES if due.get(name, True) and name not in spec.without and name != "random"]
     if "random" in spec.without:
         return kept

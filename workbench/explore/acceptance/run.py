@@ -81,7 +81,7 @@ class Acceptance:
         arrays the cause alone. None where no number is wrong, and where the call before matters, which no formula has.
         """
         failure = self.failure
-        if failure is None or failure.judged is None or failure.problem.before is not None:
+        if failure is None or failure.judged is None or failure.problem.before:
             return None
         asked = partial(_process, self.target, self.spec, self.options["unsafe"], self.options["memory_gb"])
         with asked() as caller:
@@ -194,7 +194,12 @@ def _named(function: str | Callable[..., Any]) -> str:
 
 @contextmanager
 def _process(target: str, spec: Spec, unsafe: bool, memory_gb: float) -> Iterator[Caller]:
-    where: dict[str, Any] = {"arrays": spec.arrays, "device": spec.device, "layout": spec.layout}
+    where: dict[str, Any] = {
+        "arrays": spec.arrays,
+        "device": spec.device,
+        "layout": spec.layout,
+        "fresh": spec.fresh,
+    }
     with started(target, **where, unsafe=unsafe, memory_gb=memory_gb) as caller:
         caller.limit_s = LOAD_S
         yield caller

@@ -55,6 +55,7 @@ class Spec:
     batch_invariant: bool = False  #: whether bits may not depend on what else is in the batch
     contiguous: bool = False  #: whether arrays always lie contiguously, in the order of `layout`
     alignment: int = 1  #: of their starts, in bytes; 1: that of an element
+    fresh: bool = False  #: whether a call may not overwrite the results of the one before
     without: tuple[str, ...] = ()
 
     @property

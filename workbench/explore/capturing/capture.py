@@ -16,11 +16,13 @@ from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
+from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
+from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
-from workbench.foreign.calls import Given, reader_of
+from workbench.foreign.calls import ATTENTION_OPS, Given, is_dispatched, reader_of
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
@@ -49,7 +51,9 @@ class Capture(ContextDecorator):
             raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
         if contract is not None:
             check_names(fields_of(contract, Case()))  # before anything runs
-        self._function, self._sample, self._seed = function, sample, seed
+        self._dispatched = is_dispatched(function)
+        self._function = _called if self._dispatched else function
+        self._sample, self._seed = sample, seed
         self._limit = int(limit_mb * 2**20)
         self._reader = reader_of(function, spec)
         self._folder = Path(folder)
@@ -59,21 +63,28 @@ class Capture(ContextDecorator):
         self._random = np.random.default_rng(seed)
         self._calls, self._next = 0, self._gap() - 1
         self._unread: Counter[str] = Counter()
-        self._sampled, self._host_s = 0, 0.0
+        self._sampled, self._followed, self._host_s = 0, 0, 0.0
         self._places: list[tuple[Any, str]] = []
+        self._mode: Any = None
         self.function = self._watched()  #: the function, watched: for callers that no module's name leads to
 
     def __enter__(self) -> "Capture":
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._dispatched:
+            self._mode = _mode(self.function)
+            self._mode.__enter__()
+            return self
         self._places = [*_places(self._function)]
         for owner, name in self._places:
             setattr(owner, name, self.function)
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(*error)
         for owner, name in self._places:
             setattr(owner, name, self._function)
-        self._judging.wait()
+        self._judging.end()
         text = json.dumps(self.report.as_dict(), indent=1)
         write_atomically(self._folder / "report.json", text.encode())
 
@@ -85,7 +96,9 @@ class Capture(ContextDecorator):
         return Report(
             self._reader.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
             dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
-            self._host_s, of.seconds, found_nowhere=not self._places and not self._calls,
+            self._host_s, of.seconds, of.gradients, self._followed - of.gradients, of.wrong_gradients,
+            of.kept_gradients,
+            found_nowhere=not self._places and not self._calls and not self._dispatched,
         )  # fmt: skip
 
     def _watched(self) -> Callable[..., Any]:
@@ -111,23 +124,27 @@ class Capture(ContextDecorator):
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
         self._sampled += 1
-        before = self._eager_before(call, args, kwargs)
-        made = self._function(*args, **kwargs)
+        # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
+        followed = Followed(args, kwargs, no_record=self._dispatched)
+        before = self._eager_before(call, followed.args, followed.kwargs)
+        made = self._function(*followed.args, **followed.kwargs)
         if before is not None:
-            self._eager_after(before, made)
+            self._eager_after(before, made, followed)
         return made
 
-    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | None:
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | PackedSnapshot | None:
         """What is to be judged of a call that is about to run; None where it cannot be."""
         with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            return taken(self._reader.read(*args, **kwargs), call, self._limit, random)
+            asked = self._reader.read(*args, **kwargs)
+            return (taken if asked.packed is None else taken_packed)(asked, call, self._limit, random)
         return None
 
-    def _after(self, before: Snapshot, made: Any) -> None:
+    def _after(self, before: Snapshot | PackedSnapshot, made: Any, followed: Followed) -> None:
         with self._told():
             self._judging.submit(returned(before, made))
+            self._followed += followed.wait(before, made, self._reader.read, self._told, self._judging.submit)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -154,6 +171,24 @@ def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[
     torch = module("torch", "a capture")
     made: Callable[..., Any] = torch.compiler.disable(function, recursive=recursive)
     return made
+
+
+def _called(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What is watched at the dispatcher: a call of an operation."""
+    return op(*args, **kwargs)
+
+
+def _mode(watched: Callable[..., Any]) -> Any:
+    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    packets = {getattr(module("torch", "a capture").ops.aten, name, None) for name in ATTENTION_OPS}
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return (watched if op.overloadpacket in packets else _called)(op, *args, **(kwargs or {}))
+
+    return Watching()
 
 
 def _recording() -> Callable[[], bool] | None:
@@ -199,6 +234,10 @@ def capture(
     `compare_runs`. `spec`, for functions that no adapter knows, is called as the function is and returns what the call
     asks (`foreign.calls.reader_of`). `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
     are dropped and counted, as those whose inputs changed while they ran. `seed` of what is sampled.
+
+    `function` may be torch.ops.aten.scaled_dot_product_attention: every call that ends there is seen, of compiled and
+    C++ callers too, but those of the backend math; this takes some 10 us of every operation of torch meanwhile, and
+    torch.compile runs its callers eagerly.
 
     Refusal for a function that is neither known nor told, and a folder that holds a case already.
     """

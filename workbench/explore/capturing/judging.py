@@ -1,4 +1,6 @@
-"""What judges the snapshots of a capture: at once on a CPU; of a GPU in a thread, on a stream of its own."""
+"""What judges the snapshots of a capture: at once on a CPU; those of a GPU a thread fetches, on a stream of its own,
+for a process that judges them.
+"""
 
 import queue
 import threading
@@ -9,14 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.explore.capturing.elsewhere import Elsewhere, found_of, portable
+from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
+from workbench.explore.capturing.packed import PackedSnapshot
 from workbench.explore.capturing.snapshot import Snapshot
-from workbench.explore.capturing.verdict import Judged, judged, trace_of
+from workbench.explore.capturing.verdict import Judged, trace_of
+from workbench.foreign.call import generation
 from workbench.foreign.collect import of_run
+from workbench.operations.stored import save as save_run
 from workbench.refusal import Refusal
 from workbench.trace.file import save
 
 #: file of the first call that left its budget, and of each where all are kept
 FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
+#: and of the first backward pass, in a folder of its own, as it is judged as another operation
+BACKWARD = "backward/first-wrong.safetensors"
+AnySnapshot = Snapshot | PackedSnapshot | BackwardSnapshot
 
 
 class Judging:
@@ -33,24 +43,27 @@ class Judging:
     ) -> None:
         self._name, self._function, self._folder, self._contract = name, function, folder, contract
         self._keep_all, self._limit = keep_all, limit
-        self._waiting: queue.Queue[Snapshot] = queue.Queue()
+        self._waiting: queue.Queue[AnySnapshot] = queue.Queue()
         self._held = 0
         self._lock = threading.Lock()  # of what is held, which both threads change
         self._thread: threading.Thread | None = None
+        self._elsewhere, self._gpu = Elsewhere(), ""  # the generation of the GPU, once it is known
         self.judged = self.wrong = self.doubted = 0
+        self.gradients = self.wrong_gradients = 0
+        self.kept_gradients: Judged | None = None
         self.dropped: Counter[str] = Counter()
         self.unread: Counter[str] = Counter()
         self.worst: Judged | None = None
         self.kept: Judged | None = None
         self.seconds = 0.0
 
-    def submit(self, snapshot: Snapshot) -> None:
+    def submit(self, snapshot: AnySnapshot) -> None:
         """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here."""
         if snapshot.ready is None:
             return self._judge(snapshot)
         with self._lock:
-            full = self._held + snapshot.nbytes > self._limit
-            self._held += 0 if full else snapshot.nbytes
+            full = self._held + _nbytes(snapshot) > self._limit
+            self._held += 0 if full else _nbytes(snapshot)
         if full:
             self.dropped["more than limit_mb waited to be judged"] += 1
             return
@@ -63,41 +76,64 @@ class Judging:
         """Until all that was submitted is judged."""
         self._waiting.join()
 
+    def end(self) -> None:
+        """Until all is judged, and the process that judged it has ended."""
+        self.wait()
+        self._elsewhere.end()
+
     def _work(self) -> None:
         import torch
 
         while True:
             snapshot = self._waiting.get()
             try:
-                with torch.cuda.device(snapshot.changed.device), torch.cuda.stream(torch.cuda.Stream()):
+                with torch.cuda.device(snapshot.tensors[0].device), torch.cuda.stream(torch.cuda.Stream()):
                     torch.cuda.current_stream().wait_event(snapshot.ready)
-                    copies = (*snapshot.inputs.values(), *snapshot.results.values(), snapshot.changed)
-                    for x in copies:  # their memory is of the caller's stream, which may free and reuse it
+                    for x in snapshot.tensors:  # their memory is of the caller's stream, which may free and reuse it
                         x.record_stream(torch.cuda.current_stream())
-                    host = {name: x.cpu() for name, x in snapshot.inputs.items()}
-                    results = {name: x.cpu() for name, x in snapshot.results.items()}
-                    self._judge(replace(snapshot, inputs=host, results=results, changed=snapshot.changed.cpu()))
+                    self._judge(snapshot)
             finally:
                 with self._lock:
-                    self._held -= snapshot.nbytes
+                    self._held -= _nbytes(snapshot)
                 self._waiting.task_done()
 
-    def _judge(self, snapshot: Snapshot) -> None:
+    def _judge(self, snapshot: AnySnapshot) -> None:
         start = time.perf_counter()
         try:
-            self._counted(snapshot)
+            here = snapshot.on_host()
+            if isinstance(here, Snapshot) and bool(here.changed):
+                self.dropped["its inputs changed while it ran"] += 1
+            elif snapshot.ready is None:
+                self._counted(here, found_of(here, self._name, self._contract, None))
+            else:
+                here = portable(here)
+                self._gpu = self._gpu or generation() or ""
+                self._counted(here, self._elsewhere.judged(here, self._name, self._contract, self._gpu or None))
         except Refusal as refusal:
             self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
         except Exception as error:  # of ours: the model goes on, and the report says it
             self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
         self.seconds += time.perf_counter() - start
 
-    def _counted(self, snapshot: Snapshot) -> None:
-        if bool(snapshot.changed):
-            self.dropped["its inputs changed while it ran"] += 1
+    def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged) -> None:
+        """Count what was found, and keep what is to be kept."""
+        if isinstance(snapshot, BackwardSnapshot):
+            self._backward(snapshot, found)
+        else:
+            self._forward(snapshot, found)
+
+    def _backward(self, snapshot: BackwardSnapshot, found: Judged) -> None:
+        self.gradients += 1
+        if not found.leaves:
             return
-        trace = trace_of(snapshot, self._name, self._contract, (f"call {snapshot.call}: {snapshot.where}",))
-        found = judged(trace, snapshot.call)
+        self.wrong_gradients += 1
+        if self.kept_gradients is None:
+            self.kept_gradients = found
+            (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
+            _, run, where = judged_backward(snapshot, self._name, self._contract)
+            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {where}",))
+
+    def _forward(self, snapshot: Snapshot, found: Judged) -> None:
         if found.verdict == "untestable":
             self.unread["nothing of it could be judged"] += 1
             return
@@ -107,8 +143,10 @@ class Judging:
         if first or self._keep_all:
             import torch
 
+            notes = (f"call {snapshot.call}: {snapshot.where}",)
+            trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
             seed = f"torch.initial_seed() was {torch.initial_seed()}"
-            whole = replace(trace, provenance=of_run(self._function), notes=(*trace.notes, seed))
+            whole = replace(trace, provenance=of_run(self._function), notes=(*notes, seed))
             if first:
                 save(whole, self._folder / FIRST)
             if self._keep_all:
@@ -122,3 +160,7 @@ class Judging:
         self.doubted += found.verdict not in ("exact", "rounding")
         if self.worst is None or found.over_budget > self.worst.over_budget:
             self.worst = found
+
+
+def _nbytes(snapshot: AnySnapshot) -> int:
+    return sum(x.nbytes for x in snapshot.tensors)

@@ -26,15 +26,20 @@ class Report:
     kept: Judged | None  #: the first that left it
     host_s: float  #: seconds of the caller beside the calls themselves, on a CPU with the judgement
     judging_s: float  #: seconds of judgement
+    gradients: int = 0  #: backward passes of judged calls, judged
+    awaited: int = 0  #: those that did not run until now
+    wrong_gradients: int = 0  #: of the judged backward passes, those that left their budgets
+    kept_gradients: Judged | None = None  #: the first of these
     found_nowhere: bool = False  #: whether no module had the function, so that nothing could be watched
 
     @property
     def verdict(self) -> str:
-        """That of the call that was kept: bug, or suspicious beyond chance; untestable where none was judged; rounding,
-        also where some of many right calls are suspicious.
+        """That of what was kept of calls and backward passes: bug, or suspicious beyond chance; untestable where none
+        was judged; rounding, also where some of many right calls are suspicious.
         """
-        if self.kept is not None:
-            return self.kept.verdict
+        kept = [one for one in (self.kept, self.kept_gradients) if one is not None]
+        if kept:
+            return max(kept, key=lambda one: one.proved).verdict
         return "rounding" if self.judged else "untestable"
 
     def as_dict(self) -> dict[str, Any]:

@@ -29,15 +29,21 @@ class Snapshot:
     whole: Case  #: of the call
     part: Box  #: what of it was copied
     inputs: Mapping[str, Any]  #: the copies
-    own: Mapping[str, Any]  #: views of the same part of the call's own tensors, which may change
     results: Mapping[str, Any]  #: copies of the same part of out, and of lse
     changed: Any = None  #: whether an input changed while the call ran, bool [] on the device of the call
     ready: Any = None  #: event behind all copies on the stream of the caller; None on a CPU
+    sequence: int | None = None  #: which of packed sequences it is of
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the copies."""
-        return sum(x.nbytes for x in (*self.inputs.values(), *self.results.values()))
+    def tensors(self) -> tuple[Any, ...]:
+        """All copies."""
+        return (*self.inputs.values(), *self.results.values(), self.changed)
+
+    def on_host(self) -> "Snapshot":
+        """The same on the CPU, in the order of the current stream."""
+        inputs, results = ({name: x.cpu() for name, x in of.items()} for of in (self.inputs, self.results))
+        changed = None if self.changed is None else self.changed.cpu()
+        return replace(self, inputs=inputs, results=results, changed=changed)
 
     @property
     def case(self) -> Case:
@@ -47,31 +53,60 @@ class Snapshot:
     @property
     def where(self) -> str:
         """Which part of its call it is."""
+        of = "" if self.sequence is None else f"sequence {self.sequence}, "
         rows = np.arange(self.whole.seqlen_q)[self.part.q]
         if (len(rows), self.part.b, self.part.h) == (self.whole.seqlen_q, slice(None), slice(None)):
-            return "all rows"
+            return f"{of}all rows"
         step = f" in steps of {rows[1] - rows[0]}" if len(rows) > 1 and rows[1] - rows[0] > 1 else ""
         heads = range(self.whole.heads)[self.part.h]
         head = f"head {heads[0]}" if len(heads) == 1 else f"heads {heads[0]} to {heads[-1]}"
-        return f"batch {self.part.b.start}, {head}, " + (f"queries {rows[0]} to {rows[-1]}{step}")
+        of = of or f"batch {self.part.b.start}, "
+        return f"{of}{head}, queries {rows[0]} to {rows[-1]}{step}"
+
+    def rows_of(self, x: Any) -> Any:
+        """A view of the part of what has its queries, [b, h, s(, d)]."""
+        return x[self.part.b, self.part.h, self.part.q]
+
+    def keys_of(self, x: Any) -> Any:
+        """A view of the part of what has its keys, [b, kv head, s, d]."""
+        return x[self.part.b, self.part.of_kv(self.whole).h]
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether it has all queries of its heads, over which gradients of keys add up."""
+        return len(np.arange(self.whole.seqlen_q)[self.part.q]) == self.whole.seqlen_q
+
+    def now(self) -> dict[str, Any]:
+        """The same part of the call's own tensors, as they are now."""
+        found = {x: (self.rows_of if x == "q" else self.keys_of)(self.asked.inputs[x]) for x in INPUTS}
+        for name in ("mask", "bias"):
+            if name in self.asked.inputs:
+                whole = self.whole
+                scores = (whole.batch, whole.heads, whole.seqlen_q, whole.seqlen_k)
+                found[name] = self.rows_of(self.asked.inputs[name].expand(scores))
+        return found
 
 
 def taken(asked: Call, call: int, limit: int, random: np.random.Generator) -> Snapshot:
     """The part of a call that is to be judged, before the call runs. Refusal, which says why, for a call that cannot be
     judged, or whose part has more than `limit` bytes.
     """
-    case = _case(asked)
-    part = _part(case, random)
-    own = _cut(asked, case, part)
-    size = sum(x.nbytes for x in own.values())
+    whole = case_of_call(asked)
+    before = Snapshot(call, asked, whole, _part(whole, random), {}, {})
+    made: Snapshot = copied(before, before.now(), limit)
+    return made
+
+
+def copied(before: Any, now: Mapping[str, Any], limit: int) -> Any:
+    """A snapshot with copies of what its call reads; Refusal for more than `limit` bytes."""
+    size = sum(x.nbytes for x in now.values())
     if size > limit:
         raise Refusal(f"a part of {size / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
-    copies = {name: x.detach().clone() for name, x in own.items()}
-    return Snapshot(call, asked, case, part, copies, own, {})
+    return replace(before, inputs={name: x.detach().clone() for name, x in now.items()})
 
 
-def returned(before: Snapshot, made: Any) -> Snapshot:
-    """The same with what the call returned, and whether an input changed meanwhile."""
+def returned(before: Any, made: Any) -> Any:
+    """A snapshot, of packed sequences too, with what the call returned, and whether an input changed meanwhile."""
     import torch
 
     results = {}
@@ -80,23 +115,27 @@ def returned(before: Snapshot, made: Any) -> Snapshot:
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
         if x is None or not axes or not hasattr(x, "detach"):
             continue
-        x = _boxed(x.detach(), axes)
-        shape = tuple(before.whole.sizes[axis] for axis in RESULTS[name].axes)
+        x = boxed(x.detach(), axes)
+        of_q = before.asked.inputs["q"].shape
+        shape = (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]
         if tuple(x.shape) != shape:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
             raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
-        results[name] = _of_part(x, before.part, before.part.h).clone()
+        results[name] = before.rows_of(x).clone()
     if OUT not in results:
         raise Refusal("no out")
-    same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.own.items()]
+    same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.now().items()]
     changed = torch.stack(same).all().logical_not()
     on_gpu = changed.is_cuda
     event = torch.cuda.current_stream(changed.device).record_event() if on_gpu else None
-    return replace(before, own={}, results=results, changed=changed, ready=event)
+    return replace(before, results=results, changed=changed, ready=event)
 
 
-def _case(asked: Call) -> Case:
+def case_of_call(asked: Call, lengths: tuple[int, int] | None = None) -> Case:
+    """The case of a call; of a sequence of `lengths` of queries and keys where these are said. Refusal, which says why,
+    where no rows of it can be judged.
+    """
     q, k, v = (asked.inputs[x] for x in INPUTS)
     if any(x.ndim != len(BOX) or getattr(x, "is_nested", False) or x.is_sparse for x in (q, k, v)):
         raise Refusal(f"q, k and v of {q.ndim}, {k.ndim} and {v.ndim} axes, nested or sparse")
@@ -107,8 +146,9 @@ def _case(asked: Call) -> Case:
         raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
     if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
         raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
+    seqlen_q, seqlen_k = lengths or (q.shape[2], k.shape[2])
     case = Case(
-        batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], seqlen_q=q.shape[2], seqlen_k=k.shape[2],
+        batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=seqlen_k,
         head_dim=q.shape[3], head_dim_v=v.shape[3], dtype=DTYPES[dtype], **asked.fields,
     )  # fmt: skip
     check_rows(case, "a call")
@@ -130,25 +170,11 @@ def _part(case: Case, random: np.random.Generator) -> Box:
     return Box(slice(batch, batch + 1), slice(head, head + group), rows)
 
 
-def _cut(asked: Call, case: Case, part: Box) -> dict[str, Any]:
-    """Views of the part of every input."""
-    kv = part.of_kv(case).h
-    found = {x: _of_part(asked.inputs[x], part, kv if x != "q" else part.h, rows=x == "q") for x in INPUTS}
-    for name in ("mask", "bias"):
-        if name in asked.inputs:
-            whole = asked.inputs[name].expand(case.batch, case.heads, case.seqlen_q, case.seqlen_k)
-            found[name] = _of_part(whole, part, part.h)
-    return found
-
-
-def _of_part(x: Any, part: Box, heads: slice, *, rows: bool = True) -> Any:
-    return x[part.b, heads, part.q if rows else slice(None)]
-
-
-def _boxed(x: Any, axes: str) -> Any:
-    """A result with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+def boxed(x: Any, axes: str) -> Any:
+    """A result, or its gradient, with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+    axes = axes.replace("n", "s")  # rows of packed sequences
     order = [axis for axis in BOX if axis in axes]
-    if x.ndim != len(axes) or "n" in axes:
+    if x.ndim != len(axes):
         raise Refusal(f"a result of {x.ndim} axes where [{' '.join(axes)}] is known")
     x = x.permute([axes.index(axis) for axis in order])
     for place, axis in enumerate(BOX[: 4 if "d" in axes else 3]):

@@ -1,22 +1,22 @@
 """A snapshot judged: its trace, and whether it leaves its budget by more than all rows of a process may by chance."""
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from workbench.arrays import as_numpy
+from workbench.case.assumptions import usual
 from workbench.case.presets import fields_of, merged
 from workbench.case.stages import INPUTS, LSE
 from workbench.expectation.elements import State
 from workbench.explore.capturing.snapshot import Snapshot
-from workbench.foreign.call import generation
 from workbench.judge.bias import biases
 from workbench.judge.diff import Diff, diff
 from workbench.judge.evidence import excesses
-from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS, StageDiff
+from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS, RIGHT_VERDICTS, StageDiff
 from workbench.reference.bound import deviations
 from workbench.trace.assembled import assembled
 from workbench.trace.trace import Trace
@@ -46,8 +46,16 @@ class Judged:
         return self.verdict in ORIGIN_VERDICTS
 
 
-def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None, notes: tuple[str, ...]) -> Trace:
-    """What was copied of a call of the function `name`, as a trace; `said` is the contract that its user tells."""
+def trace_of(
+    snapshot: Snapshot,
+    name: str,
+    said: str | Mapping[str, Any] | None,
+    notes: tuple[str, ...],
+    gpu: str | None = None,
+) -> Trace:
+    """What was copied of a call of the function `name`, as a trace; `said` is the contract that its user tells, `gpu`
+    the generation of the GPU on which it ran.
+    """
     asked, case = snapshot.asked, snapshot.case
     inputs = {x: array(snapshot.inputs[x] if asked.cast is None else snapshot.inputs[x].to(asked.cast)) for x in INPUTS}
     if "bias" in snapshot.inputs:
@@ -61,12 +69,13 @@ def trace_of(snapshot: Snapshot, name: str, said: str | Mapping[str, Any] | None
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    gpu = None if snapshot.ready is None else generation()
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
 def array(x: Any) -> np.ndarray:
-    """A tensor in NumPy, on whose stream the caller has waited already."""
+    """A tensor in NumPy, on whose stream the caller has waited already; an array of NumPy as it is."""
+    if isinstance(x, np.ndarray):
+        return x
     import torch
 
     accepted = (np.dtype(bool),) if x.dtype == torch.bool else None
@@ -75,23 +84,31 @@ def array(x: Any) -> np.ndarray:
 
 
 def judged(trace: Trace, call: int) -> Judged:
-    """What float64 says of one call."""
-    found = diff(trace)
+    """What float64 says of one call: first as of a usual kernel, which takes half the time of all that its contract
+    leaves open, and is all there is to say where it is right.
+    """
+    found = diff(replace(trace, contract=usual(trace.contract)))
+    if found.verdict not in RIGHT_VERDICTS:
+        found = diff(trace)
     doubted = found.verdict in ("suspicious", "biased") and found.doubt == EVIDENCE
     leaves = found.verdict in ORIGIN_VERDICTS or (doubted and _beyond(found) > BEYOND)
-    stages = [stage for stage in found.stages if stage.decisive is not None]
+    doubtful = next((stage.name for stage in found.stages if stage.verdict == found.verdict), None)
+    stage = found.origin or (doubtful if doubted else None)
+    return Judged(call, found.verdict, leaves, stage, *described(found.stages))
+
+
+def described(every: Iterable[StageDiff]) -> tuple[float, float, dict[str, Any]]:
+    """The largest x of budget and |error| of judged stages, and the element that is farthest from its budget."""
+    stages = [stage for stage in every if stage.decisive is not None]
     worst = max(stages, key=lambda stage: _over(stage.judged.summary.worst), default=None)
     element = None if worst is None else worst.judged.summary.worst
-    doubtful = next((stage.name for stage in found.stages if stage.verdict == found.verdict), None)
-    described: dict[str, Any] = {}
+    said: dict[str, Any] = {}
     if worst is not None and element is not None:
-        described = {
+        said = {
             "stage": worst.name, "index": dict(zip(worst.axes, element.place, strict=True)),
             "actual": element.actual, "expected": element.expected, "allowed": element.budget,
         }  # fmt: skip
-    stage = found.origin or (doubtful if doubted else None)
-    max_abs = max((one.judged.summary.max_abs for one in stages), default=math.nan)
-    return Judged(call, found.verdict, leaves, stage, _over(element), max_abs, described)
+    return _over(element), max((one.judged.summary.max_abs for one in stages), default=math.nan), said
 
 
 def _over(element: Any) -> float:

@@ -1,8 +1,8 @@
 """All laws of the backward pass, asked of a function on a case."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from workbench.explore.laws import backward_laws
 from workbench.explore.laws.backward_run import Gradients
 from workbench.explore.laws.law import Break, Finding, Law, Verdict
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
-from workbench.operations.call import case_of, runner
+from workbench.operations.call import Asked, asked_for
 from workbench.refusal import Raised, Refusal
 
 _OF_KIND = {
@@ -71,34 +71,11 @@ class GradientLaws:
         }
 
 
-def gradient_laws(
-    target: str | Callable[..., Any],
-    *,
-    axes: Mapping[str, int] | None = None,
-    dtype: str | None = None,
-    distribution: str = "",
-    seed: int = 0,
-    numbers: Mapping[str, float] | None = None,
-    contract: Mapping[str, Any] | None = None,
-    optional: Sequence[str] = (),
-    arrays: str = "numpy",
-    device: str | None = None,
-    backend: str = "auto",
-    gradients: bool = False,
-    faults: Sequence[str] = (),
-    probes: str = "all",
-) -> GradientLaws:
+def gradient_laws(target: str | Callable[..., Any], **asked: Unpack[Asked]) -> GradientLaws:
     """What `target` makes of every law of the backward pass on a case; arguments as of
     `workbench.diff_operation`. Raises what the run of the case itself raises.
     """
-    of = ATTENTION_BACKWARD
-    run = runner(
-        target, of, arrays=arrays, device=device, backend=backend, gradients=gradients, faults=faults, probes=probes
-    )
-    case = case_of(
-        target, of, axes=axes, dtype=dtype, distribution=distribution, seed=seed, numbers=numbers, contract=contract,
-        optional=optional, faults=faults,
-    )  # fmt: skip
+    run, case = asked_for(target, ATTENTION_BACKWARD, **asked)
     subject = Gradients(run, case, case.inputs())
     _ = subject.first  # what the case itself raises is raised
     return GradientLaws(subject, tuple(_finding(law, subject) for law in GRADIENT_LAWS.values()))

@@ -30,7 +30,7 @@ def dscores_add_up_to_dlse(s: Gradients) -> Verdict:
 
 def dk_adds_up_to_0(s: Gradients) -> Verdict:
     """The sum over keys of dK is 0 for each kv head, since a row's dS adds up to 0."""
-    if why := next((x for x in ("sinks", "softcap", "dlse") if s.has(x)), ""):
+    if why := next((x for x in ("sinks", "softcap", "score_mod", "dlse") if s.has(x)), ""):
         return f"with {why} the sum is another"
     found = s.told.bounded("dk")
     moved = (np.exp(s.off_lse) * s.off_delta)[..., None] * abs(s.wide("q"))
@@ -87,6 +87,8 @@ def _results(s: Gradients) -> list[str]:
 
 def _normal(s: Gradients) -> bool:
     """Whether P, from lse, and numbers that it is multiplied by are so large that no product is subnormal."""
+    if s.has("score_mod"):
+        return False
     q, k = s.wide("q"), s.of_heads("k")
     scores = abs(s.case.numbers["scale"]) * np.sqrt((q**2).sum(-1).max() * (k**2).sum(-1).max())
     # |s| is at most `scores`, and so is lse up to log(keys): P is at least e^(-2 scores) / keys. 2^-126 is e^-87, which
@@ -114,6 +116,8 @@ def heads_permuted(s: Gradients) -> Verdict:
 
 def _permuted(s: Gradients, some: dict[str, np.ndarray]) -> Verdict:
     """Whether inputs in another order along axes give gradients in that order; a bias of all stays as it is."""
+    if s.has("score_mod"):
+        return "a score_mod may read the indices of batches and heads"
     alike = {**some, **{"m": some.get("b"), "n": some.get("h")}}
 
     def taken(x: np.ndarray, axes: str) -> np.ndarray:
@@ -147,7 +151,7 @@ def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
     if not hidden.any():
         return "each key is seen"
     verdicts = []
-    for name in ("dk", "dv"):
+    for name in ("dkv",) if s.case.numbers.get("shared_kv") else ("dk", "dv"):
         x = s.first.value(name)
         allowed = np.where(hidden[..., None], 0.0, np.nan)
         verdicts.append(within(name, s.first.axes(name), x, np.zeros(x.shape), np.broadcast_to(allowed, x.shape)))
@@ -158,9 +162,10 @@ def directional_derivative(s: Gradients) -> Verdict:
     """<dQ, D>, <dK, D> and <dV, D> are what <out, dout> + <lse, dlse> grows by along D, from forward passes in float64
     on either side.
     """
-    if s.has("softcap"):
-        return "the third derivative through a softcap is not bounded here"
-    return first([_along(s, name) for name in "qkv"])
+    if s.has("softcap", "score_mod"):
+        return "the third derivative through a softcap or a score_mod is not bounded here"
+    shared = s.case.numbers.get("shared_kv")  # K then moves V, too
+    return first([_along(s, name) for name in ("q" if shared else "qkv")])
 
 
 def _along(s: Gradients, name: str) -> Verdict:

@@ -99,8 +99,8 @@ class Gradients:
         return Found(judged(self.run(case, inputs)))
 
     def has(self, *names: str) -> bool:
-        """Whether the case has one of the optional inputs and numbers."""
-        return bool({*names} & {*self.case.optional, *self.case.numbers})
+        """Whether the case has one of the optional inputs, numbers and functions."""
+        return bool({*names} & {*self.case.optional, *self.case.numbers, *self.case.functions})
 
     def wide(self, name: str) -> np.ndarray:
         """An input in float64."""

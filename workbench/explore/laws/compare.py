@@ -1,11 +1,13 @@
 """Two runs held against each other, or one against what must come out: by bits, or within their budgets."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from workbench.case.stages import ALGORITHMS
+from workbench.case.stages import ALGORITHMS, OUT
 from workbench.explore.laws.law import Break, Verdict
+from workbench.explore.laws.order import parting
 from workbench.explore.laws.run import Bounded, Rows, Run, smaller
 from workbench.explore.laws.subject import Subject
 from workbench.floats import largest, smallest_normal
@@ -133,7 +135,10 @@ def alike(s: Subject, a: tuple[Run, Rows], b: tuple[Run, Rows]) -> Verdict:
     """
     if not s.claimed:
         return budgets(a, b)
-    return same_bits(a, b)
+    found = same_bits(a, b)
+    if isinstance(found, Break) and found.stage == OUT and not s.ours:
+        return replace(found, why=f"{found.why}; {parting(a, b)}")
+    return found
 
 
 def same_bits(a: tuple[Run, Rows], b: tuple[Run, Rows], why: str = "") -> Verdict:

@@ -11,7 +11,7 @@ from workbench.case.assumptions import Choice, alternatives, usual
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.inputs import Arrays
-from workbench.explore.laws import bits, exact, hidden, invariant, keys, merge, scores, sinks, values
+from workbench.explore.laws import bits, chunks, exact, hidden, invariant, keys, merge, scores, sinks, values
 from workbench.explore.laws.compare import NOTHING
 from workbench.explore.laws.law import Break, Finding, Law, Laws, Verdict
 from workbench.explore.laws.subject import Failed, Subject
@@ -43,6 +43,9 @@ _OF_KIND = {
         invariant.rows_alone,
         invariant.splits_change_nothing,
         invariant.tiles_change_nothing,
+        chunks.chunks_are_one_shot,
+        chunks.decode_is_prefill,
+        chunks.graph_replay_is_eager,
     ),
     "budget": (
         values.v_of_ones,

@@ -6,23 +6,20 @@ out_a - out_b was carried to it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from workbench.case.masks import spread, visible
 from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.observed import Observed
+from workbench.judge.against.logits import Model, shares_in_logits
+from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
-from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
-from workbench.records import number
 from workbench.reference.stage import reads
 from workbench.refusal import Refusal
-from workbench.shown import shown_by
 from workbench.trace.file import load
 from workbench.trace.join import SUFFIX
 from workbench.trace.trace import Trace
@@ -33,127 +30,18 @@ ASKED = ("scale", "softcap")
 CAUSE_S = 5.0
 
 
-@dataclass(frozen=True)
-class OfCall:
-    """One side of a call."""
-
-    verdict: str
-    stage: str | None  #: the first wrong one, of those that were captured
-    over_budget: float
-    doubt: str = ""  #: why it is suspicious, as of `Diff.doubt`
-
-    @property
-    def wrong(self) -> bool:
-        """Whether it leaves its budget."""
-        return self.verdict in ORIGIN_VERDICTS
-
-    @property
-    def right(self) -> bool:
-        """Whether nothing speaks against it but assumptions."""
-        return not self.wrong and self.verdict != "untestable" and self.doubt != EVIDENCE
-
-
-@dataclass(frozen=True)
-class CallPair:
-    """One call of both sides."""
-
-    call: int
-    a: OfCall
-    b: OfCall
-    asked: Mapping[str, tuple[str, str]]  #: what the two asked otherwise: scale, softcap, mask -> of A, of B
-    largest: float  #: |out_a - out_b|
-    difference: float  #: its root mean square
-    carried: float  #: root mean square of what the inputs differ by already makes of it
-    own: float  #: and of what arises in the call
-    shares: tuple[Share, ...]  #: of what arises; none where a side is wrong
-
-    @property
-    def wrong(self) -> tuple[str, ...]:
-        """The sides that leave their budgets."""
-        return tuple(name for name, side in (("A", self.a), ("B", self.b)) if side.wrong)
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What explains the first wrong call."""
-
-    stage: str  #: that it changes
-    text: str
-    rivals: int  #: other formulas that fit as well
-
-
-@dataclass(frozen=True, repr=False)
-class Runs:
-    """Two captured runs of one model."""
-
-    a: str
-    b: str
-    pairs: tuple[CallPair, ...]
-    alone: tuple[str, ...]  #: calls that one side has alone, in words
-    causes: Mapping[str, Cause]  #: side -> what explains its first wrong call, where something does
-
-    @property
-    def verdict(self) -> str:
-        """bug where a side leaves its budget; parts where the two asked different things; untestable where a call was
-        judged on neither side; suspicious; else rounding, or identical.
-        """
-        if any(pair.wrong for pair in self.pairs):
-            return "bug"
-        if any(pair.asked for pair in self.pairs):
-            return "parts"
-        if not self.pairs or any("untestable" in (pair.a.verdict, pair.b.verdict) for pair in self.pairs):
-            return "untestable"
-        if not all(pair.a.right and pair.b.right for pair in self.pairs):
-            return "suspicious"
-        return "rounding" if any(pair.largest != 0 for pair in self.pairs) else "identical"
-
-    @property
-    def first(self) -> CallPair | None:
-        """The first call that is wrong, or that the two asked otherwise."""
-        return next((pair for pair in self.pairs if pair.wrong or pair.asked), None)
-
-    @property
-    def shares(self) -> tuple[Share, ...]:
-        """Of what arises in all calls together where both sides are right, the largest first."""
-        found: dict[str, Share] = {}
-        square = sum(pair.shares[0].square for pair in self.pairs if pair.shares)
-        for share in (share for pair in self.pairs for share in pair.shares):
-            before = found.get(share.words, Share(share.words, (0.0, 0.0), square))
-            dot = (before.dot[0] + share.dot[0], before.dot[1] + share.dot[1])
-            found[share.words] = replace(before, dot=dot)
-        return tuple(sorted(found.values(), key=lambda one: -abs(one.share)))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The document of `workbench compare-runs --json`, of plain Python values."""
-        first = self.first
-        pairs = [asdict(pair) | {"wrong": pair.wrong, "shares": _documents(pair.shares)} for pair in self.pairs]
-        made: dict[str, Any] = number({
-            "schema": "workbench.compare-runs/1", "a": self.a, "b": self.b, "verdict": self.verdict,
-            "first": None if first is None else first.call,
-            "causes": {name: asdict(cause) for name, cause in self.causes.items()}, 
-            "shares": _documents(self.shares), "alone": list(self.alone), "calls": pairs,
-        })  # fmt: skip
-        return made
-
-    def __bool__(self) -> bool:
-        raise TypeError('the truth of Runs is ambiguous; use their verdict, such as runs.verdict == "bug"')
-
-    def __str__(self) -> str:
-        return "\n".join(shown_by("runs.lines", self))
-
-    def __repr__(self) -> str:
-        return f"<Runs {self.a} and {self.b}: {self.verdict}, {len(self.pairs)} calls>"
-
-
-def _documents(found: Sequence[Share]) -> list[dict[str, Any]]:
-    return [{"words": one.words, "share": one.share, "interaction": one.interaction} for one in found]
-
-
-def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace]) -> Runs:
+def compare_runs(
+    a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace], *, model: Model | None = None
+) -> Runs:
     """Two captured runs of one model held against each other, call by call.
 
     `a` and `b` are folders of `capture(..., keep="all")`, or traces by the number of their call (`load_dump`). Calls
-    of one number are a pair. Refusal for a folder without calls, no call that both have, and calls of different shapes.
+    of one number are a pair. `model(calls, rest)`, where the model is at hand, returns its logits where each call is
+    made by the side that its letter in `calls` says ("AAB..."), and all around the calls as `rest` does ("B" with all
+    calls of B alone): the share of each call in the final difference (`logits.shares_in_logits`, 3 runs a call).
+
+    Refusal for a folder without calls, no call that both have, calls of different shapes, and a model of other calls
+    than those that both have.
     """
     sides = [_calls(x) for x in (a, b)]
     names = [str(x) if isinstance(x, str | Path) else name for x, name in zip((a, b), "AB", strict=True)]
@@ -162,6 +50,10 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         raise Refusal(
             f"{names[0]} and {names[1]} have no call in common: {_numbers(sides[0])} and {_numbers(sides[1])}; capture "
             "both with the same sample and seed"
+        )
+    if model is not None and both != [*range(len(both))]:
+        raise Refusal(
+            f"the model makes every call by A or B, and both have {_numbers(both)} alone: capture with sample=1"
         )
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
@@ -180,7 +72,8 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         for name, side in zip(names, sides, strict=True)
         if (only := [call for call in side if call not in both])
     ]
-    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes)
+    logits = None if model is None else shares_in_logits(model, len(both))
+    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, logits)
 
 
 def _calls(given: str | Path | Mapping[int, Trace]) -> dict[int, Callable[[], Trace]]:

@@ -45,6 +45,11 @@ class Hypothesis:
         return tuple(dict.fromkeys(edit.stage for edit in self.edits))
 
 
+def of_family(family: str) -> Callable[..., Hypothesis]:
+    """What makes the hypotheses of a family, of a name, a sentence and edits; and `across`."""
+    return lambda name, text, *edits, across=False: Hypothesis(f"{family}.{name}", text, edits, across)
+
+
 def altered(stage: str, change: Change, *also: str) -> Edit:
     """`change` on top of what the step of `stage` makes; `also` are what it reads beside."""
     return Edit(stage, lambda step: Altered(step, change, also))

@@ -254,7 +254,7 @@ def _dont_care(p: Problem) -> DontCare | None:
     )
     if rows.all() and keys.all():
         return None
-    return DontCare(p.contract, p.tiling, p.inputs["mask"], Present(rows[:, None], keys[:, None]))
+    return DontCare(p.contract, p.tiling, lambda: p.inputs["mask"], Present(rows[:, None], keys[:, None]))
 
 
 def touched(p: Problem, names: Iterable[str], hypothesis: Hypothesis) -> tuple[str, ...]:

@@ -44,12 +44,15 @@ def plus(off: float) -> Change:
     return lambda at, x: x + off
 
 
+def _known(numbers: dict[str, float]) -> dict[str, float]:
+    """Factors that have a name: of any kernel, and the numbers of this one."""
+    inverse = {f"1/{name}": 1 / x for name, x in numbers.items()}
+    return {"-1": -1.0, "2": 2.0, "log2(e)": LOG2E, "ln(2)": LN2, **numbers, **inverse}
+
+
 def _factors(table: Table, numbers: dict[str, float]) -> Iterator[Hypothesis]:
     """Results of steps times what may be left out, or put in twice."""
-    known: dict[str, float] = {"0": 0.0, "-1": -1.0, "2": 2.0, "1/2": 0.5}
-    for name, x in numbers.items():
-        known |= {name: x, f"1/{name}": 1 / x}
-    known |= {"log2(e)": LOG2E, "ln(2)": LN2}
+    known = {"0": 0.0, "1/2": 0.5, **_known(numbers)}
     for name in reversed(table):
         for said, x in known.items():
             text = f"{name} is left out: 0 stands for it" if x == 0 else f"{name} is multiplied by {said}"
@@ -69,14 +72,12 @@ def _operands(table: Table, axes: dict[str, str]) -> Iterator[tuple[str, str]]:
 def _operands_times(table: Table, numbers: dict[str, float], axes: dict[str, str]) -> Iterator[Hypothesis]:
     """What one step reads of what others read, too."""
     for name, ref in dict.fromkeys(_operands(table, axes)):
-        known = {"-1": -1.0, "2": 2.0, "log2(e)": LOG2E, "ln(2)": LN2} | numbers
-        known |= {f"1/{number}": 1 / x for number, x in numbers.items()}
         yield _of(f"read.{name}.{ref}.0", f"{ref} is left out of {name}: it reads 0",
                   read_as(name, ref, lambda at, x: 0.0 * np.nan_to_num(x)))  # fmt: skip
         if not isinstance(table[name].step, Total):
             yield _of(f"read.{name}.{ref}.1", f"{ref} is left out of {name}: it reads 1",
                       read_as(name, ref, lambda at, x: np.ones_like(x)))  # fmt: skip
-        for said, x in known.items():
+        for said, x in _known(numbers).items():
             yield _of(f"read.{name}.{ref}.times.{said}", f"{name} reads {ref} times {said}",
                       read_as(name, ref, times(x)))  # fmt: skip
         for off in (1, -1):

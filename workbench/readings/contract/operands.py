@@ -6,7 +6,7 @@ import numpy as np
 
 from workbench.readings.contract.field import Field, chosen, unread
 from workbench.readings.contract.probs import cast
-from workbench.readings.contract.scores import LN2, LOG2E, MOST, Run
+from workbench.readings.contract.scores import LN2, LOG2E, MOST, Run, made_of
 from workbench.readings.contract.subject import Subject, single
 
 SEEDS = (41, 42)
@@ -79,18 +79,13 @@ def _read(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float) -> np.nd
     return read[subject.some]
 
 
-def _made(subject: Subject, scores: np.ndarray) -> np.ndarray:
-    found = subject.softmax(np.broadcast_to(scores, (subject.rows, subject.keys)))
-    return found[subject.some, : min(subject.width, subject.keys)]
-
-
 def _of_queries(subject: Subject, seed: int) -> list[Run]:
     """Weights of scores that are 512 times numbers of 24 bits."""
     rng = np.random.default_rng(seed)
     one = single(1 + rng.random(subject.depth) / 256)
     dims, q, k = _spread(subject, one, np.ones(subject.depth), seed)
     made = {"exact": one, "nearest": cast(one, "tf32", "nearest"), "toward-zero": cast(one, "tf32", "toward-zero")}
-    return [(_read(subject, q, k, 512.0), {name: _made(subject, x[dims] * 512.0) for name, x in made.items()})]
+    return [(_read(subject, q, k, 512.0), {name: made_of(subject, x[dims] * 512.0) for name, x in made.items()})]
 
 
 def _of_tails(subject: Subject, seed: int) -> list[Run]:
@@ -105,4 +100,4 @@ def _of_tails(subject: Subject, seed: int) -> list[Run]:
     for name, product in (("ieee", single(x * y)), ("tf32x3", single(x * y - tails))):
         choices[name] = product[dims] * scale
         choices[f"{name}, base 2"] = single(product[dims] * float(single(np.array(scale * LOG2E)))) * LN2
-    return [(_read(subject, q, k, scale), {name: _made(subject, s) for name, s in choices.items()})]
+    return [(_read(subject, q, k, scale), {name: made_of(subject, s) for name, s in choices.items()})]

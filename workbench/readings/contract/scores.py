@@ -57,8 +57,8 @@ def _told(subject: Subject, q: np.ndarray, k: np.ndarray, scale: float) -> np.nd
     return read if np.isfinite(read).all() and (read >= 0).all() and (read > 0).any() else None
 
 
-def _made(subject: Subject, scores: np.ndarray) -> np.ndarray:
-    """The same weights of scores [key] in natural units."""
+def made_of(subject: Subject, scores: np.ndarray) -> np.ndarray:
+    """Weights of the first keys, [row, key], of scores [key] in natural units."""
     found = subject.softmax(np.broadcast_to(scores, (subject.rows, subject.keys)))
     return found[subject.some, : min(subject.width, subject.keys)]
 
@@ -106,7 +106,7 @@ def rounded(subject: Subject) -> str | None:
                 choices[f"products rounded to {dtype}"] = to(qk, dtype) * ODD
                 choices[f"scores rounded to {dtype}"] = to(qk * ODD, dtype)
                 choices[f"scores in base 2 rounded to {dtype}"] = to(qk * (ODD * LOG2E), dtype) * LN2
-            runs.append((read, {how: _made(subject, x) for how, x in choices.items()}))
+            runs.append((read, {how: made_of(subject, x) for how, x in choices.items()}))
         return runs
 
     return _agreed(subject, asked)
@@ -165,7 +165,7 @@ def _scaled_q(subject: Subject) -> Field:
                 choices[f"q * scale rounded to {dtype}"] = to(a * scale, dtype) * b
                 choices[f"q * scale * log2(e) rounded to {dtype}"] = to(a * base2, dtype) * b * LN2
                 choices[f"k * scale rounded to {dtype}"] = a * to(b * scale, dtype)
-            runs.append((read, {how: _made(subject, x) for how, x in choices.items()}))
+            runs.append((read, {how: made_of(subject, x) for how, x in choices.items()}))
         return runs
 
     how = _agreed(subject, asked)
@@ -195,7 +195,7 @@ def _scale_in(subject: Subject) -> Field:
             "both": single(single(a * root) * single(b * root)),
             "both, base 2": single(single(a * root2) * single(b * root2)) * LN2,
         }
-        return [(read, {how: _made(subject, x) for how, x in choices.items()})]
+        return [(read, {how: made_of(subject, x) for how, x in choices.items()})]
 
     how = _agreed(subject, asked)
     if how is None:
@@ -225,7 +225,7 @@ def _argument(subject: Subject) -> Field:
             "natural": single((q @ k.T) * scale),
             "base 2": single((q @ k.T) * float(single(np.array(scale * LOG2E)))) * LN2,
         }
-        return [(read, {how: _made(subject, x) for how, x in choices.items()})]
+        return [(read, {how: made_of(subject, x) for how, x in choices.items()})]
 
     how = _agreed(subject, asked)
     if how in (None, "exact"):

@@ -23,7 +23,13 @@ class Cast:
         return at.cast(at(self.of), self.site)
 
     def control(self, at: Any) -> np.ndarray:
-        return at.cast_control(at(self.of), getattr(at.sites, self.site))
+        """Divided by the row's sum before the cast where the contract says so, which takes the whole row in a tile."""
+        probs, site = at(self.of), getattr(at.sites, self.site)
+        if at.contract.probs_normalised is not True or len(at.tiling.keys) != 1:
+            return at.cast_control(probs, site)
+        total = probs.sum(axis=-1, keepdims=True)
+        total = np.where(total == 0, np.float32(1), total)
+        return at.cast_control(probs / total, site) * total
 
     def bound(self, at: Any) -> Bounded:
         """Exact where dumped probs are rounded as declared, else a flip to the next value where an error takes probs

@@ -6,20 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.judge.cancellation import GOOD_BITS, PRECISION, ill_conditioned
-from workbench.report.pictures.style import (
-    CALM,
-    FAINT,
-    INK,
-    LABEL,
-    SMALL,
-    WARM,
-    bare,
-    count_axis,
-    headline,
-    name_axis,
-    page,
-    signed,
-)
+from workbench.report.pictures import style as look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,9 +25,9 @@ def cancellation(bits_lost: Mapping[str, np.ndarray], run: str = "") -> "Figure"
     left of float32's. Elements whose terms are NaN or infinite are in no bar. `run`: what was run, in words.
     """
     height = TOP + ROW * max(len(bits_lost), 1) + BOTTOM
-    figure = page(WIDTH, height)
+    figure = look.page(WIDTH, height)
     few = sum(int(ill_conditioned(bits).sum()) for bits in bits_lost.values())
-    headline(
+    look.headline(
         figure,
         f"cancellation: {f'{few:,}' if few else 'no'} ill-conditioned element{'' if few == 1 else 's'}",
         "bits lost = log2(sum|t| / |sum t|) over the terms t of each element, of float32's 24\n"
@@ -51,12 +38,12 @@ def cancellation(bits_lost: Mapping[str, np.ndarray], run: str = "") -> "Figure"
         axes = figure.add_axes((0.09, bottom, 0.885, PANEL / height))
         _stage(axes, name, bits)
         if row == 0:
-            note: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "fontsize": SMALL, "color": INK}
+            note: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "fontsize": look.SMALL, "color": look.INK}
             axes.text(LIMIT + 0.2, 0.97, f"fewer than {GOOD_BITS} good bits", va="top", **note)
     if bits_lost:
         names = {float(bit): str(bit) for bit in range(0, BITS + 1, 4)} | {float(EDGES[-2:].mean()): f">{BITS}"}
-        name_axis(axes, names, "bits lost")
-    return signed(figure, run)
+        look.name_axis(axes, names, "bits lost")
+    return look.signed(figure, run)
 
 
 def counts(bits: np.ndarray) -> np.ndarray:
@@ -79,13 +66,13 @@ def in_words(bits: np.ndarray) -> str:
 
 def _stage(axes: "Axes", name: str, bits: np.ndarray) -> None:
     bars = counts(bits)
-    bare(axes)
-    count_axis(axes, np.nanmax(bars))
+    look.bare(axes)
+    look.count_axis(axes, np.nanmax(bars))
     ill = EDGES[1:] > LIMIT
-    axes.stairs(np.where(ill, np.nan, bars), EDGES, fill=True, color=CALM, zorder=2)
-    axes.stairs(np.where(ill, bars, np.nan), EDGES, fill=True, color=WARM, zorder=2)
-    axes.axvline(LIMIT, color=INK, lw=1.4, zorder=4)
+    axes.stairs(np.where(ill, np.nan, bars), EDGES, fill=True, color=look.CALM, zorder=2)
+    axes.stairs(np.where(ill, bars, np.nan), EDGES, fill=True, color=look.WARM, zorder=2)
+    axes.axvline(LIMIT, color=look.INK, lw=1.4, zorder=4)
     axes.set(xticks=[], xlim=(-0.3, EDGES[-1] + 0.3))
-    style: dict[str, Any] = {"fontsize": LABEL, "transform": axes.transAxes, "va": "bottom"}
-    axes.text(0, 1.03, name, color=INK, fontweight="bold", **style)
-    axes.text(1, 1.03, in_words(bits), color=FAINT, ha="right", **style)
+    style: dict[str, Any] = {"fontsize": look.LABEL, "transform": axes.transAxes, "va": "bottom"}
+    axes.text(0, 1.03, name, color=look.INK, fontweight="bold", **style)
+    axes.text(1, 1.03, in_words(bits), color=look.FAINT, ha="right", **style)

@@ -7,30 +7,7 @@ import numpy as np
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import ratio
-from workbench.report.pictures.style import (
-    CALM,
-    FAINT,
-    HOT,
-    HOT_WASH,
-    INK,
-    LABEL,
-    SMALL,
-    TITLE,
-    WARM,
-    bare,
-    count_axis,
-    headline,
-    kind,
-    name_axis,
-    numbers_line,
-    page,
-    power,
-    shown,
-    signed,
-    title,
-    worst_element,
-    worst_line,
-)
+from workbench.report.pictures import style as look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -56,26 +33,28 @@ def histogram(stage: StageDiff) -> "Figure":
     independent roundings take any error of a stage beyond its own in one run of a million. Suspicious elements, within
     their budget but beyond the statistical one, are counted once more in bars of another colour.
     """
-    comparison = shown(stage)
+    comparison = look.shown(stage)
     bars = counts(comparison.over_budget)
     suspicious = counts(comparison.over_budget[comparison.state == State.SUSPICIOUS])
     other = stage.propagated if comparison is stage.isolated else stage.isolated
     outline = None if other is None else counts(other.over_budget)
-    figure = page(7.6, 4.6)
-    headline(figure, title(stage), f"{numbers_line(comparison)}\n{worst_line(stage)}")
+    figure = look.page(7.6, 4.6)
+    look.headline(figure, look.title(stage), f"{look.numbers_line(comparison)}\n{look.worst_line(stage)}")
     axes = figure.add_axes((0.09, 0.115, 0.885, 0.635))
-    budget_axis(axes, f"{kind(stage)} |error| / budget")
-    count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
-    _bars(axes, bars, suspicious, outline, kind(stage))
+    budget_axis(axes, f"{look.kind(stage)} |error| / budget")
+    look.count_axis(axes, max(np.nanmax(bars), 1 if outline is None else np.nanmax(outline)))
+    _bars(axes, bars, suspicious, outline, look.kind(stage))
     _strip(axes, comparison)
     _mark_statistical(axes, comparison)
-    worst = worst_element(comparison)
+    worst = look.worst_element(comparison)
     if worst is None:
-        axes.text(0.5, 0.5, "nothing was judged", transform=axes.transAxes, ha="center", color=FAINT, fontsize=TITLE)
+        axes.text(
+            0.5, 0.5, "nothing was judged", transform=axes.transAxes, ha="center", color=look.FAINT, fontsize=look.TITLE
+        )
     else:
         drawn = bars if outline is None else np.fmax(bars, outline)
         _mark_worst(axes, float(comparison.over_budget.flat[worst]), bars, drawn)
-    return signed(figure, stage.run)
+    return look.signed(figure, stage.run)
 
 
 def counts(over_budget: np.ndarray) -> np.ndarray:
@@ -99,30 +78,30 @@ def position(over_budget: float) -> float:
 
 def budget_axis(axes: "Axes", label: str) -> None:
     """Make x the budget axis: its bars beside it, a line at 1.0, and the side outside the budget tinted."""
-    bare(axes)
-    names = {float(decade): power(decade) for decade in range(LOW, HIGH, 2)}
-    names |= {LOW: f"\u2264{power(LOW)}", position(0): "0", position(np.inf): "inf"}
-    names[position(10.0 ** (HIGH + 1))] = f">{power(HIGH)}"
-    name_axis(axes, names, label)
+    look.bare(axes)
+    names = {float(decade): look.power(decade) for decade in range(LOW, HIGH, 2)}
+    names |= {LOW: f"\u2264{look.power(LOW)}", position(0): "0", position(np.inf): "inf"}
+    names[position(10.0 ** (HIGH + 1))] = f">{look.power(HIGH)}"
+    look.name_axis(axes, names, label)
     axes.set_xlim(EDGES[0] - SLOT, EDGES[-1] + SLOT)
-    axes.axvspan(0, EDGES[-1] + SLOT, color=HOT_WASH, lw=0, zorder=0)
-    axes.axvline(0, color=INK, lw=1.4, zorder=4)
+    axes.axvspan(0, EDGES[-1] + SLOT, color=look.HOT_WASH, lw=0, zorder=0)
+    axes.axvline(0, color=look.INK, lw=1.4, zorder=4)
 
 
 def _bars(axes: "Axes", bars: np.ndarray, suspicious: np.ndarray, outline: np.ndarray | None, kind: str) -> None:
     """The bars of a comparison, isolated or propagated as `kind` says, and the outline of the other one."""
     within = EDGES[1:] <= 0
-    axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=CALM, zorder=2, label=kind)
+    axes.stairs(np.where(within, bars, np.nan), EDGES, fill=True, color=look.CALM, zorder=2, label=kind)
     if np.nansum(suspicious):
         # before the others, not on top of them: on a logarithmic axis a few on top of many would not be seen
-        axes.stairs(suspicious, EDGES, fill=True, color=WARM, zorder=2, label="suspicious")
-    axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=HOT, zorder=2)
+        axes.stairs(suspicious, EDGES, fill=True, color=look.WARM, zorder=2, label="suspicious")
+    axes.stairs(np.where(within, np.nan, bars), EDGES, fill=True, color=look.HOT, zorder=2)
     if outline is not None:
         axes.stairs(
-            outline, EDGES, color=INK, lw=1.2, zorder=3, label="propagated" if kind == "isolated" else "isolated"
+            outline, EDGES, color=look.INK, lw=1.2, zorder=3, label="propagated" if kind == "isolated" else "isolated"
         )
     if len(axes.get_legend_handles_labels()[1]) > 1:
-        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
+        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": look.LABEL, "labelcolor": look.INK}
         axes.legend(loc="upper right", bbox_to_anchor=(1, 1.35), ncols=3, **style)
 
 
@@ -130,11 +109,17 @@ def _strip(axes: "Axes", comparison: Comparison) -> None:
     outside = np.count_nonzero(comparison.outside)
     within = np.count_nonzero(comparison.judged) - outside
     for x, text, side, colour in (
-        (0, "budget", "center", INK),
-        (-0.95, f"{within:,} within", "right", CALM),
-        (0.95, f"{outside:,} outside", "left", HOT),
+        (0, "budget", "center", look.INK),
+        (-0.95, f"{within:,} within", "right", look.CALM),
+        (0.95, f"{outside:,} outside", "left", look.HOT),
     ):
-        style: dict[str, Any] = {"ha": side, "va": "bottom", "color": colour, "fontsize": LABEL, "fontweight": "bold"}
+        style: dict[str, Any] = {
+            "ha": side,
+            "va": "bottom",
+            "color": colour,
+            "fontsize": look.LABEL,
+            "fontweight": "bold",
+        }
         axes.text(x, 1.015, text, transform=axes.get_xaxis_transform(), **style)
 
 
@@ -144,8 +129,8 @@ def _mark_statistical(axes: "Axes", comparison: Comparison) -> None:
     if not shares.size or (median := float(np.median(shares))) >= 1:
         return
     x = position(median)
-    axes.plot((x, x), (0, 1), color=INK, lw=1, ls=(0, (3, 2)), zorder=4, transform=axes.get_xaxis_transform())
-    style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": SMALL, "color": INK}
+    axes.plot((x, x), (0, 1), color=look.INK, lw=1, ls=(0, (3, 2)), zorder=4, transform=axes.get_xaxis_transform())
+    style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": look.SMALL, "color": look.INK}
     axes.text(x - 0.12, 0.985, f"statistical {ratio(median)}", transform=axes.get_xaxis_transform(), **style)
 
 
@@ -154,8 +139,8 @@ def _mark_worst(axes: "Axes", over_budget: float, bars: np.ndarray, drawn: np.nd
     height = bars[counts(np.array([over_budget])) == 1][0]
     clear = np.nanmax(drawn[(EDGES[1:] > x - 1.2) & (EDGES[:-1] < x + 1.2)])  # the text lies above what is near
     side, anchor = ("center", 0.5) if abs(x) > 0.8 else ("right", 1) if x <= 0 else ("left", 0)  # and beside the line
-    arrow = {"arrowstyle": "-|>", "color": INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
-    style: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": SMALL, "color": INK, "zorder": 5}
+    arrow = {"arrowstyle": "-|>", "color": look.INK, "lw": 0.9, "shrinkA": 0, "shrinkB": 1, "relpos": (anchor, 0)}
+    style: dict[str, Any] = {"ha": side, "va": "bottom", "fontsize": look.SMALL, "color": look.INK, "zorder": 5}
     if x <= 0:  # the dashed line at the statistical budget may pass behind the text
         style["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
     beside = x if side == "center" else min(x, -0.12) if x <= 0 else max(x, 0.12)

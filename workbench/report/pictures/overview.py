@@ -14,26 +14,13 @@ from workbench.files import write_atomically
 from workbench.judge.diff import Diff
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import ratio
+from workbench.report.pictures import style as look
 from workbench.report.pictures.cancellation import cancellation
 from workbench.report.pictures.codes import decode_table, decoded_tile
 from workbench.report.pictures.fragments import tensor_core_tile
 from workbench.report.pictures.heatmap import heatmap
 from workbench.report.pictures.histogram import EDGES, budget_axis, histogram, position
 from workbench.report.pictures.signed import errors
-from workbench.report.pictures.style import (
-    CALM,
-    DPI,
-    FAINT,
-    HOT,
-    INK,
-    LABEL,
-    RULE,
-    VICTIM,
-    headline,
-    page,
-    signed,
-    worst_element,
-)
 from workbench.trace.headline import headline as headline_of
 
 if TYPE_CHECKING:
@@ -42,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["cancellation", "errors", "heatmap", "histogram", "overview", "save"]
 
-ROLES = {"origin": HOT, "victim": VICTIM, "clean": CALM, "not judged": FAINT}  #: role of a stage -> colour
+#: role of a stage -> colour
+ROLES = {"origin": look.HOT, "victim": look.VICTIM, "clean": look.CALM, "not judged": look.FAINT}
 
 #: heading of a column beside the overview -> its place, in widths of the plot
 COLUMNS = {"role": 1.02, "verdict": 1.135, "\u25ae isolated": 1.3, "\u25c7 propagated": 1.46, "outside": 1.655}
@@ -87,31 +75,31 @@ def overview(stages: Sequence[StageDiff], run: str) -> "Figure":
     """
     rows = max(len(stages), 1)  # nothing judged: an empty row, as axes of no height cannot be drawn
     height = TOP + ROW * rows + BOTTOM
-    figure = page(11.4, height)
+    figure = look.page(11.4, height)
     victims = _named(stages, "victim") or "no victims"
-    headline(figure, _named(stages, "origin") or _no_origin(stages), victims)
+    look.headline(figure, _named(stages, "origin") or _no_origin(stages), victims)
     axes = figure.add_axes((0.105, BOTTOM / height, 0.46, ROW * rows / height))
     budget_axis(axes, "largest |error| / budget")
     axes.set_ylim(rows - 0.5, -0.5)
     axes.set_yticks(range(len(stages)), [stage.name for stage in stages])
-    axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=LABEL, fontweight="bold", color=INK)
+    axes.text(0, -0.85, "budget", ha="center", va="center", fontsize=look.LABEL, fontweight="bold", color=look.INK)
     for column, x in COLUMNS.items():
-        _cell(axes, x, -0.85, column, FAINT)
+        _cell(axes, x, -0.85, column, look.FAINT)
     for row, stage in enumerate(stages):
         _row(axes, row, stage)
-    return signed(figure, run)
+    return look.signed(figure, run)
 
 
 def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
     name = stage.role
     judged = stage.reported
     isolated, propagated = _largest(stage.isolated), _largest(stage.propagated)
-    axes.axhline(row, color=RULE, lw=0.6, zorder=0.5)
+    axes.axhline(row, color=look.RULE, lw=0.6, zorder=0.5)
     if isolated is not None:
         start = EDGES[0] - 0.3
         axes.barh(row, position(isolated) - start, left=start, height=0.56, color=ROLES[name], zorder=2)
     if propagated is not None:
-        axes.plot(position(propagated), row, "D", mfc="white", mec=INK, mew=1.3, ms=6.5, zorder=5)
+        axes.plot(position(propagated), row, "D", mfc="white", mec=look.INK, mew=1.3, ms=6.5, zorder=5)
     texts = (
         stage.verdict,
         "-" if isolated is None else ratio(isolated),
@@ -122,16 +110,16 @@ def _row(axes: "Axes", row: int, stage: StageDiff) -> None:
     if name in ("origin", "victim"):
         _cell(axes, place, row, name, ROLES[name], "bold")
     for place, text in zip(places, texts, strict=True):
-        _cell(axes, place, row, text, FAINT if name == "not judged" else INK)
+        _cell(axes, place, row, text, look.FAINT if name == "not judged" else look.INK)
 
 
 def _cell(axes: "Axes", x: float, y: float, text: str, colour: str, weight: str = "normal") -> None:
-    style = {"fontsize": LABEL, "color": colour, "fontweight": weight}
+    style = {"fontsize": look.LABEL, "color": colour, "fontweight": weight}
     axes.text(x, y, text, transform=axes.get_yaxis_transform(), va="center", fontdict=style)
 
 
 def _largest(comparison: Comparison | None) -> float | None:
-    worst = None if comparison is None else worst_element(comparison)
+    worst = None if comparison is None else look.worst_element(comparison)
     return None if comparison is None or worst is None else float(comparison.over_budget.flat[worst])
 
 
@@ -148,6 +136,6 @@ def _no_origin(stages: Sequence[StageDiff]) -> str:
 
 
 def _write(figure: "Figure", path: Path) -> Path:
-    figure.savefig(content := BytesIO(), format="png", dpi=DPI, metadata={"Software": None})
+    figure.savefig(content := BytesIO(), format="png", dpi=look.DPI, metadata={"Software": None})
     write_atomically(path, content.getvalue())
     return path

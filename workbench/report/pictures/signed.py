@@ -7,35 +7,14 @@ import numpy as np
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.stage import StageDiff
 from workbench.report.numbers import number
-from workbench.report.pictures.style import (
-    CALM,
-    FAINT,
-    HOT,
-    HOT_WASH,
-    INK,
-    LABEL,
-    PALE,
-    RULE,
-    SMALL,
-    TITLE,
-    bare,
-    count_axis,
-    headline,
-    kind,
-    linear_count_axis,
-    name_axis,
-    numbers_line,
-    page,
-    shown,
-    signed,
-    title,
-    worst_line,
-)
+from workbench.report.pictures import style as look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: of what stands above a histogram
+BOLD: dict[str, Any] = {"va": "bottom", "fontsize": look.LABEL, "fontweight": "bold", "color": look.INK}
 WIDTH, HEIGHT, PANEL = 7.6, 6.5, 1.98  #: inches: the figure, and the height of one histogram in it
 LOW, HIGH = -8, 24  #: octaves of the ulp axis on either side; smaller errors count into its first bins
 _ONE = 2 - LOW  #: where 1 ulp lies on the axis, in octaves from its middle: a bar for exactly 0, then a gap
@@ -56,23 +35,23 @@ def errors(stage: StageDiff) -> "Figure":
     negative ones up. Errors that are no numbers (NaN, wrong class, unwritten) and elements that were not judged are in
     no bar. Refuses a stage without a comparison.
     """
-    comparison = shown(stage)
+    comparison = look.shown(stage)
     known = comparison.judged & np.isfinite(comparison.error)
-    figure = page(WIDTH, HEIGHT)
-    headline(
+    figure = look.page(WIDTH, HEIGHT)
+    look.headline(
         figure,
-        title(stage),
-        f"{numbers_line(comparison)}\n{_bit_match(comparison)}\n{worst_line(stage)}",
+        look.title(stage),
+        f"{look.numbers_line(comparison)}\n{_bit_match(comparison)}\n{look.worst_line(stage)}",
     )
     above, below = (figure.add_axes((0.09, bottom / HEIGHT, 0.885, PANEL / HEIGHT)) for bottom in (3.22, 0.5))
     _in_ulps(above, comparison, known)
-    _in_budgets(below, comparison, known, f"{kind(stage)} error / budget")
+    _in_budgets(below, comparison, known, f"{look.kind(stage)} error / budget")
     handles, names = below.get_legend_handles_labels()
     if len(names) > 1:
-        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": LABEL, "labelcolor": INK}
+        style: dict[str, Any] = {"frameon": False, "borderaxespad": 0, "fontsize": look.LABEL, "labelcolor": look.INK}
         corner = (0.975, 1 - 0.18 / HEIGHT)
         figure.legend(handles, names, loc="upper right", bbox_to_anchor=corner, ncols=2, borderpad=0, **style)
-    return signed(figure, stage.run)
+    return look.signed(figure, stage.run)
 
 
 def ulp_counts(error_ulp: np.ndarray) -> np.ndarray:
@@ -117,20 +96,26 @@ def _bit_match(comparison: Comparison) -> str:
 def _in_ulps(axes: "Axes", comparison: Comparison, known: np.ndarray) -> None:
     error, outside = comparison.error_ulp[known], comparison.outside[known]
     bars = ulp_counts(error)
-    bare(axes)
-    count_axis(axes, np.nanmax(bars))
-    axes.stairs(bars, EDGES, fill=True, color=CALM, zorder=2)
+    look.bare(axes)
+    look.count_axis(axes, np.nanmax(bars))
+    axes.stairs(bars, EDGES, fill=True, color=look.CALM, zorder=2)
     if outside.any():
-        axes.stairs(ulp_counts(error[outside]), EDGES, fill=True, color=HOT, zorder=2)
+        axes.stairs(ulp_counts(error[outside]), EDGES, fill=True, color=look.HOT, zorder=2)
     octaves = range(0, HIGH, 8)
     names = {float(sign * (_ONE + octave)): _power_of_2(sign, octave) for octave in octaves for sign in (-1, 1)}
     beyond = _ONE + HIGH + 2
     names |= {0: "0", -beyond: f"<{_power_of_2(-1, HIGH)}", beyond: f">{_power_of_2(1, HIGH)}"}
-    name_axis(axes, names, f"error in ulps of {comparison.actual.dtype}")
+    look.name_axis(axes, names, f"error in ulps of {comparison.actual.dtype}")
     axes.set_xlim(EDGES[0] - 1, EDGES[-1] + 1)
     for half in (1 - _ONE, _ONE - 1):
-        axes.axvline(half, color=INK, lw=1, ls=(0, (3, 2)), zorder=4)
-    style: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": LABEL, "fontweight": "bold", "color": INK}
+        axes.axvline(half, color=look.INK, lw=1, ls=(0, (3, 2)), zorder=4)
+    style: dict[str, Any] = {
+        "ha": "center",
+        "va": "bottom",
+        "fontsize": look.LABEL,
+        "fontweight": "bold",
+        "color": look.INK,
+    }
     axes.text(0, 1.015, "half an ulp", transform=axes.get_xaxis_transform(), **style)
 
 
@@ -146,34 +131,40 @@ def _in_budgets(axes: "Axes", comparison: Comparison, known: np.ndarray, label: 
     top = reach(signed)
     above = comparison.expected[known] >= 0
     edges, bars = signed_counts(signed, top)
-    bare(axes)
+    look.bare(axes)
     end = edges[-1] + top / BINS
     axes.set(xlim=(-end, end))
-    linear_count_axis(axes, np.nanmax(bars))
+    look.linear_count_axis(axes, np.nanmax(bars))
     if not above.all():
-        axes.stairs(bars, edges, fill=True, color=PALE, zorder=2, label="expected below 0")
+        axes.stairs(bars, edges, fill=True, color=look.PALE, zorder=2, label="expected below 0")
     upper = signed_counts(signed[above], top)[1]
-    axes.stairs(upper, edges, fill=True, color=CALM, zorder=2, label="expected 0 or above")
-    name_axis(axes, {top * share: number(top * share) for share in (-1, -0.5, 0, 0.5, 1)}, label)
+    axes.stairs(upper, edges, fill=True, color=look.CALM, zorder=2, label="expected 0 or above")
+    look.name_axis(axes, {top * share: number(top * share) for share in (-1, -0.5, 0, 0.5, 1)}, label)
     for sign in (-1, 1):
-        axes.axvspan(sign, sign * max(end, 1), color=HOT_WASH, lw=0, zorder=0)
-    axes.axvline(0, color=RULE, lw=1, zorder=1)
+        axes.axvspan(sign, sign * max(end, 1), color=look.HOT_WASH, lw=0, zorder=0)
+    axes.axvline(0, color=look.RULE, lw=1, zorder=1)
     below, zero = np.count_nonzero(signed < 0), np.count_nonzero(signed == 0)
     counts = (f"{below:,} negative", f"{zero:,} exactly 0", f"{signed.size - below - zero:,} positive")
     for place, text, side in zip((0.0, 0.5, 1.0), counts, ("left", "center", "right"), strict=True):
-        style: dict[str, Any] = {"ha": side, "va": "bottom", "color": INK, "fontsize": LABEL, "fontweight": "bold"}
+        style: dict[str, Any] = {
+            "ha": side,
+            "va": "bottom",
+            "color": look.INK,
+            "fontsize": look.LABEL,
+            "fontweight": "bold",
+        }
         axes.text(place, 1.015, text, transform=axes.transAxes, **style)
     if np.nansum(bars):
         _mark_mean(axes, float(signed.mean()), end)
     else:
         words = "every error is 0" if signed.size else "nothing was judged"
-        axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=FAINT, fontsize=TITLE)
+        axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", color=look.FAINT, fontsize=look.TITLE)
 
 
 def _mark_mean(axes: "Axes", mean: float, end: float) -> None:
     x = np.clip(mean, -end, end)
-    axes.axvline(x, color=INK, lw=1.4, zorder=4)
-    style: dict[str, Any] = {"fontsize": SMALL, "color": INK, "va": "top", "textcoords": "offset points"}
+    axes.axvline(x, color=look.INK, lw=1.4, zorder=4)
+    style: dict[str, Any] = {"fontsize": look.SMALL, "color": look.INK, "va": "top", "textcoords": "offset points"}
     side, offset = ("right", -4) if x > 0 else ("left", 4)
     axes.annotate(
         f"mean {number(mean)}", (x, 0.985), (offset, 0), ha=side, xycoords=axes.get_xaxis_transform(), **style

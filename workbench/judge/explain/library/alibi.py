@@ -1,30 +1,31 @@
 """ALiBi: which slopes, which distances, and where it is added (Press et al. 2022, arXiv 2108.12409)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, of_family
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.scored import asked, before_cap, instead
 
+_of = of_family("alibi")
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, bias in _added():
-        yield Hypothesis(f"alibi.{name}", text, (_instead(bias),))
+        yield _of(name, text, _instead(bias))
     for name, text, slopes, mixes in _slopes():
         edit = _instead(lambda at, x, slopes=slopes: slopes(at, asked(at, "slopes")) * _distances(at))
-        yield replace(Hypothesis(f"alibi.{name}", text, (edit,)), across=mixes)
+        yield _of(name, text, edit, across=mixes)
     for name, text, distances in _other_distances():
         edit = _instead(lambda at, x, distances=distances: asked(at, "slopes") * distances(at))
-        yield Hypothesis(f"alibi.{name}", text, (edit,))
-    yield Hypothesis("alibi.before-cap", "ALiBi is added before scores are capped", (before_cap(_own),))
+        yield _of(name, text, edit)
+    yield _of("before-cap", "ALiBi is added before scores are capped", before_cap(_own))
 
 
 def _own(at: Any) -> np.ndarray:

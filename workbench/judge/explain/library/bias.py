@@ -1,31 +1,32 @@
 """A bias and a mask that are put in: which elements of them are read, and where they are added."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.scored import asked, before_cap, instead, own_mask
 
+_of = of_family("bias")
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, change in _biases():
-        yield Hypothesis(f"bias.{name}", text, (_instead(change),))
-    yield Hypothesis("bias.before-cap", "the bias is added before scores are capped", (before_cap(_own),))
+        yield _of(name, text, _instead(change))
+    yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
     for name, text, change in _masks():
-        yield Hypothesis(f"bias.mask-{name}", text, (_seen(change),))
+        yield _of(f"mask-{name}", text, _seen(change))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
             for one in indices.others():
                 other: Change = lambda at, x, one=one, axis=axis: taken(x, one, axis)  # noqa: E731
                 text = f"the {words} is of another {named}: {one.text}"
-                yield replace(Hypothesis(f"bias.{which}{named}-{one.id}", text, (edit(other),)), across=True)
+                yield _of(f"{which}{named}-{one.id}", text, edit(other), across=True)
 
 
 def _own(at: Any) -> np.ndarray:

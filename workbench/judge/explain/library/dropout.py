@@ -1,14 +1,15 @@
 """Dropout: which probs are dropped, how those that are kept grow, and what else it reaches."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, read_as
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, of_family, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.indices import taken
+
+_of = of_family("dropout")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -22,7 +23,7 @@ def hypotheses() -> Iterator[Hypothesis]:
         "over-p": ("probs that are kept are divided by p", lambda at, x: x * _kept(at) / at("dropout_p")),
     }
     for name, (text, change) in forms.items():
-        yield Hypothesis(f"dropout.{name}", text, (altered("dropped", change, "probs"),))
+        yield _of(name, text, altered("dropped", change, "probs"))
     for name, words, in_sum in (
         ("in-sum", "row_sum adds probs after dropout", lambda at, p: at("dropped")),
         (
@@ -31,19 +32,19 @@ def hypotheses() -> Iterator[Hypothesis]:
             lambda at, p: at("dropped") * _kept(at),
         ),
     ):
-        yield Hypothesis(f"dropout.{name}", words, (altered("summed", in_sum, "dropped"),))
+        yield _of(name, words, altered("summed", in_sum, "dropped"))
     unscaled = altered("dropped", forms["unscaled"][1], "probs")
     both = unscaled, altered("summed", lambda at, p: at("dropped"), "dropped")
     text = "probs are dropped before row_sum adds them, and none is divided by 1 - p"
-    yield Hypothesis("dropout.in-sum-and-unscaled", text, both)
+    yield _of("in-sum-and-unscaled", text, *both)
     for name, text, change in _masks():
-        yield Hypothesis(f"dropout.{name}", text, (read_as("dropped", "dropout_mask", change),))
+        yield _of(name, text, read_as("dropped", "dropout_mask", change))
     for axis, named in ((1, "head"), (0, "batch")):
         for one in indices.others():
             other: Change = lambda at, kept, one=one, axis=axis: taken(kept, one, axis)  # noqa: E731
             text = f"the dropout mask of another {named} is taken: {one.text}"
             edit = read_as("dropped", "dropout_mask", other)
-            yield replace(Hypothesis(f"dropout.{named}-{one.id}", text, (edit,)), across=True)
+            yield _of(f"{named}-{one.id}", text, edit, across=True)
 
 
 def _kept(at: Any) -> Any:

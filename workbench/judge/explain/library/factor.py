@@ -1,13 +1,14 @@
-"""Factors of normalisation that a stage holds once too often, or lacks; and constant ones."""
+"""Stages multiplied or divided by a scale, correction, sum or weight once too often or never."""
 
 import math
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from workbench.case.stages import STAGES
-from workbench.judge.explain.hypothesis import Change, Hypothesis, Unfit, altered, read_as
+from workbench.judge.explain.hypothesis import Change, Hypothesis, Unfit, altered, of_family, read_as
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.reference.attention import FLASH, SPLIT_K
 
@@ -48,47 +49,35 @@ _STAGES = (
     "row_max",
 )
 
+#: what sums and quotients read, by stage
+_READ = {
+    "row_sum": ("correction", "-row_sum", "summed"),
+    "acc": ("correction", "-acc", "probs_cast"),
+    "merge_sum": ("partial_sum",),
+    "numerator": ("merge_weight", "partial_O"),
+}
+_of = of_family("factor")
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
-    for stage in _STAGES:
-        for factor in _FACTORS:
-            if not _before(factor, stage):
-                continue
-            for power, verb in ((1, "multiplied"), (-1, "divided")):
-                text = f"{stage} is {verb} by {factor} once too often"
-                yield Hypothesis(
-                    f"factor.{stage}-{verb}-by-{factor}", text, (altered(stage, _times(stage, factor, power), factor),)
-                )
-    for stage, refs in _read().items():
+    verbs = ((1, "multiplied"), (-1, "divided"))
+    for stage, factor, (power, verb) in product(_STAGES, _FACTORS, verbs):
+        if _before(factor, stage):
+            edit = altered(stage, _times(stage, factor, power), factor)
+            yield _of(f"{stage}-{verb}-by-{factor}", f"{stage} is {verb} by {factor} once too often", edit)
+    for stage, refs in _READ.items():
         for ref in refs:
-            for factor in _FACTORS:
-                if factor == ref or not _before(factor, stage):
-                    continue
-                for power, verb in ((1, "multiplied"), (-1, "divided")):
+            said = f"the previous {ref[1:]}" if ref[0] == "-" else ref
+            for factor, (power, verb) in product(_FACTORS, verbs):
+                if factor != ref and _before(factor, stage):
                     edit = read_as(stage, ref, _times(ref.lstrip("-"), factor, power))
-                    text = f"in {stage} {_said(ref)} is {verb} by {factor}"
-                    yield Hypothesis(f"factor.{ref}-in-{stage}-{verb}-by-{factor}", text, (edit,))
+                    yield _of(f"{ref}-in-{stage}-{verb}-by-{factor}", f"in {stage} {said} is {verb} by {factor}", edit)
             lacking = read_as(stage, ref, lambda at, x: np.where(np.isfinite(x), 1.0, x))
-            yield Hypothesis(f"factor.{ref}-in-{stage}-missing", f"in {stage} {_said(ref)} is not applied", (lacking,))
-    for stage in _STAGES:
-        for name, value in _CONSTANTS.items():
-            edit = altered(stage, lambda at, x, v=value: x * v)
-            yield Hypothesis(f"factor.{stage}-times-{name}", f"{stage} is multiplied by {name}", (edit,))
-
-
-def _read() -> dict[str, tuple[str, ...]]:
-    """What sums and quotients read, by stage."""
-    return {
-        "row_sum": ("correction", "-row_sum", "summed"),
-        "acc": ("correction", "-acc", "probs_cast"),
-        "merge_sum": ("partial_sum",),
-        "numerator": ("merge_weight", "partial_O"),
-    }
-
-
-def _said(ref: str) -> str:
-    return f"the previous {ref[1:]}" if ref[0] == "-" else ref
+            yield _of(f"{ref}-in-{stage}-missing", f"in {stage} {said} is not applied", lacking)
+    for stage, (name, value) in product(_STAGES, _CONSTANTS.items()):
+        edit = altered(stage, lambda at, x, v=value: x * v)
+        yield _of(f"{stage}-times-{name}", f"{stage} is multiplied by {name}", edit)
 
 
 #: axes of what no kernel dumps; of a sum over splits those of its terms

@@ -10,6 +10,8 @@ Map = Callable[[np.ndarray, int], np.ndarray]
 
 #: sizes of tiles, fragments and vectors in kernels
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
+#: which way indices are off in a block: in ids, by how much, and in words
+_WAYS = (("", 1, "far", "last", "start"), ("-back", -1, "early", "first", "end"))
 
 
 class Indexing(NamedTuple):
@@ -22,77 +24,62 @@ class Indexing(NamedTuple):
 
 def permutations() -> Iterator[Indexing]:
     """Index maps of rows and dims, the plainest first."""
-    yield Indexing("next", "one too far", lambda i, n: np.minimum(i + 1, n - 1))
-    yield Indexing("previous", "one too early", lambda i, n: np.maximum(i - 1, 0))
-    yield Indexing("next-around", "one too far, the last one from the start", lambda i, n: (i + 1) % n)
-    yield Indexing("previous-around", "one too early, the first one from the end", lambda i, n: (i - 1) % n)
-    yield Indexing("first", "all from index 0", lambda i, n: 0 * i)
-    yield Indexing("reversed", "in reverse order", lambda i, n: n - 1 - i)
-    yield Indexing("halves", "with both halves swapped", lambda i, n: (i + n // 2) % n)
-    yield Indexing("evens-first", "the even ones first", lambda i, n: np.concatenate([i[::2], i[1::2]]))
-    yield Indexing("interleaved", "both halves interleaved", lambda i, n: _interleaved(i, n))
-    yield Indexing("doubled", "two apart", lambda i, n: (2 * i) % n)
-    yield Indexing("pairs", "each even one twice", lambda i, n: i // 2 * 2)
+    return map(Indexing._make, _permutations())
+
+
+def _permutations() -> Iterator[tuple[str, str, Map]]:
+    yield "next", "one too far", lambda i, n: np.minimum(i + 1, n - 1)
+    yield "previous", "one too early", lambda i, n: np.maximum(i - 1, 0)
+    yield "next-around", "one too far, the last one from the start", lambda i, n: (i + 1) % n
+    yield "previous-around", "one too early, the first one from the end", lambda i, n: (i - 1) % n
+    yield "first", "all from index 0", lambda i, n: 0 * i
+    yield "reversed", "in reverse order", lambda i, n: n - 1 - i
+    yield "halves", "with both halves swapped", lambda i, n: (i + n // 2) % n
+    yield "evens-first", "the even ones first", lambda i, n: np.concatenate([i[::2], i[1::2]])
+    yield "interleaved", "both halves interleaved", lambda i, n: _interleaved(i, n)
+    yield "doubled", "two apart", lambda i, n: (2 * i) % n
+    yield "pairs", "each even one twice", lambda i, n: i // 2 * 2
     for b in (1, 2, 4, 8, 16, 32, 64):
         words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
-        yield Indexing(f"xor-{b}", words, lambda i, n, b=b: _inside(i ^ b, i, n))
+        yield f"xor-{b}", words, lambda i, n, b=b: _inside(i ^ b, i, n)
     for b in (1, 2, 4, 8, 16):
         words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
-        yield Indexing(
-            f"xor-{b}-filled",
-            f"{words}, with zeros behind the end",
-            lambda i, n, b=b: np.where(i ^ b < n, i ^ b, -1),
-        )
+        yield f"xor-{b}-filled", f"{words}, with zeros behind the end", lambda i, n, b=b: np.where(i ^ b < n, i ^ b, -1)
     for b in BLOCKS[1:]:
-        yield Indexing(f"block-next-{b}", f"a block of {b} too far", lambda i, n, b=b: _inside(i + b, i, n))
-        yield Indexing(f"block-previous-{b}", f"a block of {b} too early", lambda i, n, b=b: np.where(i < b, i, i - b))
-        yield Indexing(f"block-first-{b}", f"all from the first block of {b}", lambda i, n, b=b: i % b)
-        yield Indexing(f"block-start-{b}", f"all from the start of their block of {b}", lambda i, n, b=b: i // b * b)
-        yield Indexing(
-            f"block-rolled-{b}",
-            f"one too far in each block of {b}, its last from its start",
-            lambda i, n, b=b: _inside(i // b * b + (i + 1) % b, i, n),
-        )
-        yield Indexing(
-            f"block-rolled-back-{b}",
-            f"one too early in each block of {b}, its first from its end",
-            lambda i, n, b=b: _inside(i // b * b + (i - 1) % b, i, n),
-        )
-        yield Indexing(
-            f"block-cut-{b}",
-            f"one too far in each block of {b}, its last as 0",
-            lambda i, n, b=b: np.where((i % b == b - 1) | (i == n - 1), -1, i + 1),
-        )
-        yield Indexing(
-            f"block-cut-back-{b}",
-            f"one too early in each block of {b}, its first as 0",
-            lambda i, n, b=b: np.where(i % b == 0, -1, i - 1),
-        )
-        yield Indexing(
+        yield f"block-next-{b}", f"a block of {b} too far", lambda i, n, b=b: _inside(i + b, i, n)
+        yield f"block-previous-{b}", f"a block of {b} too early", lambda i, n, b=b: np.where(i < b, i, i - b)
+        yield f"block-first-{b}", f"all from the first block of {b}", lambda i, n, b=b: i % b
+        yield f"block-start-{b}", f"all from the start of their block of {b}", lambda i, n, b=b: i // b * b
+        for back, by, far, last, first in _WAYS:
+            words = f"one too {far} in each block of {b}, its {last} from its {first}"
+            rolled = lambda i, n, b=b, by=by: _inside(i // b * b + (i + by) % b, i, n)  # noqa: E731
+            yield f"block-rolled{back}-{b}", words, rolled
+        for back, by, far, last, _ in _WAYS:
+            cut = lambda i, n, b=b, by=by: np.where(((i + by) // b != i // b) | (i + by == n), -1, i + by)  # noqa: E731
+            yield f"block-cut{back}-{b}", f"one too {far} in each block of {b}, its {last} as 0", cut
+        yield (
             f"block-reversed-{b}",
             f"in reverse order in each block of {b}",
             lambda i, n, b=b: _inside(i // b * b + b - 1 - i % b, i, n),
         )
-        yield Indexing(
-            f"low-twice-{b}", f"the lower half of each {2 * b} twice", lambda i, n, b=b: i // (2 * b) * 2 * b + i % b
-        )
+        yield f"low-twice-{b}", f"the lower half of each {2 * b} twice", lambda i, n, b=b: i // (2 * b) * 2 * b + i % b
         high = lambda i, n, b=b: _inside(i // (2 * b) * 2 * b + b + i % b, i, n)  # noqa: E731
-        yield Indexing(f"high-twice-{b}", f"the upper half of each {2 * b} twice", high)
-        yield Indexing(f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1))
+        yield f"high-twice-{b}", f"the upper half of each {2 * b} twice", high
+        yield f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1)
     for b in (8, 16):
-        yield Indexing(
+        yield (
             f"pairs-swapped-high-{b}",
             f"swapped in pairs in the upper half of each {2 * b}",
             lambda i, n, b=b: np.where(i % (2 * b) < b, i, np.where(i ^ 1 < n, i ^ 1, -1)),
         )
     for b, step, m in ((8, 2, 16), (8, 4, 16), (16, 8, 64), (32, 16, 128)):
-        yield Indexing(
+        yield (
             f"slid-{b}-{step}-{m}",
             f"with blocks of {b} beginning {step} apart in each {m}",
             lambda i, n, b=b, step=step, m=m: i // m * m + i % m // b * step + i % b,
         )
     for b, m in ((8, 2), (8, 4), (16, 2), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16)):
-        yield Indexing(
+        yield (
             f"transposed-{b // m}x{m}",
             f"with each block of {b} transposed as {b // m} by {m}",
             lambda i, n, b=b, m=m: _inside(i // b * b + i % b % m * (b // m) + i % b // m, i, n),
@@ -133,7 +120,7 @@ def taken(x: np.ndarray, indexing: Indexing, axis: int) -> np.ndarray:
 
 
 def _inside(wanted: np.ndarray, i: np.ndarray, n: int) -> np.ndarray:
-    """Where a block has no partner, what is there stays."""
+    """`wanted` where it is a valid index, else i."""
     return np.where((wanted >= 0) & (wanted < n), wanted, i)
 
 

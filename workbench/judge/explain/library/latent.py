@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.hypothesis import Hypothesis, altered, of_family
 from workbench.reference.steps.parameters import by_query_head
 
 #: rows [..., n, d] of a cache and the width of v -> rows [..., n, width]
 Values = Callable[[np.ndarray, int], np.ndarray]
+_of = of_family("latent")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -20,11 +21,8 @@ def hypotheses() -> Iterator[Hypothesis]:
         ("dot-of-v-width", "the dot products are of the first head_dim_v dims alone", lambda d, v: d < v),
         ("dot-without-v-width", "the dot products are of the dims behind head_dim_v alone", lambda d, v: d >= v),
     ):
-
-        def cut(at: Any, rows: np.ndarray, kept: Any = kept) -> np.ndarray:
-            return np.where(kept(np.arange(rows.shape[-1]), _width(at)), rows, 0.0)
-
-        yield Hypothesis(f"latent.{name}", text, (altered("k_rows", cut),))
+        cut = lambda at, x, kept=kept: np.where(kept(np.arange(x.shape[-1]), _width(at)), x, 0.0)  # noqa: E731
+        yield _of(name, text, altered("k_rows", cut))
     for name, text, dim in (
         ("of-v", "head_dim_v", _width),
         ("of-rest", "the dims behind head_dim_v", lambda at: abs(at.p.inputs["k"].shape[-1] - _width(at))),
@@ -32,18 +30,18 @@ def hypotheses() -> Iterator[Hypothesis]:
         ("of-192", "192", lambda at: 192),
     ):
         edit = altered("scale", lambda at, s, dim=dim: dim(at) ** -0.5)
-        yield Hypothesis(f"latent.scale-{name}", f"the scale is 1/sqrt of {text}", (edit,))
+        yield _of(f"scale-{name}", f"the scale is 1/sqrt of {text}", edit)
     for name, text, values in _values():
-
-        def read(at: Any, rows: np.ndarray, values: Values = values) -> np.ndarray:
-            keys, width = at.p.inputs["k"], _width(at)
-            return rows if keys.shape[-1] < width else by_query_head(values(keys, width), at.heads)
-
-        yield Hypothesis(f"latent.{name}", text, (altered("v_rows", read),))
+        yield _of(name, text, altered("v_rows", lambda at, rows, values=values: _read(at, rows, values)))
 
 
 def _width(at: Any) -> int:
     return int(at.p.inputs["v"].shape[-1])
+
+
+def _read(at: Any, rows: np.ndarray, values: Values) -> np.ndarray:
+    keys, width = at.p.inputs["k"], _width(at)
+    return rows if keys.shape[-1] < width else by_query_head(values(keys, width), at.heads)
 
 
 def _values() -> Iterator[tuple[str, str, Values]]:
@@ -56,7 +54,7 @@ def _values() -> Iterator[tuple[str, str, Values]]:
 
 
 def _strided(k: np.ndarray, pitch: int, start: int, width: int) -> np.ndarray:
-    """Rows of the memory of each head that begin `pitch` apart; behind its end lie zeros."""
+    """Rows read from each head's memory at i * pitch + start; zeros beyond its end."""
     n = k.shape[-2]
     flat = np.concatenate([k.reshape(*k.shape[:-2], -1), np.zeros((*k.shape[:-2], start + width))], -1)
     found: np.ndarray = flat[..., np.arange(n)[:, None] * pitch + start + np.arange(width)]

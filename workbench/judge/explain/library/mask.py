@@ -1,21 +1,26 @@
 """Masks: which keys a query sees, and what becomes of those that it does not see."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import unit_roundoff
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, across, altered
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family
 from workbench.judge.explain.library import edges, indices
+from workbench.judge.explain.library.arithmetic import tile_width
 from workbench.judge.explain.library.edges import BLOCKS
 from workbench.judge.explain.library.scored import unmasked
-from workbench.judge.explain.library.tiles import tile_width
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 
 #: what kernels put in the place of -inf
 SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
+
+#: stages that tiles have a part of
+_OF_TILES = ("qk", "scores", "probs", "probs_cast", "row_max", "correction", "row_sum", "acc")
+_made = of_family("mask")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -36,12 +41,9 @@ def hypotheses() -> Iterator[Hypothesis]:
         for axis, named in ((-2, "row"), (-1, "column")):
             text = f"the mask of another {named} is taken: {one.text}"
             yield _of(f"{named}-{one.id}", text, lambda at, seen, one=one, axis=axis: _taken(seen, one, axis))
-    yield from across(
-        [
-            _of("first-batch", "the mask of batch 0 is taken for all", lambda at, seen: _of_first(seen, 0)),
-            _of("first-head", "the mask of head 0 is taken for all", lambda at, seen: _of_first(seen, 1)),
-        ]
-    )
+    for axis, named in enumerate(("batch", "head")):
+        of_first = altered("visible", lambda at, seen, axis=axis: _of_first(seen, axis))
+        yield _made(f"first-{named}", f"the mask of {named} 0 is taken for all", of_first, across=True)
     yield from _lost()
     yield from _filled()
     yield from _tails()
@@ -49,7 +51,7 @@ def hypotheses() -> Iterator[Hypothesis]:
 
 
 def _of(name: str, text: str, change: Change) -> Hypothesis:
-    return Hypothesis(f"mask.{name}", text, (altered("visible", change),))
+    return _made(name, text, altered("visible", change))
 
 
 def _lost() -> Iterator[Hypothesis]:
@@ -89,17 +91,16 @@ def _filled() -> Iterator[Hypothesis]:
         place = "" if b is None else f"-in-visited-{b}"
         for value in SENTINELS:
             fill = altered("scores", lambda at, x, v=value, b=b: np.where(_hidden(at, b), v, x), "visible")
-            yield Hypothesis(f"mask.filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", (fill,))
+            yield _made(f"filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", fill)
         text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
-        yield Hypothesis(f"mask.before-cap{place}", text, _capped_masks(b))
-        yield Hypothesis(f"mask.before-cap-in-scores{place}", text, _capped_masks(b)[1:])
-    leak = Edit("probs", _leak)
-    yield Hypothesis("mask.not-in-probs", "the mask is used for the maximum and not for probs", (leak,))
+        yield _made(f"before-cap{place}", text, *_capped_masks(b))
+        yield _made(f"before-cap-in-scores{place}", text, _capped_masks(b)[1])
+    yield _made("not-in-probs", "the mask is used for the maximum and not for probs", Edit("probs", _leak))
     for value in SENTINELS[:-1]:
         added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, unmasked(at) + v), "qk", "scale")
-        yield Hypothesis(f"mask.added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", (added,))
+        yield _made(f"added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", added)
     top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), unmasked(at).max(-1)), "qk", "scale")
-    yield Hypothesis("mask.not-in-max", "the maximum is taken over masked keys too", (top,))
+    yield _made("not-in-max", "the maximum is taken over masked keys too", top)
 
 
 def _capped_masks(b: int | None) -> tuple[Edit, Edit]:
@@ -150,22 +151,19 @@ def _tails() -> Iterator[Hypothesis]:
         return altered("row_max", lambda at, x: np.maximum(x, score(at)) if pads(at, b) else x)
 
     for b in (None, 4, 8, 16, 32, 64):
-        top = highest(b)
-        text = f"padding behind the last key, up to a whole {'tile' if b is None else f'block of {b}'}, is not masked"
-        id_ = "mask.tail" if b is None else f"mask.tail-{b}"
-        yield Hypothesis(id_, text, (top, summed(b)))
-        yield Hypothesis(f"{id_}-in-sum", f"{text} in row_sum", (summed(b),))
-        yield Hypothesis(f"{id_}-in-max", f"{text} in row_max", (top,))
-    leak = Edit("probs", _leak)
+        id_, whole = ("tail", "tile") if b is None else (f"tail-{b}", f"block of {b}")
+        text = f"padding behind the last key, up to a whole {whole}, is not masked"
+        yield _made(id_, text, highest(b), summed(b))
+        yield _made(f"{id_}-in-sum", f"{text} in row_sum", summed(b))
+        yield _made(f"{id_}-in-max", f"{text} in row_max", highest(b))
     words = "the mask is used for the maximum and not for probs, nor is padding masked there"
-    yield Hypothesis("mask.not-in-probs-nor-tail", words, (leak, summed(None)))
+    yield _made("not-in-probs-nor-tail", words, Edit("probs", _leak), summed(None))
     at_cap = lambda at: -_cap(at)  # noqa: E731
     for b in (None, *BLOCKS[2:]):
         place, tiles = ("", "") if b is None else (f"-in-visited-{b}", f" in tiles that a block of {b} queries visits")
         words = f"scores are capped after they and padding are masked: masked ones are -softcap{tiles}"
-        yield Hypothesis(
-            f"mask.before-cap-and-tail{place}", words, (*_capped_masks(b), highest(None, at_cap), summed(None, at_cap))
-        )
+        edits = *_capped_masks(b), highest(None, at_cap), summed(None, at_cap)
+        yield _made(f"before-cap-and-tail{place}", words, *edits)
 
 
 def _leak(step: Step) -> Step:
@@ -185,7 +183,7 @@ def _subtracted(at: Any) -> np.ndarray:
 
 
 def _unvisited() -> Iterator[Hypothesis]:
-    """Tiles that are never visited: what they have of each stage is never written."""
+    """Key tiles that are never visited, so that their part of each stage is never written, or their keys hidden."""
     which: dict[str, tuple[str, Callable[[Any], set[int]]]] = {
         "ragged": ("the last tile, which is not full", _ragged),
         "of-queries": ("tiles behind as many as the queries have", lambda at: _behind(at, at.p.inputs["q"].shape[-2])),
@@ -197,22 +195,17 @@ def _unvisited() -> Iterator[Hypothesis]:
         "left-over": ("tiles that are left where their number is divided by that of the splits", _left_over),
     }
     for name, (text, tiles) in which.items():
-
-        def hidden(at: Any, seen: np.ndarray, tiles: Any = tiles) -> np.ndarray:
-            return seen & ~_in_tiles(at, np.arange(seen.shape[-1]), sorted(tiles(at)))
-
-        def columns(at: Any, x: np.ndarray, tiles: Any = tiles) -> np.ndarray:
-            if at.tile is not None:
-                return x + np.nan if at.tile[0] in tiles(at) else x
-            return np.where(_in_tiles(at, np.arange(x.shape[-1]), sorted(tiles(at))), np.nan, x)
-
-        def state(at: Any, x: np.ndarray, tiles: Any = tiles) -> np.ndarray:
-            return x + np.nan if at.tile[0] in tiles(at) else x
-
-        never = [altered(x, columns) for x in ("qk", "scores", "probs", "probs_cast")]
-        never += [altered(x, state) for x in ("row_max", "correction", "row_sum", "acc")]
-        yield Hypothesis(f"mask.unvisited-{name}", f"{text}: never visited", tuple(never))
+        never = [altered(x, partial(_unwritten, tiles)) for x in _OF_TILES]
+        yield _made(f"unvisited-{name}", f"{text}: never visited", *never)
+        hidden = lambda at, seen, tiles=tiles: seen & ~_in_tiles(at, np.arange(seen.shape[-1]), tiles(at))  # noqa: E731
         yield _of(f"unvisited-{name}-hidden", f"{text}: never visited", hidden)
+
+
+def _unwritten(tiles: Callable[[Any], set[int]], at: Any, x: np.ndarray) -> np.ndarray:
+    """A stage in which what certain key tiles write is NaN, as of tiles that are never visited."""
+    if at.tile is not None:
+        return x + np.nan if at.tile[0] in tiles(at) else x
+    return np.where(_in_tiles(at, np.arange(x.shape[-1]), tiles(at)), np.nan, x)
 
 
 def _full_ends(at: Any) -> set[int]:
@@ -234,7 +227,7 @@ def _left_over(at: Any) -> set[int]:
     return set(range(max(tiles // splits, 1) * splits, tiles))
 
 
-def _in_tiles(at: Any, keys: np.ndarray, tiles: list[int]) -> np.ndarray:
+def _in_tiles(at: Any, keys: np.ndarray, tiles: Iterable[int]) -> np.ndarray:
     found = np.zeros(len(keys), bool)
     for t in tiles:
         found[at.tiling.keys[t]] = True
@@ -242,7 +235,7 @@ def _in_tiles(at: Any, keys: np.ndarray, tiles: list[int]) -> np.ndarray:
 
 
 def _odd(at: Any, keys: np.ndarray) -> np.ndarray:
-    return _in_tiles(at, keys, list(range(1, len(at.tiling.keys), 2)))
+    return _in_tiles(at, keys, range(1, len(at.tiling.keys), 2))
 
 
 def _edges(at: Any, keys: np.ndarray, end: int) -> np.ndarray:
@@ -251,7 +244,7 @@ def _edges(at: Any, keys: np.ndarray, end: int) -> np.ndarray:
 
 def _in_split(at: Any, keys: np.ndarray, place: int) -> np.ndarray:
     visited = [split for split in at.tiling.splits if split]
-    return _in_tiles(at, keys, list(visited[place])) if len(visited) > 1 else np.zeros(len(keys), bool)
+    return _in_tiles(at, keys, visited[place]) if len(visited) > 1 else np.zeros(len(keys), bool)
 
 
 def _cuts(at: Any, keys: np.ndarray, end: int) -> np.ndarray:

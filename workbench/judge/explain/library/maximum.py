@@ -5,26 +5,23 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, of_family
 from workbench.judge.explain.library import indices
-from workbench.judge.explain.library.arithmetic import LN2, LOG2E
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, tile_width
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.tiles import tile_width
 
 #: distance -> the map of a row to the one that it is taken for
 _PARTNERS = {n: one for one in indices.permutations() for n in (1, 2, 4, 8, 16) if one.id == f"xor-{n}"}
 #: numbers that stand in for a maximum
 _FIXED = (1.0, 2.0, 4.0, 5.0, 8.0, 10.0, 16.0, 20.0, 32.0, 50.0, 64.0, 100.0)
 
+_of = of_family("softmax")
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """Those of the maximum, of the family softmax."""
     yield from _maxima()
     yield from _subtracted()
-
-
-def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
-    return Hypothesis(f"softmax.{name}", text, edits)
 
 
 def _is_last(at: Any) -> bool:

@@ -1,12 +1,13 @@
 """Merging of splits: partial results, their weights, what is summed."""
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
@@ -14,6 +15,8 @@ from workbench.reference.steps.cast import last_states
 
 #: partial results -> where their splits and rows lie
 _PARTIALS = {"partial_max": -2, "partial_sum": -2, "partial_O": -3}
+#: one of the family
+of = of_family("merge")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -23,11 +26,6 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _read()
     yield from _lacking()
     yield from _maxima()
-
-
-def of(name: str, text: str, *edits: Edit) -> Hypothesis:
-    """One of the family."""
-    return Hypothesis(f"merge.{name}", text, edits)
 
 
 def sum_of(weight: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
@@ -155,14 +153,12 @@ _READ = (
 def _read() -> Iterator[Hypothesis]:
     """Partial results that the merge reads at another split or row."""
     for stage, ref, axis in _READ:
-        for one in indices.others():
-            edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis))
-            text = f"{stage} reads {ref} of another split: {one.text}"
-            yield of(f"split-{one.id}-of-{ref}-in-{stage}", text, edit)
-        for one in indices.permutations():
-            edit = read_as(stage, ref, lambda at, v, one=one, axis=axis: taken(v, one, axis + 1))
-            text = f"{stage} reads {ref} of another row: {one.text}"
-            yield of(f"row-{one.id}-of-{ref}-in-{stage}", text, edit)
+        for what, off, maps in (("split", 0, indices.others()), ("row", 1, indices.permutations())):
+            for one in maps:
+                edit = read_as(stage, ref, lambda at, v, one=one, n=axis + off: taken(v, one, n))
+                yield of(
+                    f"{what}-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another {what}: {one.text}", edit
+                )
 
 
 def _lacking() -> Iterator[Hypothesis]:
@@ -175,51 +171,39 @@ def _lacking() -> Iterator[Hypothesis]:
         "last-of-4": ("splits behind the last whole four", lambda n: list(range(n // 4 * 4, n))),
         "last-of-2": ("splits behind the last whole pair", lambda n: list(range(n // 2 * 2, n))),
     }
-    for name, (words, which) in places.items():
-        for factor, verb in ((0.0, "leaves out"), (2.0, "counts twice")):
-            if factor and name not in ("last", "first"):
-                continue
-
-            def weighed(at: Any, w: np.ndarray, which: Any = which, factor: float = factor) -> np.ndarray:
-                n = w.shape[2]
-                some = which(n) if n > 1 else []
-                kept = np.ones(n)
-                kept[some] = factor
-                return w * kept[:, None]
-
-            def lowered(at: Any, m: np.ndarray, which: Any = which) -> np.ndarray:
-                n = m.shape[2]
-                y = m.copy()
-                if n > 1:
-                    y[:, :, which(n)] = -np.inf
-                return y
-
-            of_out = read_as("numerator", "merge_weight", weighed)
-            of_sum = sum_of(weighed)
-            of_max = read_as("merge_max", "partial_max", lowered)
-            id_ = f"{name}-{'lost' if not factor else 'twice'}"
-            yield of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
-            yield of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
-            if not factor:
-                nan = lambda at, w, which=which: _unweighed(w, which)  # noqa: E731
-                whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
-                never = altered("merge_weight", nan), whole
-                yield of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
-                yield of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
-            yield of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
-            weight = altered("merge_weight", weighed)
-            yield of(f"{id_}-weight", f"the weights of {words} are {'0' if not factor else 'doubled'}", weight)
-            if not factor:
-                yield of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
-                yield of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
-                yield of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
+    for (name, (words, which)), (factor, verb, end) in product(
+        places.items(), ((0, "leaves out", "lost"), (2, "counts twice", "twice"))
+    ):
+        if factor and name not in ("last", "first"):
+            continue
+        id_, of_splits = f"{name}-{end}", partial(_at_splits, which)
+        weighed: Change = lambda at, w, f=factor, at_=of_splits: at_(w, lambda x: f * x)  # noqa: E731
+        nan: Change = lambda at, w, at_=of_splits: at_(w, lambda x: np.nan)  # noqa: E731
+        lowest: Change = lambda at, m, at_=of_splits: at_(m, lambda x: -np.inf)  # noqa: E731
+        of_out, of_sum = read_as("numerator", "merge_weight", weighed), sum_of(weighed)
+        of_max, weight = read_as("merge_max", "partial_max", lowest), altered("merge_weight", weighed)
+        yield of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
+        yield of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
+        if not factor:
+            whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
+            never = altered("merge_weight", nan), whole
+            yield of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
+            yield of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
+        yield of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
+        yield of(f"{id_}-weight", f"the weights of {words} are {'doubled' if factor else '0'}", weight)
+        if not factor:
+            yield of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
+            yield of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
+            yield of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
 
 
-def _unweighed(w: np.ndarray, which: Callable[[int], list[int]]) -> np.ndarray:
-    """Weights of which some are never written."""
-    y = w.copy()
-    if w.shape[2] > 1:
-        y[:, :, which(w.shape[2])] = np.nan
+def _at_splits(
+    which: Callable[[int], list[int]], x: np.ndarray, change: Callable[[np.ndarray], np.ndarray | float]
+) -> np.ndarray:
+    """x [b, h, s, ...] with `change` of the splits that `which` names; x where there is one split."""
+    y, n = x.copy(), x.shape[2]
+    if n > 1:
+        y[:, :, which(n)] = change(y[:, :, which(n)])
     return y
 
 

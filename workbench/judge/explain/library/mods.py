@@ -5,8 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Hypothesis, altered
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, of_family
 from workbench.judge.explain.library.scored import added, cap, masked, scaled, unmodified
+
+_of = of_family("mods")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -21,12 +23,12 @@ def hypotheses() -> Iterator[Hypothesis]:
         "before-cap": ("scores are capped after the score_mod, not before it", _before_cap),
     }
     for name, (text, change) in forms.items():
-        yield Hypothesis(f"mods.{name}", text, (altered("modified", change, "qk", "scale"),))
+        yield _of(name, text, altered("modified", change, "qk", "scale"))
     masked: Change = lambda at, x: np.where(at("visible"), x, _of_masked(at))  # noqa: E731
     text = "the score_mod is applied after the mask, to -inf too"
-    yield Hypothesis("mods.after-mask", text, (altered("scores", masked, "visible"),))
+    yield _of("after-mask", text, altered("scores", masked, "visible"))
     text = "the score_mod is applied after the bias is added"
-    yield Hypothesis("mods.after-bias", text, (altered("scores", _after_bias, "visible"),))
+    yield _of("after-bias", text, altered("scores", _after_bias, "visible"))
 
 
 def _unscaled(at: Any) -> np.ndarray:

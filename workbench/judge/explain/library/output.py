@@ -2,17 +2,24 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, read_as
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, of_family, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.output import LogSum, Quotient
+
+#: of `at.At`, the result, and the two things that it is made of
+Made = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+#: result -> its step, and the fields of what it is made of
+_READ: dict[str, tuple[type, str, str]] = {"out": (Quotient, "of", "over"), "lse": (LogSum, "top", "total")}
+_of = of_family("output")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -23,98 +30,82 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _lse()
 
 
-def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
-    return Hypothesis(f"output.{name}", text, edits)
-
-
-def _out(change: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Edit:
-    """out made of itself, its numerator [..., d] and its denominator [..., 1]."""
-
-    def changed(step: Step) -> Step:
-        if not isinstance(step, Quotient):
-            raise Unfit
-        return Altered(step, lambda at, x: change(at, x, at(step.of), at(step.over)[..., None]), (step.of, step.over))
-
-    return Edit("out", changed)
-
-
-def _of_lse(change: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> Edit:
-    """lse made of itself, the maximum and the sum."""
+def _made(stage: str, change: Made) -> Edit:
+    """An edit `change(at, result, a, b)` of out, where a is its numerator [..., d] and b its denominator [..., 1], or
+    of lse, where a is the maximum and b the sum. Unfit where another step computes it.
+    """
+    which, *fields = _READ[stage]
 
     def changed(step: Step) -> Step:
-        if not isinstance(step, LogSum):
+        if not isinstance(step, which):
             raise Unfit
-        return Altered(step, lambda at, x: change(at, x, at(step.top), at(step.total)), (step.top, step.total))
+        first, second = refs = tuple(getattr(step, field) for field in fields)
+        wide = np.s_[..., None] if stage == "out" else ()
+        return Altered(step, lambda at, x: change(at, x, at(first), np.asarray(at(second))[wide]), refs)
 
-    return Edit("lse", changed)
+    return Edit(stage, changed)
 
 
-def _read(which: type, field: str, change: Callable[[Any, np.ndarray], np.ndarray]) -> Callable[[str], Edit]:
-    """An edit of out or lse by what is read in a field of its step."""
+def _read(stage: str, field: str, change: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
+    """An edit of out or lse in which `change` replaces what its step reads in `field`, such as the denominator."""
 
-    def edit(stage: str) -> Edit:
-        def changed(step: Step) -> Step:
-            if not isinstance(step, which):
-                raise Unfit
-            return read_as(stage, getattr(step, field), change).change(step)
+    def changed(step: Step) -> Step:
+        if not isinstance(step, _READ[stage][0]):
+            raise Unfit
+        return read_as(stage, getattr(step, field), change).change(step)
 
-        return Edit(stage, changed)
-
-    return edit
+    return Edit(stage, changed)
 
 
 def _division() -> Iterator[Hypothesis]:
-    yield _of(
-        "uninitialised",
-        "the sum that out is made of does not start at 0",
-        _out(lambda at, x, n, l: np.full_like(x, np.nan)),
-    )
-    yield _of(
-        "uninitialised-but-empty",
-        "the sum that out is made of does not start at 0, and rows without keys do not read it",
-        _out(lambda at, x, n, l: np.where(l == 0, x, np.nan)),
-    )
-    yield _of("undivided", "out is not divided by the row's sum", _out(lambda at, x, n, l: n))
-    yield _of("divided-twice", "out is divided twice", _out(lambda at, x, n, l: over(x, l)))
-    yield _of("multiplied", "out is multiplied by the row's sum", _out(lambda at, x, n, l: n * l))
-    yield _of(
-        "divided-by-root", "out is divided by the root of the row's sum", _out(lambda at, x, n, l: over(n, np.sqrt(l)))
-    )
-    yield _of("unguarded", "out of a row without keys is 0 / 0", _out(lambda at, x, n, l: np.where(l == 0, np.nan, x)))
-    mean = _out(lambda at, x, n, l: np.where(l == 0, at("v_rows").mean(-2, keepdims=True), x))
-    yield _of("empty-mean", "out of a row without keys is the mean of v", mean)
-    yield _of("divided-by-1-more", "out is divided by 1 + the row's sum", _out(lambda at, x, n, l: over(n, l + 1)))
+    forms: dict[str, tuple[str, Made]] = {
+        "uninitialised": (
+            "the sum that out is made of does not start at 0",
+            lambda at, x, n, l: np.full_like(x, np.nan),
+        ),
+        "uninitialised-but-empty": (
+            "the sum that out is made of does not start at 0, and rows without keys do not read it",
+            lambda at, x, n, l: np.where(l == 0, x, np.nan),
+        ),
+        "undivided": ("out is not divided by the row's sum", lambda at, x, n, l: n),
+        "divided-twice": ("out is divided twice", lambda at, x, n, l: over(x, l)),
+        "multiplied": ("out is multiplied by the row's sum", lambda at, x, n, l: n * l),
+        "divided-by-root": (
+            "out is divided by the root of the row's sum",
+            lambda at, x, n, l: over(n, np.sqrt(l)),
+        ),
+        "unguarded": ("out of a row without keys is 0 / 0", lambda at, x, n, l: np.where(l == 0, np.nan, x)),
+        "empty-mean": (
+            "out of a row without keys is the mean of v",
+            lambda at, x, n, l: np.where(l == 0, at("v_rows").mean(-2, keepdims=True), x),
+        ),
+        "divided-by-1-more": ("out is divided by 1 + the row's sum", lambda at, x, n, l: over(n, l + 1)),
+    }
+    for name, (text, change) in forms.items():
+        yield _of(name, text, _made("out", change))
     for n in (1, 2):
-        before = _read(Quotient, "over", lambda at, l, n=n: _earlier(at, l, n))("out")
+        before = _read("out", "over", lambda at, l, n=n: _earlier(at, l, "row_sum", n))
         yield _of(f"sum-before-{n}", f"out is divided by row_sum {n} tiles before the last", before)
-    for value, name in ((1e-6, "1e-6"), (1e-5, "1e-5"), (1e-3, "1e-3"), (1e-8, "1e-8")):
-        added = _out(lambda at, x, n, l, v=value: n / (l + v))
+    for name, value in (("1e-6", 1e-6), ("1e-5", 1e-5), ("1e-3", 1e-3), ("1e-8", 1e-8)):
+        added = _made("out", lambda at, x, n, l, v=value: n / (l + v))
         yield _of(f"epsilon-{name}", f"out is divided by the row's sum + {name}", added)
 
 
-def _earlier(at: Any, l: np.ndarray, n: int) -> np.ndarray:
-    state = at.whole("row_sum")
+def _earlier(at: Any, x: np.ndarray, state: str, n: int) -> np.ndarray:
+    """A running state n tiles before the last; x where there are fewer tiles, or splits."""
     tiles = [t for t, _ in at.tiling.order]
-    return l if len(tiles) <= n or "partial_sum" in at.table else state[..., tiles[-1 - n]]
+    return x if len(tiles) <= n or "partial_sum" in at.table else at.whole(state)[..., tiles[-1 - n]]
 
 
 def _stored() -> Iterator[Hypothesis]:
-    maps = {one.id: one for one in indices.permutations()}
-    for one in maps.values():
-        stored = altered("out", lambda at, x, one=one: taken(x, one, -2))
-        yield _of(f"rows-{one.id}", f"rows of out are stored wrong: {one.text}", stored)
-        yield _of(
-            f"dims-{one.id}",
-            f"dims of out are stored wrong: {one.text}",
-            altered("out", lambda at, x, one=one: taken(x, one, -1)),
-        )
-        divided = _read(Quotient, "over", lambda at, l, one=one: taken(l, one, -1))("out")
+    for one in indices.permutations():
+        of_rows, of_dims = (altered("out", lambda at, x, one=one, n=axis: taken(x, one, n)) for axis in (-2, -1))
+        last: Any = lambda at, x, one=one: taken(x, one, -1)  # noqa: E731
+        yield _of(f"rows-{one.id}", f"rows of out are stored wrong: {one.text}", of_rows)
+        yield _of(f"dims-{one.id}", f"dims of out are stored wrong: {one.text}", of_dims)
+        divided = _read("out", "over", last)
         yield _of(f"sum-of-row-{one.id}", f"out is divided by another row's sum: {one.text}", divided)
-        yield _of(
-            f"lse-rows-{one.id}",
-            f"rows of lse are stored wrong: {one.text}",
-            altered("lse", lambda at, x, one=one: taken(x, one, -1)),
-        )
+        yield _of(f"lse-rows-{one.id}", f"rows of lse are stored wrong: {one.text}", altered("lse", last))
     for b in (2, 4, 8, 16, 32, 64):
         for value, verb in ((np.nan, "never written"), (0.0, "0")):
             tail = altered("out", lambda at, x, b=b, v=value: _whole(x, -2, b, v))
@@ -124,7 +115,7 @@ def _stored() -> Iterator[Hypothesis]:
 
 
 def _elsewhere() -> Iterator[Hypothesis]:
-    """Heads and batches of what is stored."""
+    """out and lse stored at other heads, batches, or with swapped strides."""
     for one in indices.others():
         for axis, named in ((1, "heads"), (0, "batches")):
             of_out = altered("out", lambda at, x, one=one, axis=axis: taken(x, one, axis))
@@ -136,20 +127,14 @@ def _elsewhere() -> Iterator[Hypothesis]:
         ("out", "[b, h, q, d] is stored with the strides of [b, q, h, d]"),
         ("lse", "[b, h, q] is stored with the strides of [b, q, h]"),
     ):
-
-        def one_way(at: Any, x: np.ndarray) -> np.ndarray:
-            return x.swapaxes(1, 2).reshape(x.shape)
-
-        def other_way(at: Any, x: np.ndarray) -> np.ndarray:
-            b, h, q, *d = x.shape
-            return x.reshape(b, q, h, *d).swapaxes(1, 2)
-
-        yield _of(f"{stage}-strides", f"{stage}: {words}", altered(stage, one_way))
-        yield _of(f"{stage}-strides-back", f"{stage}: {words}, the other way round", altered(stage, other_way))
+        one_way = altered(stage, lambda at, x: x.swapaxes(1, 2).reshape(x.shape))
+        back = altered(stage, lambda at, x: x.reshape(len(x), x.shape[2], x.shape[1], *x.shape[3:]).swapaxes(1, 2))
+        yield _of(f"{stage}-strides", f"{stage}: {words}", one_way)
+        yield _of(f"{stage}-strides-back", f"{stage}: {words}, the other way round", back)
 
 
 def _lse() -> Iterator[Hypothesis]:
-    forms: dict[str, tuple[str, Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]]] = {
+    forms: dict[str, tuple[str, Made]] = {
         "base-2": ("in base 2, not in base e", lambda at, x, m, l: x * LOG2E),
         "ln2": ("multiplied by ln 2 once too often", lambda at, x, m, l: x * LN2),
         "no-max": ("log(sum) alone, without the max", lambda at, x, m, l: _log(l)),
@@ -183,44 +168,32 @@ def _lse() -> Iterator[Hypothesis]:
     forms["keys"] = ("more by log(number of keys)", lambda at, x, m, l: x + math.log(at.p.keys))
     for name, (text, change) in forms.items():
         kept = change if name.startswith(("empty", "unwritten")) else _where_keys(change)
-        yield _of(f"lse-{name}", f"lse is {text}", _of_lse(kept))
-    for n in (1, 2):
-        for field, words in (("total", "sum"), ("top", "max")):
-            state = "row_sum" if field == "total" else "row_max"
-
-            def earlier(at: Any, x: np.ndarray, n: int = n, state: str = state) -> np.ndarray:
-                tiles = [t for t, _ in at.tiling.order]
-                return x if len(tiles) <= n or "partial_sum" in at.table else at.whole(state)[..., tiles[-1 - n]]
-
-            yield _of(
-                f"lse-{words}-before-{n}",
-                f"lse takes the {words} {n} tiles before the last",
-                _read(LogSum, field, earlier)("lse"),
-            )
-    for one in indices.permutations():
-        for field, words in (("total", "sum"), ("top", "max")):
-            read = _read(LogSum, field, lambda at, x, one=one: taken(x, one, -1))("lse")
-            yield _of(f"lse-{words}-of-row-{one.id}", f"lse takes another row's {words}: {one.text}", read)
-    for tiles in ("last", "first"):
-        place = -1 if tiles == "last" else 0
-
-        def of_split(at: Any, x: np.ndarray, m: np.ndarray, l: np.ndarray, place: int = place) -> np.ndarray:
-            if "partial_sum" not in at.table:
-                return x
-            return at("partial_max")[:, :, place] + _log(at("partial_sum")[:, :, place])
-
-        yield _of(f"lse-of-{tiles}-split", f"lse is that of the {tiles} split", _of_lse(of_split))
+        yield _of(f"lse-{name}", f"lse is {text}", _made("lse", kept))
+    parts = (("total", "sum", "row_sum"), ("top", "max", "row_max"))
+    for n, (field, words, state) in product((1, 2), parts):
+        read = _read("lse", field, lambda at, x, n=n, state=state: _earlier(at, x, state, n))
+        yield _of(f"lse-{words}-before-{n}", f"lse takes the {words} {n} tiles before the last", read)
+    for one, (field, words, _) in product(indices.permutations(), parts):
+        read = _read("lse", field, lambda at, x, one=one: taken(x, one, -1))
+        yield _of(f"lse-{words}-of-row-{one.id}", f"lse takes another row's {words}: {one.text}", read)
+    for split, place in (("last", -1), ("first", 0)):
+        of_split = _made("lse", lambda at, x, m, l, n=place: _of_split(at, x, n))
+        yield _of(f"lse-of-{split}-split", f"lse is that of the {split} split", of_split)
 
 
-def _where_keys(
-    change: Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray],
-) -> Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]:
-    """The change in rows that see a key: what is guarded for others stays so."""
+def _of_split(at: Any, x: np.ndarray, place: int) -> np.ndarray:
+    if "partial_sum" not in at.table:
+        return x
+    return at("partial_max")[:, :, place] + _log(at("partial_sum")[:, :, place])
+
+
+def _where_keys(change: Made) -> Made:
+    """The change restricted to rows that see a key; rows without keys keep what the guard gives them."""
     return lambda at, x, m, l: np.where(l == 0, x, change(at, x, m, l))
 
 
 def _whole(x: np.ndarray, axis: int, b: int, value: float) -> np.ndarray:
-    """x with another value behind its last whole block along an axis; as it is where it has none."""
+    """x with `value` behind the last whole block of b along an axis; x where it has no whole block."""
     n = x.shape[axis]
     kept = (np.arange(n) < n // b * b) | (n < b)
     return np.where(kept[:, None] if axis == -2 else kept, x, value)

@@ -1,20 +1,23 @@
 """A KV cache in pages: which page is read, and where in it (Kwon et al. 2023, vLLM, arXiv 2309.06180, section 4.1)."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Hypothesis, across, altered
-from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
-from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
-from workbench.judge.explain.library.tiles import tile_width as width
+from workbench.judge.explain.hypothesis import Hypothesis, across, altered, of_family
+from workbench.judge.explain.library.arithmetic import tile_width
+from workbench.judge.explain.library.reach import cut, reaching, rows_read
+from workbench.judge.explain.library.scored import asked
 from workbench.reference.steps.parameters import by_query_head
 
 #: block_table [b, pages] -> the pages that are read in their place
 Tables = Callable[[np.ndarray], np.ndarray]
 #: lengths of keys [b] and the size of a page -> the lengths that a kernel takes
 Lengths = Callable[[np.ndarray, int], np.ndarray]
+
+_of = of_family("pages")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -24,31 +27,17 @@ def hypotheses() -> Iterator[Hypothesis]:
 
 def _hypotheses() -> Iterator[Hypothesis]:
     for name, text, tables in _tables():
-
-        def listed(at: Any, x: str, tables: Tables = tables) -> np.ndarray:
-            return _cut(at, x, _gathered(_of(at, x), tables(asked(at, "block_table")), at.p.keys))
-
         for operands, words in (("kv", ""), ("k", " for k"), ("v", " for v")):
-            yield Hypothesis(f"pages.{name}-{operands}", f"{text}{words}", rows_read(listed, operands))
+            yield _of(f"{name}-{operands}", f"{text}{words}", *rows_read(partial(_listed, tables), operands))
     for name, text, read in _layouts():
-        yield Hypothesis(f"pages.{name}", text, rows_read(lambda at, x, read=read: _cut(at, x, read(at, x))))
+        yield _of(name, text, *rows_read(lambda at, x, read=read: _cut(at, x, read(at, x))))
     text = "values are read to the end of the last page, where masked keys have a prob of 0: 0 * NaN is NaN"
-    yield Hypothesis("pages.uncut-v", text, (*rows_read(_to_the_end, "v"), altered("acc", _behind_all)))
+    yield _of("uncut-v", text, *rows_read(_to_the_end, "v"), altered("acc", _behind_all))
     for name, text, lengths in _lengths():
-
-        def taken(at: Any, lengths: Lengths = lengths) -> np.ndarray:
-            return np.clip(lengths(asked(at, "lengths_k"), _of(at, "k").shape[1]), 0, at.p.keys)
-
-        def seen(at: Any, x: np.ndarray, taken: Any = taken) -> np.ndarray:
-            return with_mask_put_in(at, own_mask(at, lengths_k=taken(at)))
-
-        def read(at: Any, x: str, taken: Any = taken) -> np.ndarray:
-            return cut(_uncut(at, x), at.p.inputs[x], taken(at))
-
-        yield Hypothesis(f"pages.{name}", text, (*rows_read(read), altered("visible", seen), *seen_beyond()))
+        yield _of(name, text, *reaching(partial(_taken, lengths), _uncut))
 
 
-def _of(at: Any, x: str) -> np.ndarray:
+def _cache(at: Any, x: str) -> np.ndarray:
     """The cache of k or v, [page, key, kv_h, d]."""
     cache = asked(at, f"pages_{x}")
     return cache.swapaxes(1, 2) if asked(at, "heads_first") else cache
@@ -65,6 +54,15 @@ def _gathered(cache: np.ndarray, table: np.ndarray, rows: int) -> np.ndarray:
     return np.moveaxis(np.pad(flat, ((0, 0), (0, missing), (0, 0), (0, 0)))[:, :rows], 2, 1)
 
 
+def _listed(tables: Tables, at: Any, x: str) -> np.ndarray:
+    """Rows gathered through another block table."""
+    return _cut(at, x, _gathered(_cache(at, x), tables(asked(at, "block_table")), at.p.keys))
+
+
+def _taken(lengths: Lengths, at: Any) -> np.ndarray:
+    return np.clip(lengths(asked(at, "lengths_k"), _cache(at, "k").shape[1]), 0, at.p.keys)
+
+
 def _cut(at: Any, x: str, rows: np.ndarray) -> np.ndarray:
     """The rows of each sequence, behind which a kernel loads none."""
     return cut(rows, at.p.inputs[x], asked(at, "lengths_k"))
@@ -72,12 +70,12 @@ def _cut(at: Any, x: str, rows: np.ndarray) -> np.ndarray:
 
 def _uncut(at: Any, x: str, rows: int | None = None) -> np.ndarray:
     """All rows of all pages of each sequence, at most so many."""
-    return _gathered(_of(at, x), asked(at, "block_table"), rows or at.p.keys)
+    return _gathered(_cache(at, x), asked(at, "block_table"), rows or at.p.keys)
 
 
 def _whole_pages(at: Any) -> np.ndarray:
     """Lengths of keys up to the end of the last page, [b]."""
-    size = _of(at, "v").shape[1]
+    size = _cache(at, "v").shape[1]
     found: np.ndarray = -(-asked(at, "lengths_k") // size) * size
     return found
 
@@ -142,28 +140,30 @@ def _layouts() -> Iterator[tuple[str, str, Callable[[Any, str], np.ndarray]]]:
         "size-2-strides": ("twice as large, and to lie twice as far apart", lambda at, n: (2 * n, 2 * n)),
         "size-0.5": ("half as large, and lie as far apart as they do", lambda at, n: (max(n // 2, 1), n)),
         "size-0.5-strides": ("half as large, and to lie half as far apart", lambda at, n: (max(n // 2, 1), n // 2)),
-        "size-of-tile": ("as large as a tile of keys, and lie as far apart as they do", lambda at, n: (width(at), n)),
-        "size-of-tile-strides": ("as large as a tile of keys, and to lie so far apart", lambda at, n: 2 * (width(at),)),
+        "size-of-tile": (
+            "as large as a tile of keys, and lie as far apart as they do",
+            lambda at, n: (tile_width(at), n),
+        ),
+        "size-of-tile-strides": (
+            "as large as a tile of keys, and to lie so far apart",
+            lambda at, n: 2 * (tile_width(at),),
+        ),
         "tile-apart": (
             "as large as they are, and to lie as far apart as a tile of keys is long",
-            lambda at, n: (n, width(at)),
+            lambda at, n: (n, tile_width(at)),
         ),
     }
     for name, (words, sized) in sizes.items():
         for around in (False, True):
-
-            def read(at: Any, x: str, sized: Any = sized, around: bool = around) -> np.ndarray:
-                cache = _of(at, x)
-                size, apart = sized(at, cache.shape[1])
-                return _sized(cache, asked(at, "block_table"), at.p.keys, size, apart, around)
-
             end = ", and behind the last one the first begins" if around else ""
+            read = partial(_sized, sized, around)
             yield f"{name}{'-around' if around else ''}", f"pages are taken to be {words}{end}", read
 
 
-def _sized(cache: np.ndarray, table: np.ndarray, rows: int, size: int, apart: int, around: bool) -> np.ndarray:
-    """Keys read as from pages of another size, so far apart; behind memory lie zeros, or memory again."""
-    j = np.arange(rows)
+def _sized(sized: Callable[[Any, int], tuple[int, int]], around: bool, at: Any, x: str) -> np.ndarray:
+    """Rows read as if pages had another size and pitch (`sized`); beyond memory zeros, or wrapped `around`."""
+    cache, table, j = _cache(at, x), asked(at, "block_table"), np.arange(at.p.keys)
+    size, apart = sized(at, cache.shape[1])
     page = table[:, np.minimum(j // size, table.shape[1] - 1)]
     place = np.where(j // size < table.shape[1], page, -1) * apart + j % size
     flat = cache.reshape(-1, *cache.shape[2:])

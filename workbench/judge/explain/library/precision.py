@@ -1,12 +1,13 @@
 """Precision at the wrong place: casts, truncation, flushes, saturation, overflow."""
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, altered, of_family, read_as
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.cast import Cast
@@ -27,56 +28,65 @@ _READ = {
     "merge_weight": ("partial_max", "merge_max"), "numerator": ("merge_weight", "partial_O"),
     "merge_sum": ("partial_sum", "partial_max"),
 }  # fmt: skip
-_DTYPES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+#: whether digits are cut off, in words, and in ids
+_HOW = ((False, "rounded", ""), (True, "truncated", "-cut"))
+_SIXTEEN = ("float16", "bfloat16")
+_DTYPES = (*_SIXTEEN, "float8_e4m3fn", "float8_e5m2")
 #: fractions that products of tensor cores keep, of tf32 and in some accumulators; and those of 8-bit floats, which a
 #: kernel that cuts bits off has without their range
 _BITS = {"tf32": 10, "13 bits": 13, "3 bits": 3, "2 bits": 2}
+
+#: what becomes of numbers beyond some size
+_LIMITS: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
+    "saturates-65504": ("saturate at 65504", lambda at, x: np.clip(x, -65504.0, 65504.0)),
+    "overflows": ("overflow beyond 65504", lambda at, x: np.where(abs(x) > 65504.0, np.copysign(np.inf, x), x)),
+    "saturates-448": ("saturate at 448", lambda at, x: np.clip(x, -448.0, 448.0)),
+    "saturates-240": ("saturate at 240", lambda at, x: np.clip(x, -240.0, 240.0)),
+    "no-subnormals-16": ("below 2^-14 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-14, 0.0, x)),
+    "flushed-6": ("below 2^-6 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-6, 0.0, x)),
+    "flushed-9": ("below 2^-9 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-9, 0.0, x)),
+    "flushed-1e-3": ("below 2^-10 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-10, 0.0, x)),
+    "clamped-30": ("are clamped to +-30", lambda at, x: np.clip(x, -30.0, 30.0)),
+    "clamped-80": ("are clamped to +-80", lambda at, x: np.clip(x, -80.0, 80.0)),
+    "clamped-88": ("are clamped to +-88", lambda at, x: np.clip(x, -88.0, 88.0)),
+    "clamped-11": ("are clamped to +-11", lambda at, x: np.clip(x, -11.0, 11.0)),
+    "whole": ("are rounded to whole numbers", lambda at, x: np.rint(x)),
+    "absolute": ("lose their sign", lambda at, x: abs(x)),
+    "relu": ("below 0 are 0", lambda at, x: np.where(x < 0, 0.0, x)),
+}
+_of = of_family("precision")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for stage, words in _WHERE.items():
-        for dtype in _DTYPES:
-            for toward_zero in (False, True):
-                how = "truncated" if toward_zero else "rounded"
-                cast = Edit(stage, lambda step, d=dtype, z=toward_zero: _cast(step, d, z))
-                text = f"{words} {_verb(words)} {how} to {dtype}"
-                yield Hypothesis(f"precision.{stage}-{dtype}{'-cut' if toward_zero else ''}", text, (cast,))
-        for name, bits in _BITS.items():
-            for toward_zero in (False, True):
-                how = "truncated" if toward_zero else "rounded"
-                cut = lambda at, x, n=bits, z=toward_zero: _to_bits(x, n, z)  # noqa: E731
-                text = f"{words} {_verb(words)} {how} to {name}"
-                yield Hypothesis(
-                    f"precision.{stage}-{name}{'-cut' if toward_zero else ''}", text, (altered(stage, cut),)
-                )
+        said = f"{words} {'are' if words.endswith('s') or 'probs' in words else 'is'}"
+        for dtype, (cut, how, end) in product(_DTYPES, _HOW):
+            cast = Edit(stage, lambda step, d=dtype, z=cut: _cast(step, d, z))
+            yield _of(f"{stage}-{dtype}{end}", f"{said} {how} to {dtype}", cast)
+        for (name, bits), (cut, how, end) in product(_BITS.items(), _HOW):
+            edit = altered(stage, lambda at, x, n=bits, z=cut: _to_bits(x, n, z))
+            yield _of(f"{stage}-{name}{end}", f"{said} {how} to {name}", edit)
     for stage, refs in _READ.items():
-        for ref in refs:
-            for dtype in ("float16", "bfloat16"):
-                for toward_zero in (False, True):
-                    how = "truncated" if toward_zero else "rounded"
-                    change = lambda at, x, d=dtype, z=toward_zero: _rounded(x, d, z)  # noqa: E731
-                    said = f"the previous {ref[1:]}" if ref[0] == "-" else ref
-                    text = f"{stage} reads {said} {how} to {dtype}"
-                    id_ = f"precision.{ref}-in-{stage}-{dtype}{'-cut' if toward_zero else ''}"
-                    yield Hypothesis(id_, text, (read_as(stage, ref, change),))
-    for dtype in ("float16", "bfloat16"):
+        for ref, dtype, (cut, how, end) in product(refs, _SIXTEEN, _HOW):
+            edit = read_as(stage, ref, lambda at, x, d=dtype, z=cut: _rounded(x, d, z))
+            words = f"the previous {ref[1:]}" if ref[0] == "-" else ref
+            yield _of(f"{ref}-in-{stage}-{dtype}{end}", f"{stage} reads {words} {how} to {dtype}", edit)
+    for dtype in _SIXTEEN:
         qk = altered("qk", lambda at, x, d=dtype: _one_by_one(None, at("q_rows"), at("k_rows").swapaxes(-1, -2), d))
-        yield Hypothesis(f"precision.qk-accumulated-{dtype}", f"dot products are accumulated in {dtype}", (qk,))
+        yield _of(f"qk-accumulated-{dtype}", f"dot products are accumulated in {dtype}", qk)
         acc = altered("acc", lambda at, x, d=dtype: _accumulated(at, d), "correction", "-acc", "probs_cast", "v_rows")
-        yield Hypothesis(f"precision.acc-accumulated-{dtype}", f"acc is accumulated in {dtype}", (acc,))
+        yield _of(f"acc-accumulated-{dtype}", f"acc is accumulated in {dtype}", acc)
         for stage in ("acc", "row_sum"):
             rescaled = altered(stage, lambda at, x, d=dtype, s=stage: _rescaled(at, x, s, d), "correction", f"-{stage}")
-            text = f"{stage} is rounded to {dtype} where it is rescaled"
-            yield Hypothesis(f"precision.{stage}-rescaled-{dtype}", text, (rescaled,))
+            yield _of(f"{stage}-rescaled-{dtype}", f"{stage} is rounded to {dtype} where it is rescaled", rescaled)
     for top in (0.5, 0.75, 0.875, 0.9375, 1 - 2.0**-8):
         clipped = altered("probs_cast", lambda at, x, c=top: np.minimum(x, c))
-        yield Hypothesis(
-            f"precision.probs_cast-at-most-{top:g}", f"probs saturate at {top:g} in their cast", (clipped,)
-        )
+        yield _of(f"probs_cast-at-most-{top:g}", f"probs saturate at {top:g} in their cast", clipped)
     uncast = altered("probs_cast", lambda at, x: at("probs"), "probs")
-    yield Hypothesis("precision.probs_cast-none", "probs are not cast before they meet v", (uncast,))
-    yield from _limits()
+    yield _of("probs_cast-none", "probs are not cast before they meet v", uncast)
+    for (stage, words), (name, (text, change)) in product(_WHERE.items(), _LIMITS.items()):
+        yield _of(f"{stage}-{name}", f"values of {words} {text}", altered(stage, change))
 
 
 def _cast(step: Step, dtype: str, toward_zero: bool) -> Step:
@@ -84,35 +94,6 @@ def _cast(step: Step, dtype: str, toward_zero: bool) -> Step:
     if isinstance(step, Cast):
         return Altered(step, lambda at, x: _rounded(at(step.of), dtype, toward_zero), (step.of,))
     return Altered(step, lambda at, x: _rounded(x, dtype, toward_zero))
-
-
-def _verb(words: str) -> str:
-    return "are" if words.endswith("s") or "probs" in words else "is"
-
-
-def _limits() -> Iterator[Hypothesis]:
-    forms: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
-        "saturates-65504": ("saturate at 65504", lambda at, x: np.clip(x, -65504.0, 65504.0)),
-        "overflows": ("overflow beyond 65504", lambda at, x: np.where(abs(x) > 65504.0, np.copysign(np.inf, x), x)),
-        "saturates-448": ("saturate at 448", lambda at, x: np.clip(x, -448.0, 448.0)),
-        "saturates-240": ("saturate at 240", lambda at, x: np.clip(x, -240.0, 240.0)),
-        "no-subnormals-16": ("below 2^-14 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-14, 0.0, x)),
-        "flushed-6": ("below 2^-6 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-6, 0.0, x)),
-        "flushed-9": ("below 2^-9 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-9, 0.0, x)),
-        "flushed-1e-3": ("below 2^-10 are flushed to 0", lambda at, x: np.where(abs(x) < 2.0**-10, 0.0, x)),
-        "clamped-30": ("are clamped to +-30", lambda at, x: np.clip(x, -30.0, 30.0)),
-        "clamped-80": ("are clamped to +-80", lambda at, x: np.clip(x, -80.0, 80.0)),
-        "clamped-88": ("are clamped to +-88", lambda at, x: np.clip(x, -88.0, 88.0)),
-        "clamped-11": ("are clamped to +-11", lambda at, x: np.clip(x, -11.0, 11.0)),
-        "whole": ("are rounded to whole numbers", lambda at, x: np.rint(x)),
-        "absolute": ("lose their sign", lambda at, x: abs(x)),
-        "relu": ("below 0 are 0", lambda at, x: np.where(x < 0, 0.0, x)),
-    }
-    for stage in _WHERE:
-        for name, (text, change) in forms.items():
-            yield Hypothesis(
-                f"precision.{stage}-{name}", f"values of {_WHERE[stage]} {text}", (altered(stage, change),)
-            )
 
 
 def _one_by_one(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:

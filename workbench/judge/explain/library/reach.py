@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, altered
-from workbench.judge.explain.library.scored import asked
+from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
 from workbench.reference.stage import Step, named
 from workbench.reference.steps.altered import Altered, Reading
 from workbench.reference.steps.parameters import by_query_head
@@ -27,7 +27,21 @@ def cut(rows: np.ndarray, own: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return np.where((np.arange(rows.shape[2]) < lengths[:, None])[:, None, :, None], rows, own)
 
 
-def seen_beyond() -> tuple[Edit, ...]:
+def reaching(
+    lengths: Callable[[Any], np.ndarray], rows: Rows, diagonals: Callable[[Any], np.ndarray | None] = lambda at: None
+) -> tuple[Edit, ...]:
+    """Edits of a kernel that takes wrong sequence lengths for k and v: `lengths` [b], the memory in `rows` that it then
+    reads, and the diagonals [b, 1, 1, 1] of its mask where these follow; with what the extra keys add to sums.
+    """
+
+    def read(at: Any, x: str) -> np.ndarray:
+        return cut(rows(at, x), at.p.inputs[x], lengths(at))
+
+    mask = altered("visible", lambda at, x: with_mask_put_in(at, own_mask(at, diagonals(at), lengths(at))))
+    return (*rows_read(read), mask, *_seen_beyond())
+
+
+def _seen_beyond() -> tuple[Edit, ...]:
     """Edits by which keys behind the end of a sequence count, where `visible` shows them and the stages that they are
     in were dumped: in the tile that holds the end, and in those behind it, of which out and lse alone tell.
     """

@@ -7,16 +7,18 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.hypothesis import Hypothesis, altered, of_family
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.scored import cap, scaled
+
+_of = of_family("scale")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, change in _scales():
         edit = altered("scale", lambda at, s, change=change: change(at, float(s)))
-        yield Hypothesis(f"scale.{name}", text, (edit,))
+        yield _of(name, text, edit)
     yield from _caps()
 
 
@@ -83,4 +85,4 @@ def _caps() -> Iterator[Hypothesis]:
     }
     for name, (text, change) in forms.items():
         edit = altered("capped", change, "qk", "scale", "cap")
-        yield Hypothesis(f"scale.cap-{name}", text, (edit,))
+        yield _of(f"cap-{name}", text, edit)

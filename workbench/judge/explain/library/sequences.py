@@ -5,19 +5,23 @@ follows, in a padded box what was left there.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered
-from workbench.judge.explain.library.reach import cut, rows_read, seen_beyond
+from workbench.judge.explain.hypothesis import Hypothesis, Unfit, across, altered, of_family
+from workbench.judge.explain.library.arithmetic import tile_width
+from workbench.judge.explain.library.reach import reaching, rows_read
 from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
-from workbench.judge.explain.library.tiles import tile_width
 
 #: of `at.At` and the lengths [b] of keys and of queries: the lengths of keys that a kernel takes
 Lengths = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 #: where sequences begin [b] in packed memory, and the largest length -> where a kernel lets them begin
 Starts = Callable[[np.ndarray, int], np.ndarray]
+
+_of = of_family("sequences")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -27,18 +31,14 @@ def hypotheses() -> Iterator[Hypothesis]:
 
 def _hypotheses() -> Iterator[Hypothesis]:
     for name, text, diagonals in _diagonals():
-        yield Hypothesis(f"sequences.{name}", text, (_seen(lambda at, d=diagonals: own_mask(at, d(at))),))
+        seen = lambda at, x, d=diagonals: with_mask_put_in(at, own_mask(at, d(at)))  # noqa: E731
+        yield _of(name, text, altered("visible", seen))
     for memory, words in _MEMORY.items():
         for name, text, lengths in _lengths():
             for diagonal in _FOLLOWING:
                 yield _reaching(name, f"{text}{_FOLLOWING[diagonal]}{words}", lengths, memory, diagonal)
     yield from _begun()
     yield from _uncomputed()
-
-
-def _seen(mask: Callable[[Any], np.ndarray]) -> Edit:
-    """Another mask of the case itself; what was put in stays."""
-    return altered("visible", lambda at, x: with_mask_put_in(at, mask(at)))
 
 
 def _diagonals() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
@@ -94,19 +94,16 @@ def _reaching(name: str, text: str, lengths: Lengths, memory: str, diagonal: str
         left = len(asked(at, "packed_k")) - asked(at, "starts_k")
         return np.minimum(made, left) if memory == "packed-end" else made
 
-    def mask(at: Any) -> np.ndarray:
-        diagonals = asked(at, "diagonals")
-        if diagonal and not diagonals.any():
+    def diagonals(at: Any) -> np.ndarray:
+        if diagonal and not asked(at, "diagonals").any():
             raise Unfit  # nothing is aligned to the right
-        if diagonal:
-            of_lengths = taken(at) - asked(at, "lengths_q") if diagonal == "-followed" else 0 * taken(at) + _corner(at)
-            diagonals = of_lengths[:, None, None, None]
-        return own_mask(at, diagonals, taken(at))
+        if not diagonal:
+            return asked(at, "diagonals")
+        of_lengths = taken(at) - asked(at, "lengths_q") if diagonal == "-followed" else 0 * taken(at) + _corner(at)
+        return of_lengths[:, None, None, None]
 
-    def rows(at: Any, x: str) -> np.ndarray:
-        return cut(_behind(at, x, memory), at.p.inputs[x], taken(at))
-
-    return Hypothesis(f"sequences.{name}-{memory}{diagonal}", text, (*rows_read(rows), _seen(mask), *seen_beyond()))
+    edits = reaching(taken, lambda at, x: _behind(at, x, memory), diagonals)
+    return _of(f"{name}-{memory}{diagonal}", text, *edits)
 
 
 def _largest(at: Any) -> tuple[int, int]:
@@ -152,30 +149,27 @@ def _begun() -> Iterator[Hypothesis]:
         "start-0": ("where the first one begins", lambda s, n: 0 * s),
         "start-padded": ("where it would if all were as long as the longest", lambda s, n: np.arange(len(s)) * n),
     }
-    for name, (text, begins) in starts.items():
-        for operands, words in _OPERANDS.items():
-            for around in (False, True):
-                id_ = f"sequences.{name}-{operands}{'-around' if around else ''}"
-                end = ", the first of all at the end of memory" if around else ""
-
-                def read(at: Any, x: str, begins: Starts = begins, around: bool = around) -> np.ndarray:
-                    memory = asked(at, f"packed_{x}")
-                    which = "q" if x == "q" else "k"
-                    places = begins(asked(at, f"starts_{which}"), _largest(at)[which == "q"])
-                    if around:
-                        memory, places = np.concatenate([memory, memory, memory]), places + len(memory)
-                    return _from(memory, places, at.p.inputs[x].shape[2])
-
-                text_ = f"{words} of each sequence are read from {text}{end}"
-                yield Hypothesis(id_, text_, rows_read(read, operands))
-    for x, name, words in (("kv", "queries", "keys and values"), ("q", "keys", "queries")):
-        other = f"starts_{'k' if x == 'q' else 'q'}"
-
-        def of_other(at: Any, x: str, other: str = other) -> np.ndarray:
-            return _from(asked(at, f"packed_{x}"), asked(at, other), at.p.inputs[x].shape[2])
-
+    for (name, (text, begins)), (operands, words), around in product(starts.items(), _OPERANDS.items(), (False, True)):
+        id_ = f"{name}-{operands}{'-around' if around else ''}"
+        end = ", the first of all at the end of memory" if around else ""
+        edits = rows_read(partial(_from_elsewhere, begins, around), operands)
+        yield _of(id_, f"{words} of each sequence are read from {text}{end}", *edits)
+    for operands, name, words in (("kv", "queries", "keys and values"), ("q", "keys", "queries")):
         text = f"{words} of each sequence are read from where its {name} begin"
-        yield Hypothesis(f"sequences.start-of-{name}", text, rows_read(of_other, x))
+        yield _of(f"start-of-{name}", text, *rows_read(_from_others, operands))
+
+
+def _from_elsewhere(begins: Starts, around: bool, at: Any, x: str) -> np.ndarray:
+    """Rows of q, k or v read from packed memory at wrong offsets; `around`: offsets wrap at both ends of memory."""
+    memory, places = asked(at, f"packed_{x}"), begins(asked(at, f"starts_{'qk'[x != 'q']}"), _largest(at)[x == "q"])
+    if around:
+        memory, places = np.concatenate([memory, memory, memory]), places + len(memory)
+    return _from(memory, places, at.p.inputs[x].shape[2])
+
+
+def _from_others(at: Any, x: str) -> np.ndarray:
+    """Rows of q read at the offsets of k, rows of k and v at those of q (cu_seqlens confused)."""
+    return _from(asked(at, f"packed_{x}"), asked(at, f"starts_{'qk'[x == 'q']}"), at.p.inputs[x].shape[2])
 
 
 def _uncomputed() -> Iterator[Hypothesis]:
@@ -190,7 +184,7 @@ def _uncomputed() -> Iterator[Hypothesis]:
     for name, stages in (("", _OF_QUERIES), ("-in-splits", {**_OF_QUERIES, **_OF_SPLITS})):
         edits = tuple(altered(x, lambda at, y, axis=axis: never(at, y, axis)) for x, axis in stages.items())
         text = "as many queries of each sequence are computed as it has keys"
-        yield Hypothesis(f"sequences.queries-of-keys{name}", text, edits)
+        yield _of(f"queries-of-keys{name}", text, *edits)
 
 
 #: stages -> their axis of queries, where each is the row of a tile

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, read_as
+from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, of_family, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
@@ -20,6 +20,8 @@ Term = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 #: sums -> the maxima that they are relative to
 _TOPS = {"row_sum": "row_max", "merge_sum": "merge_max"}
 
+_of = of_family("sinks")
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
@@ -32,10 +34,6 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _begun()
     own = _lse(_weight(lambda at, s: s), included=False)
     yield _of("in-lse", "lse includes the sink, and should not", own)
-
-
-def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
-    return Hypothesis(f"sinks.{name}", text, edits)
 
 
 def _logits() -> Iterator[tuple[str, str, Logits, bool]]:

@@ -1,20 +1,22 @@
 """Softmax and its recurrence over tiles: maxima, corrections, probs, row_sum, acc."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, read_as
+from workbench.judge.explain.hypothesis import Change, Hypothesis, altered, of_family, read_as
 from workbench.judge.explain.library import indices, maximum
-from workbench.judge.explain.library.arithmetic import LN2, LOG2E
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, tile_width
 from workbench.judge.explain.library.indices import taken
-from workbench.judge.explain.library.tiles import tile_width
 
 _SUMS = ("row_sum", "acc")
 #: sizes from which on a correction is taken for 1
 _NEAR_1 = (2.0**-8, 0.1, 0.5, 0.9, 0.99)
+
+_of = of_family("softmax")
 
 
 def hypotheses() -> Iterator[Hypothesis]:
@@ -26,10 +28,6 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _sums()
     yield from _padding()
     yield from _rows()
-
-
-def _of(name: str, text: str, *edits: Edit) -> Hypothesis:
-    return Hypothesis(f"softmax.{name}", text, edits)
 
 
 def _corrections() -> Iterator[Hypothesis]:
@@ -77,22 +75,23 @@ def _corrections() -> Iterator[Hypothesis]:
         text = f"the correction is exp(old max - this tile's own max{', 0 without a key' if guarded else ''})"
         yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     for name, words, kept in _parts():
-
-        def partly(at: Any, x: np.ndarray, kept: Any = kept) -> np.ndarray:
-            lost = ~kept(np.arange(x.shape[-1]), x.shape[-1])
-            return x + lost * ((1 - at("correction"))[..., None] * at("-acc"))
-
-        text = f"acc is rescaled in {words} alone"
-        yield _of(f"correction-in-{name}-of-acc", text, altered("acc", partly, "correction", "-acc"))
+        partly = altered("acc", partial(_rescaled_in_part, kept), "correction", "-acc")
+        yield _of(f"correction-in-{name}-of-acc", f"acc is rescaled in {words} alone", partly)
     for stage in _SUMS:
+        after = altered(stage, partial(_rescaled_after, stage), "correction", f"-{stage}")
+        yield _of(
+            f"rescaled-after-{stage}", f"{stage} is rescaled after the tile is added, and the tile with it", after
+        )
 
-        def after(at: Any, x: np.ndarray, stage: str = stage) -> np.ndarray:
-            c, before = at("correction"), at(f"-{stage}")
-            c = c if stage == "row_sum" else c[..., None]
-            return x + (c - 1) * (x - c * before)
 
-        text = f"{stage} is rescaled after the tile is added, and the tile with it"
-        yield _of(f"rescaled-after-{stage}", text, altered(stage, after, "correction", f"-{stage}"))
+def _rescaled_in_part(kept: indices.Map, at: Any, x: np.ndarray) -> np.ndarray:
+    lost = ~kept(np.arange(x.shape[-1]), x.shape[-1])
+    return x + lost * ((1 - at("correction"))[..., None] * at("-acc"))
+
+
+def _rescaled_after(stage: str, at: Any, x: np.ndarray) -> np.ndarray:
+    c = at("correction") if stage == "row_sum" else at("correction")[..., None]
+    return x + (c - 1) * (x - c * at(f"-{stage}"))
 
 
 def _probs() -> Iterator[Hypothesis]:
@@ -117,20 +116,12 @@ def _probs() -> Iterator[Hypothesis]:
         top = altered("correction", lambda at, c, v=value: np.maximum(c, math.exp(v)))
         yield _of(f"exp-above{value:g}-in-both", f"{text}, in the correction too", clamped, top)
     forms: dict[str, tuple[str, Change, tuple[str, ...]]] = {
-        "unexponentiated": (
-            "the differences, without exp",
-            lambda at, p: at("scores") - at("subtracted")[..., None],
-            ("scores", "subtracted"),
-        ),
+        "unexponentiated": ("the differences, without exp", lambda at, p: _difference(at), ("scores", "subtracted")),
         "normalised": ("divided by the running row_sum", lambda at, p: p / p.sum(-1, keepdims=True), ()),
         "at-most-1": ("clamped at 1", lambda at, p: np.minimum(p, 1.0), ()),
         "shifted": ("of the next column", lambda at, p: np.concatenate([p[..., 1:], p[..., -1:]], -1), ()),
         "next-row": ("of the next row", lambda at, p: np.concatenate([p[..., 1:, :], p[..., -1:, :]], -2), ()),
-        "linear": (
-            "1 + the difference, without exp",
-            lambda at, p: 1 + at("scores") - at("subtracted")[..., None],
-            ("scores", "subtracted"),
-        ),
+        "linear": ("1 + the difference, without exp", lambda at, p: _difference(at, 1.0), ("scores", "subtracted")),
     }
     for name, (text, change, also) in forms.items():
         yield _of(f"probs-{name}", f"probs are {text}", altered("probs", change, *also))
@@ -161,35 +152,26 @@ def _sums() -> Iterator[Hypothesis]:
     for ref, words in (("probs", "before their cast"), ("probs_cast", "after their cast")):
         edit = altered("summed", lambda at, p, ref=ref: at(ref), ref)
         yield _of(f"row_sum-of-{ref}", f"row_sum adds probs {words}", edit)
-    for name, text, value in (("one", "1", 1.0), ("sink", "exp(-max), a sink of 0 that no key is", None)):
-
-        def started(at: Any, x: np.ndarray, value: float | None = value) -> np.ndarray:
-            first = at.tile[1] is None
-            return x if not first else x + (np.exp(-at("row_max")) if value is None else value)
-
+    for name, text, first in (
+        ("one", "1", lambda at: 1.0),
+        ("sink", "exp(-max), a sink of 0 that no key is", lambda at: np.exp(-at("row_max"))),
+    ):
+        started = lambda at, x, first=first: x + first(at) if at.tile[1] is None else x  # noqa: E731
         yield _of(f"row_sum-starts-{name}", f"row_sum starts at {text}", altered("row_sum", started, "row_max"))
     before = lambda at, v: np.concatenate([v[..., 1:, :], v[..., -1:, :]], -2)  # noqa: E731
-    yield _of(
-        "acc-rows-of-v", "acc multiplies probs with the next row of v in each tile", read_as("acc", "v_rows", before)
-    )
+    text = "acc multiplies probs with the next row of v in each tile"
+    yield _of("acc-rows-of-v", text, read_as("acc", "v_rows", before))
 
 
 def _started() -> Iterator[Hypothesis]:
     """States that do not begin at 0."""
     for name, text, start in (
-        ("uninitialised", "acc is not set to 0 before the first tile", np.nan),
-        ("starts-1", "acc starts at 1", 1.0),
+        ("acc-uninitialised", "acc is not set to 0 before the first tile", np.nan),
+        ("acc-starts-1", "acc starts at 1", 1.0),
+        ("row_sum-uninitialised", "row_sum is not set to 0 before the first tile", np.nan),
     ):
-
-        def begun(at: Any, x: np.ndarray, start: float = start) -> np.ndarray:
-            return x + start if at.tile[1] is None else x
-
-        yield _of(f"acc-{name}", text, altered("acc", begun))
-    yield _of(
-        "row_sum-uninitialised",
-        "row_sum is not set to 0 before the first tile",
-        altered("row_sum", lambda at, x: x + np.nan if at.tile[1] is None else x),
-    )
+        begun = lambda at, x, start=start: x + start if at.tile[1] is None else x  # noqa: E731
+        yield _of(name, text, altered(name.split("-")[0], begun))
 
 
 def _padding() -> Iterator[Hypothesis]:
@@ -215,7 +197,7 @@ def _rows() -> Iterator[Hypothesis]:
             yield _of(f"{ref}-row-{one.id}-in-{stage}", f"{words} is of another row: {one.text}", edit)
 
 
-def _parts() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
+def _parts() -> Iterator[tuple[str, str, indices.Map]]:
     """Dims that some lanes or fragments hold."""
     for n in (2, 4, 8, 16, 32):
         for lane in {0, 1, n - 1}:
@@ -229,7 +211,7 @@ def _parts() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]
     yield "first-half", "the first half of the dims", lambda d, D: d < D // 2
 
 
-def _columns() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarray]]]:
+def _columns() -> Iterator[tuple[str, str, indices.Map]]:
     yield "without-last", "all columns but the last of a whole tile", lambda j, n: j < n - 1
     yield "without-last-key", "all columns but the last", lambda j, n: j < len(j) - 1
     yield "without-first", "all columns but the first", lambda j, n: j > 0
@@ -241,6 +223,11 @@ def _columns() -> Iterator[tuple[str, str, Callable[[np.ndarray, int], np.ndarra
         yield f"low-{b}", f"the first {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) < b
         yield f"high-{b}", f"the last {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) >= b
         yield f"whole-{b}", f"the columns of whole blocks of {b}", lambda j, n, b=b: j < n // b * b
+
+
+def _difference(at: Any, more: float = 0.0) -> np.ndarray:
+    found: np.ndarray = more + at("scores") - at("subtracted")[..., None]
+    return found
 
 
 def _guarded(m: np.ndarray, guarded: bool) -> np.ndarray:

@@ -1,0 +1,104 @@
+"""Laws of how a model calls attention: a prompt in one shot or in chunks, a token after the other, and from a graph.
+
+Bits alone are asked, where the kernel claims that a row depends on nothing beside it: within budgets they are laws of
+rows and prefixes.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.explore.laws.codes import NO_CODES
+from workbench.explore.laws.compare import alike, by_pairs, first
+from workbench.explore.laws.keys import cut
+from workbench.explore.laws.law import Verdict
+from workbench.explore.laws.part import own, sequences
+from workbench.explore.laws.run import Rows, Run
+from workbench.explore.laws.subject import Subject
+from workbench.refusal import Refusal
+
+_UNCLAIMED = "bits alone, asked where they are claimed to depend on nothing beside a row"
+#: calls before a graph is recorded, in which what is made once is made
+_WARM = 3
+
+
+def chunks_are_one_shot(s: Subject) -> Verdict:
+    """A prompt in two chunks, the second with the keys of both, gives what it gives in one shot.
+
+    Preconditions: causal, and rows that do not see all keys; claimed.
+    """
+    if not s.claimed:
+        return _UNCLAIMED
+    cuts = cut(s)
+    if isinstance(cuts, str):
+        return cuts
+    groups, whole = sequences(s.case), Rows.all(s.case)
+    begin = s.part(q=own(s.case, [range(row) for row, _ in cuts]), k=own(s.case, [range(keys) for _, keys in cuts]))
+    found = [by_pairs(_alike(s), s.first, begin, [
+        (rows, rows)
+        for rows in (whole._replace(b=one.b, q=range(row)) for one, (row, _) in zip(groups, cuts, strict=True))
+    ])]  # fmt: skip
+    if s.case.causal_alignment == "bottom-right":
+        rest = s.part(q=own(s.case, [range(row, one.q) for one, (row, _) in zip(groups, cuts, strict=True)]))
+        pairs = [
+            (whole._replace(b=one.b, q=range(row, one.q)), whole._replace(b=one.b, q=range(one.q - row)))
+            for one, (row, _) in zip(groups, cuts, strict=True)
+        ]
+        found.append(by_pairs(_alike(s), s.first, rest, pairs))
+    return first(*found)
+
+
+def decode_is_prefill(s: Subject) -> Verdict:
+    """A token decoded, one query with the keys up to its own, gives what it gives in the prefill.
+
+    The second, the middle and the last token. Preconditions: causal from the bottom right, several queries, at most as
+    many as keys; claimed.
+    """
+    case = s.case
+    if not s.claimed:
+        return _UNCLAIMED
+    if not case.causal or case.causal_alignment != "bottom-right" or case.seqlen_q == 1:
+        return "the mask is not causal from the bottom right, or there is one query"
+    if case.ragged or case.seqlen_q > case.seqlen_k or not s.read:
+        return NO_CODES if not s.read else "asked of sequences of one length, with a key for each query"
+    whole, found = Rows.all(case), []
+    for row in dict.fromkeys((1, case.seqlen_q // 2, case.seqlen_q - 1)):
+        keys = case.seqlen_k - case.seqlen_q + row + 1
+        token = s.part(q=[row], k=range(keys))
+        found.append(alike(s, (s.first, whole._replace(q=range(row, row + 1))), (token, whole._replace(q=range(1)))))
+    return first(*found)
+
+
+def graph_replay_is_eager(s: Subject) -> Verdict:
+    """A call that is replayed from a CUDA graph gives what it gives called.
+
+    Preconditions: a function in torch on a GPU, in this process; claimed.
+    """
+    if not s.claimed:
+        return _UNCLAIMED
+    if s.behind is None:
+        return "graphs are of functions in this process"
+    rows = Rows.all(s.case)
+    return alike(s, (s.first, rows), (Run(s.behind(_replayed)(s.asked, s.given)), rows))
+
+
+def _alike(s: Subject) -> Callable[..., Verdict]:
+    return lambda a, b: alike(s, a, b)
+
+
+def _replayed(function: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
+    """What a function returns that is recorded into a CUDA graph, after a replay of it; Refusal without a GPU."""
+    if not arrays or not getattr(arrays[0], "is_cuda", False):
+        raise Refusal("graphs are of functions in torch on a GPU: --arrays torch,device=cuda")
+    import torch
+
+    aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        for _ in range(_WARM):
+            function(*arrays, **keywords)
+    torch.cuda.current_stream().wait_stream(aside)
+    with torch.cuda.graph(graph):
+        made = function(*arrays, **keywords)
+    graph.replay()
+    torch.cuda.synchronize()
+    return made

@@ -1,0 +1,57 @@
+"""The page of two captured runs of one model: a line a call, which is a layer, and what is said of each."""
+
+from pathlib import Path
+
+from workbench.judge.against.runs import CallPair, Runs
+from workbench.report.numbers import number
+from workbench.report.page import page as pages
+from workbench.report.page.page import Page, Part
+from workbench.report.runs import percent, rows, verdict
+from workbench.report.tables import Table
+
+#: verdict of two runs -> kind of the page
+_KINDS = {"bug": "origin", "parts": "origin", "untestable": "untestable", "suspicious": "doubtful"}
+#: columns of words
+_WORDS = ("A", "B", "of own")
+
+
+def page(found: Runs) -> Page:
+    """The page of two runs."""
+    of_calls = rows(found)
+    columns = [*of_calls[0]]
+    cells = [[str(row[column]) for column in columns] for row in of_calls]
+    table = Table(columns, cells, [_kind(pair) for pair in found.pairs], left=_WORDS)
+    return Page(
+        title=f"{found.a} and {found.b}: {found.verdict}",
+        verdict=found.verdict,
+        kind=_KINDS.get(found.verdict, "clean"),
+        lines=[*verdict(found), *found.alone],
+        about=[f"A: {found.a}", f"B: {found.b}"],
+        commands=[("repeat", f"workbench compare-runs {found.a} {found.b}")],
+        parts=[Part("All calls", table=table, opened=True), *map(_part, found.pairs)],
+    )
+
+
+def save(path: str | Path, found: Runs) -> None:
+    """Write the page of two runs to a file."""
+    pages.save(page(found), path)
+
+
+def _kind(pair: CallPair) -> str:
+    if pair.wrong or pair.asked:
+        return "origin"
+    if "untestable" in (pair.a.verdict, pair.b.verdict):
+        return "not judged"
+    return "clean" if pair.a.right and pair.b.right else "doubtful"
+
+
+def _part(pair: CallPair) -> Part:
+    """What is known of one call, folded."""
+    lines = [
+        f"the two differ by {number(pair.largest)} at most, {number(pair.difference)} root mean square",
+        f"its inputs carry {number(pair.carried)} to it, and {number(pair.own)} arises in it",
+        *(f"{what}: {a} of A, {b} of B" for what, (a, b) in pair.asked.items()),
+        *(f"{name} leaves its budget at {side.stage}" for name, side in (("A", pair.a), ("B", pair.b)) if side.wrong),
+        *(f"{percent(one.share)} of what arises: {one.words}" for one in pair.shares),
+    ]
+    return Part(f"Call {pair.call}", lines)
