@@ -1,5 +1,7 @@
 """What a part of a trace should be under two contracts: computed once where that is right."""
 
+import gc
+import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +12,9 @@ import pytest
 from tests.stored import stored
 from workbench import Case, Trace, diff, run
 from workbench.case.assumptions import alternatives, usual
+from workbench.case.box import Box
 from workbench.case.contract import of_foreign
+from workbench.expectation.compare import compared
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.trace.trace import blank
@@ -69,6 +73,20 @@ def skipping(q: Any, k: Any, v: Any, *, scale: float, causal: bool, wrong: str =
 
 
 CAUSAL = Case(seqlen_q=6, seqlen_k=8, head_dim=4, causal=True)
+
+
+def test_a_part_is_freed_where_it_is_left() -> None:
+    """Not where the collector finds it: one of a GPU holds 14 GB."""
+    stored_ = Observed(run("flash", Case(seqlen=64, causal=True)))
+    gc.disable()
+    try:
+        part = Expectation(stored_, stored_.readable, Box(slice(0, 1), slice(0, 1), slice(0, 64)))
+        assert dict(compared(part, ["qk", "out"]))
+        left = weakref.ref(part.computed["scores"])
+        del part
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_slots_of_keys_that_a_row_does_not_see_may_be_left() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
 from typing import Any, TypeVar
+from weakref import WeakMethod
 
 import numpy as np
 
@@ -120,7 +121,9 @@ class Expectation:
     def _dont_care(self) -> DontCare:
         run = self.run
         sinks = self._sinks() if run.contract.sinks == "first" else None
-        return DontCare(run.contract, run.tiling, self._seen, self.part.present(run.case), sinks)
+        # a circle would keep 14 GB of a part on a GPU until the collector finds it
+        see: Any = WeakMethod(self._seen)
+        return DontCare(run.contract, run.tiling, lambda: see()(), self.part.present(run.case), sinks)
 
     def _seen(self) -> np.ndarray:
         """The keys that a query sees and whose score is not made -inf, bool [b, h, q, k], of which b and h may be 1."""

@@ -158,11 +158,10 @@ def over_parts(run: Observed, device: str, one: Callable[[Box], Found], what: st
         keep_heap()
         found: list[Found] = []
         with ThreadPoolExecutor(min(len(parts), processors(), THREADS)) as pool, step(what) as tick:
-            # on a GPU from the last, which sees most keys where causal: memory that it leaves holds all others
-            for of_part in pool.map(one, parts) if device == "cpu" else map(one, reversed(parts)):
+            for of_part in pool.map(one, parts) if device == "cpu" else map(one, parts):
                 found.append(of_part)
                 tick(f"{len(found)} of {len(parts)} parts")
-    return found if device == "cpu" else found[::-1]
+    return found
 
 
 def _any_given(run: Observed, name: str, part: Box) -> bool:
