@@ -98,4 +98,4 @@ assert table[0x90] > 0 and (rows[3, 17], dims[3, 17]) == (1, 19)
 # %% [markdown]
 # On a GPU the CUDA kernel is read in the same way, in five seconds:
 # `workbench measure examples/fp8_attention.py:sign_and_fragment --codes e4m3 --heads 4`. What is read in which order, and
-# how far it can be trusted, is in [docs/measuring.md](../docs/measuring.md).
+# how far it can be trusted, is in [docs/trust.md](../docs/trust.md#what-is-measured).

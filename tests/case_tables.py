@@ -137,7 +137,7 @@ def adapters() -> str:
 
 
 TABLES = {"fields": fields, "adapters": adapters}
-PAGES = {"fields": DOCS / "cases.md", "adapters": DOCS / "foreign-functions.md"}
+PAGES = {"fields": DOCS / "cases.md", "adapters": DOCS / "your-kernel.md"}
 
 
 def written(name: str) -> str:

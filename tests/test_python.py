@@ -1,4 +1,4 @@
-"""docs/python.md names every command and option of the command line, and what it says of Python is so."""
+"""docs/command-line.md has the Python of every command and option, and what it says of it is so."""
 
 import ast
 import importlib
@@ -23,7 +23,7 @@ from workbench.operations.backward_measure import BackwardMeasured
 from workbench.operations.causes.explain import OperationExplained
 from workbench.operations.judge import OperationDiff
 
-PAGE = Path(__file__).parent.parent.joinpath("docs/python.md").read_text()
+PAGE = Path(__file__).parent.parent.joinpath("docs/command-line.md").read_text().partition("\n## In Python\n")[2]
 #: command line -> Python, of the table that is run and of the one that takes too long
 QUICK, SLOW = (
     [(row[1], row[2]) for row in re.finditer(r"^\| `(.*?)` \| `(.*?)`.*\|$", part, re.MULTILINE)]

@@ -31,7 +31,7 @@ def test_screen(page, command, screen, tmp_path):
 
 
 def test_there_are_screens_in_readme_and_docs():
-    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/reading-a-report.md", "docs/watching.md"}
+    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/reading-a-report.md", "docs/laws.md"}
 
 
 def test_python():
@@ -44,9 +44,26 @@ def test_python():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links(page):
-    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    assert all((page.parent / link).is_file() for link in links if link)
+    links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", prose(page)) if "://" not in link]
+    for file, _, heading in links:
+        led = page.parent / file if file else page
+        assert led.is_file() and (not heading or heading in headings(led)), f"{file}#{heading}"
+
+
+def prose(page):
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def headings(page):
+    """What a link may name of a page."""
+    return {
+        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_is_of_a_length_that_is_read(page):
+    assert len(page.read_text().splitlines()) <= 350
 
 
 def test_every_page_is_in_the_index_and_the_index_in_readme():

@@ -1,6 +1,7 @@
 """A first screen of help is short; the whole one groups options, each in one section."""
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -11,6 +12,8 @@ from workbench.case.spellings import RETIRED, WORDS
 from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
 from workbench.refusal import Refusal
+
+PAGE = Path(__file__).parents[2].joinpath("docs/command-line.md").read_text()
 
 
 def of(*words):
@@ -51,6 +54,14 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
         assert set(found) <= {*SECTIONS}, f"no section has {found.get(OTHERS)}"
     order = [heading for heading in SECTIONS if heading in found]
     assert [*found][: len(order)] == order and len(order) >= 4
+
+
+def test_the_words_of_the_documentation_are_read():
+    _, _, listed = PAGE.partition("What belongs together is one option")
+    said = re.findall(r"`(--[\w-]+ [^`]+)`", listed.partition("\n## ")[0])
+    assert {words.split()[0] for words in said} >= {f"--{x.replace('_', '-')}" for x in WORDS if x != "against"}
+    for words in said:
+        assert of("diff").make_context("diff", ["flash", *words.split()]).params["target"] == "flash"
 
 
 def test_options_that_belong_together_stand_together():

@@ -1,4 +1,4 @@
-"""docs/numba-kernels.md: its kernel runs on the emulator as it stands there, is judged, and is watched.
+"""docs/probes.md: its kernel runs on the emulator as it stands there, is judged, and is watched.
 
 What its commands print is held by tests/test_readme.py.
 """
@@ -12,8 +12,8 @@ from tests.refusals import refused
 from workbench import Case, Unavailable, check, run
 from workbench.cuda.gpu import gpu
 
-PAGE = Path(__file__).parent.parent.parent.joinpath("docs/numba-kernels.md").read_text()
-KERNEL, _ = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+PAGE = Path(__file__).parent.parent.parent.joinpath("docs/probes.md").read_text()
+KERNEL = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "# my_numba_kernel.py" in block)
 SECOND_BARRIER = "        cuda.syncthreads()\n        probe"
 
 
@@ -45,7 +45,7 @@ def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -
     target = f"{kernel}:flash"
     assert refused("diff", target) == (
         f"{target} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        "launches it and returns out, as in docs/numba-kernels.md; `workbench check` takes one without parameters, too, "
+        "launches it and returns out, as in docs/probes.md; `workbench check` takes one without parameters, too, "
         "which launches any kernel, and for a kernel the function `launch` of its file"
     )
 

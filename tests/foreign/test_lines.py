@@ -161,10 +161,11 @@ def test_in_a_process_of_its_own(mine: Path) -> None:
 
 @pytest.fixture
 def numba_kernel(tmp_path: Path) -> str:
-    """The file of docs/numba-kernels.md, with scores as an output of the kernel, no probe, under a name that no other
+    """The file of docs/probes.md, with scores as an output of the kernel, no probe, under a name that no other
     test imports.
     """
-    source = re.findall(r"```python\n(.*?)```", (ROOT / "docs/numba-kernels.md").read_text(), re.DOTALL)[0]
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/probes.md").read_text(), re.DOTALL)
+    source = next(block for block in blocks if "# my_numba_kernel.py" in block)
     for before, after in (
         ("q, k, v, out, lse, scale", "q, k, v, out, lse, dump, scale"),
         ("probe.scores[", "dump["),

@@ -1,7 +1,7 @@
 """Kernels of ours beside each other on the same cases, and beside PyTorch's attention: each is judged, then timed.
 
 So the steps from a scalar kernel to one for Hopper are compared (docs/steps.md), kernels for decoding, and those on
-quantised codes (docs/8-bit-codes.md).
+quantised codes (docs/quantised-and-merges.md).
 """
 
 from collections.abc import Mapping, Sequence

@@ -88,7 +88,7 @@ def _alike(s: Subject) -> Callable[..., Verdict]:
 def _replayed(function: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
     """What a function returns that is recorded into a CUDA graph, after a replay of it; Refusal without a GPU."""
     if not arrays or not getattr(arrays[0], "is_cuda", False):
-        raise Refusal("graphs are of functions in torch on a GPU: --arrays torch --device cuda")
+        raise Refusal("graphs are of functions in torch on a GPU: --arrays torch,device=cuda")
     import torch
 
     aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
