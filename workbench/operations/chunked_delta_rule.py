@@ -58,6 +58,7 @@ class Carried(NamedTuple):
     transition: Array  #: [b, h, 1, d, d]
     before: int | None  #: the chunk before, None of the first
     whole: Error  #: as `columns`, of all chunks up to this one
+    initial: Error  #: as `columns`, of the state before the first chunk
 
     def through(self, rows: Array) -> Error:
         """Of rows times the state behind the chunk, by its own errors."""
@@ -152,12 +153,12 @@ class _OfState(InChunks):
         whole, chain, t = of_state.times(_length(rows)), at.once("carried", dict), at.tile[1]
         if t not in chain:
             return whole
-        made, least = Error(), _SHORT * np.max(_length(rows))
+        made, of_chunk, least = Error(), chain[t], _SHORT * np.max(_length(rows))
         while t is not None and np.max(_length(rows)) > least:
-            made = made + chain[t].through(rows)
-            rows, t = rows @ chain[t].transition, chain[t].before
-        if t is not None:
-            made = made + chain[t].whole.times(_length(rows))
+            of_chunk = chain[t]
+            made = made + of_chunk.through(rows)
+            rows, t = rows @ of_chunk.transition, of_chunk.before
+        made = made + (of_chunk.initial if t is None else chain[t].whole).times(_length(rows))
         return Error(*(np.minimum(x, y) for x, y in zip(whole, made, strict=True)))
 
 
@@ -310,7 +311,8 @@ class Update(_OfState):
         if before is not EXACT:
             norm = np.linalg.norm(transition, 2, axis=(-2, -1))[..., None, None]
             columns = columns + _column(before).times(norm)
-        at.once("carried", dict)[at.tile[0]] = Carried(tuple(errors), drift, transition, at.tile[1], columns)
+        first = Error() if before is EXACT or at.tile[1] is not None else _column(before)
+        at.once("carried", dict)[at.tile[0]] = Carried(tuple(errors), drift, transition, at.tile[1], columns, first)
         like = 0.0 * state[:, :, 0]
         parts = columns.worst, np.sqrt(columns.squares), columns.common
         return Bounded(Bound(*(x[:, :, 0] + like for x in parts)))
