@@ -44,7 +44,7 @@ from workbench.case.promises import (
 )
 from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
-from workbench.records import Rule, one_of
+from workbench.records import Rule, number, one_of
 from workbench.refusal import Refusal, meant
 
 #: ex2.approx is off by 2 ulp, __expf by 2 + 1.173 |x| (PTX ISA, ex2; CUDA programming guide, intrinsic functions),
@@ -236,8 +236,7 @@ class Contract:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain Python values, for JSON; numbers that are not finite as strings."""
-        plain = {name: list(x) if isinstance(x, tuple) else x for name, x in asdict(self).items()}
-        return {name: str(x) if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
+        return {name: number(x) for name, x in asdict(self).items()}
 
 
 def of_dict(document: Mapping[str, Any]) -> Contract:

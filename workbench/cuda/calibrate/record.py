@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from workbench.case.tensor_cores import Accumulation
 from workbench.files import write_atomically
+from workbench.records import number
 from workbench.refusal import Refusal
 
 SCHEMA = "workbench.calibration/1"
@@ -118,15 +119,7 @@ def _thousandths(x: float) -> float:
 
 def document(calibration: Calibration) -> dict[str, Any]:
     """The document `workbench.calibration/1`."""
-    return {"schema": SCHEMA, **_plain(asdict(calibration))}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return {"schema": SCHEMA, **number(asdict(calibration))}
 
 
 def save(calibration: Calibration, path: Path) -> None:

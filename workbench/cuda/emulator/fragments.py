@@ -54,39 +54,25 @@ def _offer_ldmatrix(count):
         record = words_at(c.record, Record.WORDS)
         record[Record.MASK] = _FULL
         if c.lane < 8 * count:
-            row = load_words(array, index, 4)
+            row = load_words(array, index, 4, uint32)
             for i in range(4):
                 record[Record.REGISTERS + i] = row[i]
 
     return offer_ldmatrix
 
 
-@inner
-def _word(record, i):
-    return uint32(record[Record.REGISTERS + i])
+def _take_ldmatrix(count):
+    @inner
+    def take_ldmatrix(c, offered, waited):
+        """Return the lane's register of each matrix, as a tuple."""
+        r = words_at(c.record, Record.WORDS)[Record.REGISTERS :]
+        return (uint32(r[0]), uint32(r[1]), uint32(r[2]), uint32(r[3]))[:count]
+
+    return take_ldmatrix
 
 
 offer_ldmatrix_x1, offer_ldmatrix_x2, offer_ldmatrix_x4 = (_offer_ldmatrix(count) for count in (1, 2, 4))
-
-
-@inner
-def take_ldmatrix_x1(c, offered, waited):
-    """Return the lane's register of one matrix, as a tuple."""
-    return (_word(words_at(c.record, Record.WORDS), 0),)
-
-
-@inner
-def take_ldmatrix_x2(c, offered, waited):
-    """Return the lane's registers of two matrices."""
-    record = words_at(c.record, Record.WORDS)
-    return _word(record, 0), _word(record, 1)
-
-
-@inner
-def take_ldmatrix_x4(c, offered, waited):
-    """Return the lane's registers of four matrices."""
-    record = words_at(c.record, Record.WORDS)
-    return _word(record, 0), _word(record, 1), _word(record, 2), _word(record, 3)
+take_ldmatrix_x1, take_ldmatrix_x2, take_ldmatrix_x4 = (_take_ldmatrix(count) for count in (1, 2, 4))
 
 
 @inner(_nrt=True)

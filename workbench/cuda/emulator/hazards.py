@@ -73,8 +73,7 @@ def detailed(watch, phase, detail):
     poke(watch + 8 * Watch.INDEX + 8, detail)
 
 
-def words(hazard: int, element: str, operation: str, details: Sequence[int]) -> str:
-    """Return a hazard in words, given the element, the operation at its place, and what was left with it."""
-    phase, detail = details[:2]
-    last = f"phase {detail}" if detail >= 0 else "no phase"
-    return HAZARDS[hazard][1].format(element=element, operation=operation, phase=phase, bytes=detail, last=last)
+def details(left: Sequence[int]) -> dict[str, object]:
+    """Return what `detailed` left with a hazard, by the names that its words have for it."""
+    phase, detail = left[:2]
+    return {"phase": phase, "bytes": detail, "last": f"phase {detail}" if detail >= 0 else "no phase"}

@@ -11,15 +11,22 @@ from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.program import Program
 from workbench.cuda.emulator.watch_words import Common, Found, Region, Watch
 
+#: number of a finding -> its kind, and its words
 KINDS = {
-    watch_words.UNINITIALISED: "uninitialised-read",
-    watch_words.RACE: "race",
-    watch_words.OUT_OF_BOUNDS: "out-of-bounds",
-    watch_words.MISALIGNED: "misaligned",
-    watch_words.RUNAWAY: "runaway",
-    watch_words.MISSING_LANES: "missing-lanes",
-    watch_words.SECOND_WRITE: "second-write",
-    **{number: kind for number, (kind, _) in hazards.HAZARDS.items()},
+    watch_words.UNINITIALISED: ("uninitialised-read", "{element} is read, and nobody has written it"),
+    watch_words.RACE: (
+        "race",
+        "{element} is touched by two threads, one of which writes it, with no barrier in between",
+    ),
+    watch_words.OUT_OF_BOUNDS: ("out-of-bounds", "{element} lies outside of the array"),
+    watch_words.MISALIGNED: (
+        "misaligned",
+        "{element} is not where a wide access may start: its address must be a multiple of the bytes moved",
+    ),
+    watch_words.RUNAWAY: ("runaway", "the loop takes more turns than the budget of steps allows"),
+    watch_words.MISSING_LANES: ("missing-lanes", "{operation} reads a lane that takes no part in it"),
+    watch_words.SECOND_WRITE: ("second-write", "{element} is written a second time"),
+    **hazards.HAZARDS,
 }
 _LIMIT = 256  # findings of one launch that are told apart
 STEPS = 10**8
@@ -131,22 +138,18 @@ class Session:
 
     def _findings(self) -> Iterator[Finding]:
         for words in self.found[: self.common[Common.FINDING_COUNT]]:
-            kind = KINDS[int(words[Found.KIND])]
+            kind, text = KINDS[int(words[Found.KIND])]
             if kind == "missing-lanes":
                 site = self.program.sites[words[Found.PLACE] - 1]
                 array, index, other = "", (), None
                 file, line = located(site.location)
-                text = f"{site.construct} reads a lane that takes no part in it"
+                element, operation = "", site.construct
             else:
                 place = self.program.places[words[Found.PLACE] - 1]
-                file, line = place.file, place.line
+                file, line, operation = place.file, place.line, place.text
                 array, index = self._element(words) if place.text else ("", ())
                 other = self.program.places[words[Found.OTHER] - 1] if words[Found.OTHER] else None
                 element = f"{array}[{', '.join(map(str, index))}]" if array else "this place"
-                if (hazard := int(words[Found.KIND])) in hazards.HAZARDS:
-                    text = hazards.words(hazard, element, place.text, words[Found.INDEX :])
-                else:
-                    text = _words(kind, element)
             threads = [words[Found.THREAD], words[Found.OTHER_THREAD]]
             yield Finding(
                 kind=kind,
@@ -159,7 +162,7 @@ class Session:
                 threads=tuple(int(thread) for thread in threads if thread >= 0),
                 index=index,
                 count=int(words[Found.COUNT]),
-                text=text,
+                text=text.format(element=element, operation=operation, **hazards.details(words[Found.INDEX :])),
             )
 
     def _element(self, words: np.ndarray) -> tuple[str, tuple[int, ...]]:
@@ -292,19 +295,3 @@ def _shift(program: Program, memory: str) -> int:
 
 def _unravelled(flat: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(i) for i in np.unravel_index(flat, shape))
-
-
-def _words(kind: str, element: str) -> str:
-    match kind:
-        case "uninitialised-read":
-            return f"{element} is read, and nobody has written it"
-        case "race":
-            return f"{element} is touched by two threads, one of which writes it, with no barrier in between"
-        case "out-of-bounds":
-            return f"{element} lies outside of the array"
-        case "misaligned":
-            return f"{element} is not where a wide access may start: its address must be a multiple of the bytes moved"
-        case "second-write":
-            return f"{element} is written a second time"
-        case _:
-            return "the loop takes more turns than the budget of steps allows"

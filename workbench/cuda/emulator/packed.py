@@ -34,36 +34,25 @@ def tanh_approx(x):
     return from_bits(int64((bits + 0xFFF + (bits >> 13 & 1)) & ~0x1FFF), x)
 
 
-@inner
-def cvt_f16x2_f32(low, high):
-    """Return two float16 in a uint32."""
-    typed("cvt_f16x2_f32", (low, high))
-    return uint32(half_bits(float64(low)) | uint32(half_bits(float64(high))) << uint32(16))
-
-
-@inner
-def cvt_bf16x2_f32(low, high):
-    """Return two bfloat16 in a uint32."""
-    typed("cvt_bf16x2_f32", (low, high))
-    return uint32(bfloat_bits(float64(low)) | uint32(bfloat_bits(float64(high))) << uint32(16))
-
-
 #: float64 -> bits of the nearest fp8, at most the largest in size
 _e4m3, _e5m2 = rounder(8, 3, -6, 0x7E), rounder(8, 2, -14, 0x7B)
 
 
-@inner
-def cvt_e4m3x2_f32(low, high):
-    """Return two e4m3 in a uint16."""
-    typed("cvt_e4m3x2_f32", (low, high))
-    return uint16(_e4m3(float64(low)) | uint32(_e4m3(float64(high))) << uint32(8))
+def _packing(name, bits, width, packed):
+    """Return the compiled operation that rounds two float32 to ``width`` bits each and packs them, the first lower."""
+
+    @inner
+    def pack(low, high):
+        typed(name, (low, high))
+        return packed(bits(float64(low)) | uint32(bits(float64(high))) << uint32(width))
+
+    return pack
 
 
-@inner
-def cvt_e5m2x2_f32(low, high):
-    """Return two e5m2 in a uint16."""
-    typed("cvt_e5m2x2_f32", (low, high))
-    return uint16(_e5m2(float64(low)) | uint32(_e5m2(float64(high))) << uint32(8))
+cvt_f16x2_f32 = _packing("cvt_f16x2_f32", half_bits, 16, uint32)
+cvt_bf16x2_f32 = _packing("cvt_bf16x2_f32", bfloat_bits, 16, uint32)
+cvt_e4m3x2_f32 = _packing("cvt_e4m3x2_f32", _e4m3, 8, uint16)
+cvt_e5m2x2_f32 = _packing("cvt_e5m2x2_f32", _e5m2, 8, uint16)
 
 
 @inner
@@ -73,86 +62,37 @@ def cvt_f32_f16x2(packed):
     return widened_half(uint16(packed)), widened_half(uint16(packed >> uint32(16)))
 
 
-@inner
-def cvt_f16x2_e4m3x2(packed):
-    """Return two e4m3 as float16 in a uint32."""
-    typed("cvt_f16x2_e4m3x2", (packed,))
-    return uint32(half_of_fp8(int64(packed) & 0xFF, E4M3) | half_of_fp8(int64(packed) >> 8, E4M3) << 16)
+def _widening(name, code):
+    """Return the compiled operation that gives two fp8 in a uint16 as float16 in a uint32."""
+
+    @inner
+    def widen(packed):
+        typed(name, (packed,))
+        return uint32(half_of_fp8(int64(packed) & 0xFF, code) | half_of_fp8(int64(packed) >> 8, code) << 16)
+
+    return widen
 
 
-@inner
-def cvt_f16x2_e5m2x2(packed):
-    """Return two e5m2 as float16 in a uint32."""
-    typed("cvt_f16x2_e5m2x2", (packed,))
-    return uint32(half_of_fp8(int64(packed) & 0xFF, E5M2) | half_of_fp8(int64(packed) >> 8, E5M2) << 16)
+cvt_f16x2_e4m3x2, cvt_f16x2_e5m2x2 = _widening("cvt_f16x2_e4m3x2", E4M3), _widening("cvt_f16x2_e5m2x2", E5M2)
 
 
-@inner
-def _float(word):
-    return from_bits(int64(word), float32(0))
+def _load(count, kind):
+    """Return the compiled load of a tuple of neighbours."""
+    return inner(lambda array, index: load_words(array, index, count, kind))
 
 
-@inner
-def ld_v2_u32(array, index):
-    """Return two uint32."""
-    return load_words(array, index, 2)
+def _store(name):
+    """Return the compiled store of a tuple, by its name; the emulator has no caches."""
+
+    @inner
+    def store(array, index, values):
+        typed(name, (values,))
+        store_words(array, index, values)
+
+    return store
 
 
-@inner
-def ld_v4_u32(array, index):
-    """Return four uint32."""
-    return load_words(array, index, 4)
-
-
-@inner
-def ld_v2_f32(array, index):
-    """Return two float32."""
-    a, b = load_words(array, index, 2)
-    return _float(a), _float(b)
-
-
-@inner
-def ld_v4_f32(array, index):
-    """Return four float32."""
-    a, b, c, d = load_words(array, index, 4)
-    return _float(a), _float(b), _float(c), _float(d)
-
-
-@inner
-def st_v2_u32(array, index, values):
-    """Store two uint32."""
-    typed("st_v2_u32", (values,))
-    store_words(array, index, values)
-
-
-@inner
-def st_v4_u32(array, index, values):
-    """Store four uint32."""
-    typed("st_v4_u32", (values,))
-    store_words(array, index, values)
-
-
-@inner
-def _word(value):
-    return uint32(bits_of(value))
-
-
-@inner
-def st_v2_f32(array, index, values):
-    """Store two float32."""
-    typed("st_v2_f32", (values,))
-    store_words(array, index, (_word(values[0]), _word(values[1])))
-
-
-@inner
-def st_cs_v2_f32(array, index, values):
-    """Store two float32; the emulator has no caches."""
-    typed("st_cs_v2_f32", (values,))
-    store_words(array, index, (_word(values[0]), _word(values[1])))
-
-
-@inner
-def st_v4_f32(array, index, values):
-    """Store four float32."""
-    typed("st_v4_f32", (values,))
-    store_words(array, index, (_word(values[0]), _word(values[1]), _word(values[2]), _word(values[3])))
+ld_v2_u32, ld_v4_u32 = _load(2, uint32), _load(4, uint32)
+ld_v2_f32, ld_v4_f32 = _load(2, float32), _load(4, float32)
+st_v2_u32, st_v4_u32 = _store("st_v2_u32"), _store("st_v4_u32")
+st_v2_f32, st_v4_f32, st_cs_v2_f32 = _store("st_v2_f32"), _store("st_v4_f32"), _store("st_cs_v2_f32")

@@ -50,28 +50,29 @@ def address_of(typingctx, array, index):
     return signature(types.int64, array, index), codegen
 
 
-def _word_pointer(builder, address, i):
-    return builder.gep(builder.inttoptr(address, ir.IntType(32).as_pointer()), [ir.Constant(_I64, i)])
+def _word_pointer(builder, address, i, kind):
+    return builder.gep(builder.inttoptr(address, kind.as_pointer()), [ir.Constant(_I64, i)])
 
 
 @intrinsic
-def _loaded(typingctx, address, count):
+def _loaded(typingctx, address, count, kind):
     if not isinstance(count, types.IntegerLiteral):
         raise TypingError("_loaded: the count must be a constant")
-    result = types.UniTuple(types.uint32, count.literal_value)
+    result = types.UniTuple(kind.dtype, count.literal_value)
 
     def codegen(context, builder, sig, args):
-        words = [builder.load(_word_pointer(builder, args[0], i), align=4) for i in range(len(result))]
+        word = context.get_value_type(kind.dtype)
+        words = [builder.load(_word_pointer(builder, args[0], i, word), align=4) for i in range(len(result))]
         return cgutils.pack_array(builder, words)
 
-    return signature(result, types.int64, count), codegen
+    return signature(result, types.int64, count, kind), codegen
 
 
 @intrinsic
 def _stored(typingctx, address, words):
     def codegen(context, builder, sig, args):
         for i, word in enumerate(cgutils.unpack_tuple(builder, args[1])):
-            builder.store(word, _word_pointer(builder, args[0], i), align=4)
+            builder.store(word, _word_pointer(builder, args[0], i, word.type), align=4)
         return context.get_dummy_value()
 
     return signature(types.none, types.int64, words), codegen
@@ -92,18 +93,20 @@ def _aligned_address(array, index, size):
     return implementation
 
 
-def load_words(array, index, count):
-    """Return ``count`` (a constant) uint32 from array[index] on; their address is a multiple of their size."""
+def load_words(array, index, count, kind):
+    """Return ``count`` (a constant) words, uint32 or float32, from array[index] on; their address is a multiple of
+    their size.
+    """
 
 
 @inner_overload(load_words, prefer_literal=True)
-def _load_words(array, index, count):
+def _load_words(array, index, count, kind):
     n = count.literal_value
-    return lambda array, index, count: _loaded(aligned_address(array, index, 4 * n), n)
+    return lambda array, index, count, kind: _loaded(aligned_address(array, index, 4 * n), n, kind)
 
 
 def store_words(array, index, words):
-    """Store a tuple of uint32 from array[index] on; their address is a multiple of their size."""
+    """Store a tuple of words from array[index] on; their address is a multiple of their size."""
 
 
 @inner_overload(store_words)

@@ -15,12 +15,12 @@ from workbench.cuda.emulator.boxes import swizzled
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import get, peek, peek_byte, poke, put, words_at
 from workbench.cuda.emulator.mbarriers import tell
-from workbench.cuda.emulator.tensor import SPECIAL, decoded, step
+from workbench.cuda.emulator.tensor import factor, step
 
-_HOPPER = GENERATIONS["hopper"]
-_F16_BLOCK, _F16_BITS = _HOPPER["float16"]
-_BF16_BLOCK, _BF16_BITS = _HOPPER["bfloat16"]
-_E4M3_BLOCK, _E4M3_BITS = _HOPPER["float8"]
+_DECLARED = tuple(GENERATIONS["hopper"][kind] for kind in ("float16", "bfloat16", "float8"))
+_EXTRA_BITS = tuple(one.extra_bits for one in _DECLARED)
+# a step takes all products of an instruction
+assert tuple(one.block for one in _DECLARED) == (16, 16, 32)
 
 
 @inner
@@ -203,20 +203,6 @@ def _loaded(address, itemsize):
     return low if itemsize == 1 else low | peek_byte(address + 1) << 8
 
 
-@inner
-def _decoded(bits, code):
-    """Return significand and exponent of a factor; of e4m3, which has no infinity, subnormals have those of its own."""
-    if code == tensor.F16:
-        return decoded(bits, 10, 5)
-    if code == tensor.BF16:
-        return decoded(bits, 7, 8)
-    if bits & 0x7F == 0x7F:
-        return 0, SPECIAL
-    fraction, field = bits & 7, bits >> 3 & 15
-    sign = -1 if bits & 0x80 else 1
-    return (sign * (fraction | 8), field - 7) if field else (sign * fraction, -6)
-
-
 @inner(_nrt=True)
 def _make(first):
     """Make the first product that is left of a warp group, given its first thread's words."""
@@ -234,14 +220,14 @@ def _make(first):
                 for i in range(packed):
                     row, k = thread // 32 * 16 + register % 2 * 8 + g, packed * (t + register // 2 * 4) + i
                     bits = peek(registers + 8 * register) >> 8 * itemsize * i & (1 << 8 * itemsize) - 1
-                    a[0, row, k], a[1, row, k] = _decoded(bits, kind)
+                    a[0, row, k], a[1, row, k] = factor(bits, kind)
     else:
         for row in range(64):
             for k in range(depth):
-                a[0, row, k], a[1, row, k] = _decoded(_loaded(a_at(product, row, k), itemsize), kind)
+                a[0, row, k], a[1, row, k] = factor(_loaded(a_at(product, row, k), itemsize), kind)
     for column in range(width):
         for k in range(depth):
-            b[0, column, k], b[1, column, k] = _decoded(_loaded(b_at(product, k, column), itemsize), kind)
+            b[0, column, k], b[1, column, k] = factor(_loaded(b_at(product, k, column), itemsize), kind)
     for thread in range(state.GROUP):
         asker = first + thread * 8 * Asker.WORDS
         sums = get(product_at(asker, get(asker, Asker.MADE)), Product.ACC)
@@ -254,20 +240,6 @@ def _make(first):
             made = np.int64(0)
             for j in range(2):
                 c = pairs[0] >> 32 * j & 0xFFFFFFFF
-                made |= _sum(a, b, row, column + j, c, kind) << 32 * j
+                parts = a[0, row], a[1, row], b[0, column + j], b[1, column + j]
+                made |= step(*parts, 2 * tensor.FRACTION_BITS[kind], c, _EXTRA_BITS[kind]) << 32 * j
             pair[0] = made
-
-
-@inner
-def _sum(a, b, row, column, c, kind):
-    """Return the bits of c plus the products of a row of A and a column of B."""
-    parts = a[0, row], a[1, row], b[0, column], b[1, column]
-    if kind == tensor.F16:
-        return step(*parts, 20, c, _F16_BITS)
-    if kind == tensor.BF16:
-        return step(*parts, 14, c, _BF16_BITS)
-    return step(*parts, 6, c, _E4M3_BITS)
-
-
-# a step takes all products of an instruction
-assert (_F16_BLOCK, _BF16_BLOCK, _E4M3_BLOCK) == (16, 16, 32)

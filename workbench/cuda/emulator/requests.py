@@ -187,31 +187,26 @@ def wgmma(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
 @inner_overload(wgmma, prefer_literal=True)
 def _wgmma(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
     width, kind, registers, transposed = _PRODUCT_NAME.fullmatch(name.literal_value).groups()
-    code = coded(int(width), tensor.CODES[kind], registers is not None, transposed is not None)
+    registers = registers is not None
+    code = coded(int(width), tensor.CODES[kind], registers, transposed is not None)
     for what, array, wanted in (("acc", acc, "float32"), ("a", a, "uint32" if registers else str(a.dtype))):
         if str(array.dtype) != wanted:
             raise TypingError(f"{name.literal_value}: {what} must be of {wanted}, not {array.dtype}")
 
-    def of_shared(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
+    def asked_for(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
         asker = asked(c, site, place)
         operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
         operands[0] = code
         operands[1], _, operands[2] = span(acc, 0)
-        operands[3], operands[4], operands[5] = span(a, a_at)
-        operands[7], operands[8], operands[9] = span(b, b_at)
-        operands[10], operands[11], operands[12] = leading, accumulate, 0
-        perform(asker, state.PRODUCT)
-
-    def of_registers(c, site, place, name, acc, a, a_at, b, b_at, leading, accumulate):
-        asker = asked(c, site, place)
-        operands = words_at(asker + 8 * Asker.OPERANDS, _COUNT)
-        operands[0] = code
-        operands[1], _, operands[2] = span(acc, 0)
-        operands[12], _, operands[13] = span(a, a_at)
-        for i in range(4):
-            operands[3 + i] = a[a_at + i]
+        if registers:
+            operands[12], _, operands[13] = span(a, a_at)
+            for i in range(4):
+                operands[3 + i] = a[a_at + i]
+        else:
+            operands[3], operands[4], operands[5] = span(a, a_at)
+            operands[12] = 0
         operands[7], operands[8], operands[9] = span(b, b_at)
         operands[10], operands[11] = leading, accumulate
         perform(asker, state.PRODUCT)
 
-    return of_registers if registers else of_shared
+    return asked_for

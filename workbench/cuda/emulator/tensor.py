@@ -9,12 +9,13 @@ beyond float32 is infinite, also where the infinite one is only a step's.
 
 from collections.abc import Mapping
 
+import ml_dtypes
 import numpy as np
 from numba import njit
 
 from workbench.case.tensor_cores import GENERATIONS, Accumulation
 from workbench.cuda.emulator.inner import inner
-from workbench.cuda.emulator.narrow import half_bits, single, single_bits, widened_half
+from workbench.cuda.emulator.narrow import single, single_bits
 
 #: Hopper (sm_90), by the types of the factors; `pytest tests/cuda/calibrate/test_probe_mma.py` measured the same on an
 #: H200: of 8192 random sums of each type none differs. For fp8 no instruction of its own stands behind mma.sync there:
@@ -30,6 +31,16 @@ ACCUMULATION: Mapping[str, Accumulation] = {
 F16, BF16, E4M3, E5M2 = 0, 1, 2, 3
 #: type of a factor -> its code in compiled functions
 CODES = {"f16": F16, "bf16": BF16, "e4m3": E4M3, "e5m2": E5M2}
+#: code of F16, BF16 or E4M3 -> bits of fraction, and of exponent
+FRACTION_BITS, _EXPONENT_BITS = (10, 7, 3), (5, 8, 4)
+#: code - E4M3 and bits -> the float16 of the same value, as bits
+_HALVES = np.stack(
+    [
+        np.arange(256, dtype=np.uint8).view(dtype).astype(np.float16).view(np.uint16).astype(np.int64)
+        for dtype in (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+    ]
+)
+_HALVES[(_HALVES & 0x7FFF) > 0x7C00] = 0x7FFF
 
 NAN = 0x7FFFFFFF
 INFINITY = 0x7F800000
@@ -40,12 +51,7 @@ ZERO = -(1 << 20)  # the exponent of nothing
 @njit(nogil=True)
 def half_of_fp8(bits, code):
     """Return the float16 bits of fp8 bits: exact. NaN becomes 0x7fff."""
-    if code == E5M2:
-        return bits << 8 if bits & 0x7F <= 0x7C else 0x7FFF
-    if bits & 0x7F == 0x7F:
-        return 0x7FFF
-    # the exponent's bias is 15 instead of 7
-    return (bits & 0x80) << 8 | int(half_bits(np.float64(widened_half((bits & 0x7F) << 7)) * 256.0))
+    return _HALVES[code - E4M3, bits]
 
 
 @inner
@@ -62,6 +68,16 @@ def decoded(bits, fraction_bits, exponent_bits):
         return (0 if fraction else sign), SPECIAL
     bias = top >> 1
     return (sign * (fraction | 1 << fraction_bits), field - bias) if field else (sign * fraction, 1 - bias)
+
+
+@inner
+def factor(bits, code):
+    """Return the same of a factor's bits, of F16, BF16 or E4M3, which has no infinity, and one NaN of each sign."""
+    fraction_bits, exponent_bits = FRACTION_BITS[code], _EXPONENT_BITS[code]
+    significand, exponent = decoded(bits, fraction_bits, exponent_bits)
+    if code == E4M3 and exponent == SPECIAL and bits & 7 != 7:
+        return (8 | bits & 7) * (-1 if bits & 0x80 else 1), 8
+    return significand, exponent
 
 
 @inner
@@ -129,18 +145,15 @@ def _decoded_matrix(bits, code):
     """Return significands and exponents of a matrix of float16 or bfloat16 bits."""
     significands = np.empty(bits.shape, np.int64)
     exponents = np.empty(bits.shape, np.int64)
-    fraction_bits = 10 if code == F16 else 7
     for i in range(bits.shape[0]):
         for j in range(bits.shape[1]):
-            decoded_ = decoded(np.int64(bits[i, j]), fraction_bits, 15 - fraction_bits)
-            significands[i, j], exponents[i, j] = decoded_
+            significands[i, j], exponents[i, j] = factor(np.int64(bits[i, j]), code)
     return significands, exponents
 
 
 @inner(_nrt=True)
 def product_16(a, b_transposed, c, code, block, extra_bits):
     """Return the bits of A B + C for bits of 16-bit factors of one type: [m, k], [n, k] and [m, n]."""
-    fraction_bits = 20 if code == F16 else 14
     a, a_exponents = _decoded_matrix(a, code)
     b, b_exponents = _decoded_matrix(b_transposed, code)
     d = c.copy()
@@ -149,7 +162,7 @@ def product_16(a, b_transposed, c, code, block, extra_bits):
             for k in range(0, a.shape[1], block):
                 ks = slice(k, k + block)
                 parts = a[i, ks], a_exponents[i, ks], b[j, ks], b_exponents[j, ks]
-                d[i, j] = step(*parts, fraction_bits, d[i, j], extra_bits)
+                d[i, j] = step(*parts, 2 * FRACTION_BITS[code], d[i, j], extra_bits)
     return d
 
 
@@ -193,16 +206,11 @@ def product(a, b_transposed, c, a_code, b_code, block, extra_bits):
     return d
 
 
-_F16_BLOCK, _F16_BITS = ACCUMULATION["f16"]
-_BF16_BLOCK, _BF16_BITS = ACCUMULATION["bf16"]
-_FP8_BLOCK, _FP8_BITS = ACCUMULATION["fp8"]
+_DECLARED = tuple(ACCUMULATION[kind] for kind in ("f16", "bf16", "fp8", "fp8"))
+_BLOCK, _BITS = tuple(one.block for one in _DECLARED), tuple(one.extra_bits for one in _DECLARED)
 
 
 @njit(nogil=True)
 def mma(a, b_transposed, c, a_code, b_code):
     """Return `product` with the declared `ACCUMULATION`."""
-    if a_code == F16:
-        return product(a, b_transposed, c, a_code, b_code, _F16_BLOCK, _F16_BITS)
-    if a_code == BF16:
-        return product(a, b_transposed, c, a_code, b_code, _BF16_BLOCK, _BF16_BITS)
-    return product(a, b_transposed, c, a_code, b_code, _FP8_BLOCK, _FP8_BITS)
+    return product(a, b_transposed, c, a_code, b_code, _BLOCK[a_code], _BITS[a_code])

@@ -22,12 +22,8 @@ class Watch(IntEnum):
     """Positions in the int64 words of a watched thread."""
 
     STAMP, LAUNCH_START, BLOCK_START = 0, 1, 2  #: now; when this launch and this block started
-    SHARED, SHARED_BYTES, SHARED_SHADOW, SHARED_SHIFT = (
-        3,
-        4,
-        5,
-        6,
-    )  #: address, bytes, stamps, log2 of an element's bytes
+    #: address, bytes, stamps, log2 of an element's bytes
+    SHARED, SHARED_BYTES, SHARED_SHADOW, SHARED_SHIFT = 3, 4, 5, 6
     LOCAL, LOCAL_BYTES, LOCAL_SHADOW, LOCAL_SHIFT = 7, 8, 9, 10
     STEPS = 11  #: turns of loops that the thread may still take
     BLOCK = 12  #: number of the block
