@@ -26,6 +26,7 @@ from workbench.foreign.calls import ATTENTION_OPS, Given, is_dispatched, reader_
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
+Before = Snapshot | PackedSnapshot
 
 
 class Capture(ContextDecorator):
@@ -124,24 +125,27 @@ class Capture(ContextDecorator):
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
         self._sampled += 1
-        # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
-        followed = Followed(args, kwargs, no_record=self._dispatched)
-        before = self._eager_before(call, followed.args, followed.kwargs)
+        before = self._eager_before(call, args, kwargs)
+        if before is None:
+            return self._function(*args, **kwargs)
+        snapshot, followed = before
         made = self._function(*followed.args, **followed.kwargs)
-        if before is not None:
-            self._eager_after(before, made, followed)
+        self._eager_after(snapshot, followed, made)
         return made
 
-    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | PackedSnapshot | None:
-        """What is to be judged of a call that is about to run; None where it cannot be."""
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Before, Followed] | None:
+        """What is to be judged of a call that is about to run, and what it is given; None where it cannot be."""
         with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            asked = self._reader.read(*args, **kwargs)
-            return (taken if asked.packed is None else taken_packed)(asked, call, self._limit, random)
+            # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
+            followed = Followed(args, kwargs, no_record=self._dispatched)
+            asked = self._reader.read(*followed.args, **followed.kwargs)
+            take = taken if asked.packed is None else taken_packed
+            return take(asked, call, self._limit, random), followed
         return None
 
-    def _after(self, before: Snapshot | PackedSnapshot, made: Any, followed: Followed) -> None:
+    def _after(self, before: Before, followed: Followed, made: Any) -> None:
         with self._told():
             self._judging.submit(returned(before, made))
             self._followed += followed.wait(before, made, self._reader.read, self._told, self._judging.submit)
