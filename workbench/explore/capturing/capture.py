@@ -22,7 +22,8 @@ from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
-from workbench.foreign.calls import ATTENTION_OPS, Given, is_dispatched, reader_of
+from workbench.foreign.calls import ATTENTION_OPS, is_dispatched, reader_of
+from workbench.foreign.read_back import Given
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
