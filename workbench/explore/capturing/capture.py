@@ -27,6 +27,8 @@ from workbench.foreign.read_back import Given
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
+#: operations of aten, of nn.MultiheadAttention and nn.TransformerEncoderLayer, whose attention no mode sees
+_INSIDE = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 Before = Snapshot | PackedSnapshot
 
 
@@ -73,7 +75,7 @@ class Capture(ContextDecorator):
     def __enter__(self) -> "Capture":
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._dispatched:
-            self._mode = _mode(self.function)
+            self._mode = _mode(self.function, self._inside)
             self._mode.__enter__()
             return self
         self._places = [*_places(self._function)]
@@ -122,6 +124,10 @@ class Capture(ContextDecorator):
         # a compiled caller leaves its graph for this call, and one compiled before is compiled again: without it Dynamo
         # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
         return _eager(watched, recursive=False)
+
+    def _inside(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        self._unread[f"{op.overloadpacket}, which has attention inside"] += 1
+        return op(*args, **kwargs)
 
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
@@ -183,15 +189,20 @@ def _called(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-def _mode(watched: Callable[..., Any]) -> Any:
-    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`."""
+def _mode(watched: Callable[..., Any], inside: Callable[..., Any]) -> Any:
+    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`, and
+    those of operations that have attention inside by `inside`.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    packets = {getattr(module("torch", "a capture").ops.aten, name, None) for name in ATTENTION_OPS}
+    aten = module("torch", "a capture").ops.aten
+    made_by = {
+        getattr(aten, name, None): by for names, by in ((ATTENTION_OPS, watched), (_INSIDE, inside)) for name in names
+    }
 
     class Watching(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return (watched if op.overloadpacket in packets else _called)(op, *args, **(kwargs or {}))
+            return made_by.get(op.overloadpacket, _called)(op, *args, **(kwargs or {}))
 
     return Watching()
 
