@@ -15,6 +15,7 @@ from workbench.arrays import home
 from workbench.bench.harness import torch_for
 from workbench.explore.capturing.capture import capture
 from workbench.explore.laws.every import LAWS, held_to, subject
+from workbench.refusal import Refusal
 
 SCHEMA = "workbench.bench-capture-gpu/1"
 BACKENDS = {
@@ -103,6 +104,8 @@ def _overhead(torch: Any, model: Model, x: Any, steps: int, training: bool) -> d
 
     times: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
+        for name in ("warm", "seen"):
+            Path(folder, name).mkdir()
         warm = capture(plain, Path(folder, "warm"))
         for attend in (plain, warm.function):  # a judgement, too, loads what it needs once
             step(attend)
@@ -176,7 +179,7 @@ def _backend(
             out = whole()
         graph.replay()
         torch.cuda.synchronize()
-        return out
+        return out.clone()  # its memory is the graph's
 
     pairs: dict[str, Callable[[], list[tuple[Any, Any]]]] = {
         "runs": lambda: [(whole(), whole())],
@@ -216,8 +219,8 @@ def _moved(called: Callable[..., Any], small: Case, device: str) -> str:
     try:
         of = subject(attention, small, invariant=True, arrays="torch", device=device)
         found = held_to(LAWS["decode-is-prefill"], of)
-    except RuntimeError as error:
-        return f"refused: {str(error).splitlines()[0][:60]}"
+    except (RuntimeError, Refusal) as error:  # Refusal: of the function, which raised
+        return f"refused: {str(error).strip().splitlines()[-1][:60]}"
     if found.broke is None:
         return found.lacking or "equal"
     return found.broke.words.rpartition("; ")[2]

@@ -50,13 +50,13 @@ def test_what_is_heard_is_what_was_asked(target: str, case: Case, tmp_path: Path
     with capture(function(target), tmp_path, keep="all") as c:
         asked = run(target, case, device="cpu")
     assert (c.report.verdict, c.report.judged, c.report.unread) == ("rounding", 1, {})
-    asked = load(tmp_path / "calls/000000.safetensors")
-    assert (asked.case.scale, asked.case.softcap) == (case.scale, case.softcap)
+    heard = load(tmp_path / "calls/000000.safetensors")
+    assert (heard.case.scale, heard.case.softcap) == (case.scale, case.softcap)
     for name in "qkv":
-        assert np.array_equal(asked.inputs[name].astype(float), asked.inputs[name].astype(float))
-    assert np.array_equal(asked.stages["out"].astype(float), asked.stages["out"].astype(float))
-    seen = [np.broadcast_to(visible(one.case, one.inputs), (case.batch, 4, 20, 32)) for one in (asked, asked)]
-    bias = asked.inputs.get("bias", np.zeros(1)) * np.ones((1, 4, 20, 32))
+        assert np.array_equal(heard.inputs[name].astype(float), asked.inputs[name].astype(float))
+    assert np.array_equal(heard.stages["out"].astype(float), asked.stages["out"].astype(float))
+    seen = [np.broadcast_to(visible(one.case, one.inputs), (case.batch, 4, 20, 32)) for one in (heard, asked)]
+    bias = heard.inputs.get("bias", np.zeros(1)) * np.ones((1, 4, 20, 32))
     # what is hidden may be -inf of a float mask
     assert np.array_equal(seen[0] & (bias > -np.inf), seen[1])
     added = attn_bias(asked.case, asked.inputs)
@@ -92,3 +92,18 @@ def test_what_no_reference_is_known_of_is_told(tmp_path: Path) -> None:
 def test_a_function_that_nobody_knows_needs_a_spec() -> None:
     with pytest.raises(Refusal, match="say what a call asks"):
         reader_of(run)
+
+
+def test_at_the_dispatcher_flash_attention_counts_from_the_bottom_right_and_others_from_the_top_left() -> None:
+    read, aten = reader_of(torch.ops.aten.scaled_dot_product_attention).read, torch.ops.aten
+    q, k = torch.ones(1, 2, 4, 8), torch.ones(1, 2, 6, 8)
+    one = read(aten._scaled_dot_product_flash_attention.default, q, k, k, 0.0, True, scale=0.5)
+    assert one.fields == {"causal": True, "scale": 0.5}
+    for op in (aten._scaled_dot_product_flash_attention_for_cpu.default, aten.scaled_dot_product_attention.default):
+        other = read(op, q, k, k, is_causal=True)
+        assert other.fields == {"causal": True, "causal_alignment": "top-left"}
+    bias = torch.zeros(1, 2, 4, 6)
+    of = read(aten._scaled_dot_product_efficient_attention.default, q, k, k, bias, False)
+    assert of.inputs["bias"] is not None and of.fields == {}
+    with pytest.raises(Refusal, match="with dropout_p"):
+        read(aten._scaled_dot_product_cudnn_attention.default, q, k, k, None, False, 0.1)

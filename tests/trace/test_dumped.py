@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from workbench import Refusal, diff
+from workbench import Refusal, compare_runs, diff
 from workbench.cli.main import commands
 from workbench.trace.dumped import boxed, load_dump
 
@@ -89,6 +89,26 @@ def test_records_of_debug_mode_are_judged(tmp_path: Path, scale: float | None) -
     calls = load_dump(tmp_path, DEBUG)
     assert [diff(trace).verdict for trace in calls.values()] == ["rounding" if scale is None else "bug"] * 2
     assert set(calls[0].stages) == {"out", "lse"}
+
+
+def test_records_of_debug_mode_are_replayed_by_the_command_line_and_held_against_another_run(tmp_path: Path) -> None:
+    mapping = tmp_path / "mapping.toml"
+    mapping.write_text(
+        f'records = "records.pt"\nop = "{DEBUG_OP}"\n[tensors]\n'
+        + "".join(f'{x} = "{at}"\n' for x, at in DEBUG["tensors"].items())
+        + '[case]\ncausal = true\ncausal_alignment = "top-left"\n'
+    )
+    sides = {}
+    for name, scale in (("right", None), ("wrong", 0.4)):
+        folder = tmp_path / name
+        folder.mkdir()
+        test_records_of_debug_mode_are_judged(folder, scale)
+        shown = CliRunner().invoke(commands, ["diff", str(folder), "--mapping", str(mapping), "--json"])
+        verdicts = [run["verdict"] for run in json.loads(shown.stdout)["runs"]]
+        assert verdicts == ["rounding" if scale is None else "bug"] * 2 and shown.exit_code == (scale is not None)
+        sides[name] = load_dump(folder, mapping)
+    found = compare_runs(sides["right"], sides["wrong"])
+    assert found.verdict == "bug" and [pair.wrong for pair in found.pairs] == [("B",)] * 2
 
 
 def test_a_plain_folder_needs_no_numbers(tmp_path: Path) -> None:

@@ -32,7 +32,9 @@ def lines(found: Report) -> list[str]:
         made.append(f"first wrong backward pass: of call {one.call}, {one.verdict} at {one.stage}, {_place(one)}")
         made.append(f"  repeat: workbench diff {found.folder}/backward")
     if found.awaited:
-        made.append(f"backward passes: {found.awaited:,} did not run, or not to all arguments, and were not judged")
+        made.append(
+            f"backward passes: {found.awaited:,} did not run until now, or not to all arguments, or were dropped"
+        )
     if found.worst is not None:
         made.append(f"worst within its budget: call {found.worst.call}, {_place(found.worst)}")
     if found.doubted:

@@ -304,6 +304,15 @@ def test_at_the_dispatcher_every_caller_is_seen(tmp_path: Path) -> None:
     assert "lse" in load(tmp_path / "calls/000000.safetensors").stages
 
 
+def test_an_operation_with_attention_inside_is_told(tmp_path: Path) -> None:
+    layer = torch.nn.MultiheadAttention(16, 2, batch_first=True).eval()
+    x = torch.randn(1, 8, 16)
+    with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c, torch.no_grad():
+        layer(x, x, x, need_weights=False)
+    assert c.report.unread == {"aten._native_multi_head_attention, which has attention inside": 1}
+    assert c.report.verdict == "untestable"
+
+
 def test_a_wrong_kernel_is_caught_at_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     right = capturing._called
     monkeypatch.setattr(capturing, "_called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))

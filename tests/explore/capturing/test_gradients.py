@@ -152,3 +152,15 @@ def test_the_gradients_of_a_model(tmp_path: Path) -> None:
         toy.forward(toy.tokens(), layers, toy.causal).square().sum().backward()
     assert (c.report.gradients, c.report.wrong_gradients, c.report.awaited) == (toy.LAYERS, 0, 0)
     assert np.isfinite([float(x.grad.sum()) for layer in layers for x in layer.values()]).all()
+
+
+def test_a_tensor_that_cannot_be_followed_fails_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Any, *args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("no view of it")
+
+    monkeypatch.setattr("workbench.explore.capturing.capture.Followed.__init__", broken)
+    q, k, v = drawn()
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
+        made = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    assert torch.equal(made, sdpa(q, k, v, enable_gqa=True))
+    assert c.report.unread == {"RuntimeError: no view of it": 1} and c.report.judged == 0

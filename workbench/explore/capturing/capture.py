@@ -22,10 +22,14 @@ from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, returned, taken
 from workbench.files import write_atomically
-from workbench.foreign.calls import ATTENTION_OPS, Given, is_dispatched, reader_of
+from workbench.foreign.calls import ATTENTION_OPS, is_dispatched, reader_of
+from workbench.foreign.read_back import Given
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
+#: operations of aten, of nn.MultiheadAttention and nn.TransformerEncoderLayer, whose attention no mode sees
+_INSIDE = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
+Before = Snapshot | PackedSnapshot
 
 
 class Capture(ContextDecorator):
@@ -71,7 +75,7 @@ class Capture(ContextDecorator):
     def __enter__(self) -> "Capture":
         self._folder.mkdir(parents=True, exist_ok=True)
         if self._dispatched:
-            self._mode = _mode(self.function)
+            self._mode = _mode(self.function, self._inside)
             self._mode.__enter__()
             return self
         self._places = [*_places(self._function)]
@@ -121,27 +125,34 @@ class Capture(ContextDecorator):
         # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
         return _eager(watched, recursive=False)
 
+    def _inside(self, op: Any, *args: Any, **kwargs: Any) -> Any:
+        self._unread[f"{op.overloadpacket}, which has attention inside"] += 1
+        return op(*args, **kwargs)
+
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
         self._sampled += 1
-        # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
-        followed = Followed(args, kwargs, no_record=self._dispatched)
-        before = self._eager_before(call, followed.args, followed.kwargs)
+        before = self._eager_before(call, args, kwargs)
+        if before is None:
+            return self._function(*args, **kwargs)
+        snapshot, followed = before
         made = self._function(*followed.args, **followed.kwargs)
-        if before is not None:
-            self._eager_after(before, made, followed)
+        self._eager_after(snapshot, followed, made)
         return made
 
-    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Snapshot | PackedSnapshot | None:
-        """What is to be judged of a call that is about to run; None where it cannot be."""
+    def _before(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Before, Followed] | None:
+        """What is to be judged of a call that is about to run, and what it is given; None where it cannot be."""
         with self._told():
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
-            asked = self._reader.read(*args, **kwargs)
-            return (taken if asked.packed is None else taken_packed)(asked, call, self._limit, random)
+            # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
+            followed = Followed(args, kwargs, no_record=self._dispatched)
+            asked = self._reader.read(*followed.args, **followed.kwargs)
+            take = taken if asked.packed is None else taken_packed
+            return take(asked, call, self._limit, random), followed
         return None
 
-    def _after(self, before: Snapshot | PackedSnapshot, made: Any, followed: Followed) -> None:
+    def _after(self, before: Before, followed: Followed, made: Any) -> None:
         with self._told():
             self._judging.submit(returned(before, made))
             self._followed += followed.wait(before, made, self._reader.read, self._told, self._judging.submit)
@@ -178,15 +189,20 @@ def _called(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
 
 
-def _mode(watched: Callable[..., Any]) -> Any:
-    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`."""
+def _mode(watched: Callable[..., Any], inside: Callable[..., Any]) -> Any:
+    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`, and
+    those of operations that have attention inside by `inside`.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    packets = {getattr(module("torch", "a capture").ops.aten, name, None) for name in ATTENTION_OPS}
+    aten = module("torch", "a capture").ops.aten
+    made_by = {
+        getattr(aten, name, None): by for names, by in ((ATTENTION_OPS, watched), (_INSIDE, inside)) for name in names
+    }
 
     class Watching(TorchDispatchMode):
         def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return (watched if op.overloadpacket in packets else _called)(op, *args, **(kwargs or {}))
+            return made_by.get(op.overloadpacket, _called)(op, *args, **(kwargs or {}))
 
     return Watching()
 

@@ -4,7 +4,7 @@ Bits alone are asked, where the kernel claims that a row depends on nothing besi
 rows and prefixes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from workbench.explore.laws.codes import NO_CODES
@@ -101,4 +101,11 @@ def _replayed(function: Callable[..., Any], *arrays: Any, **keywords: Any) -> An
         made = function(*arrays, **keywords)
     graph.replay()
     torch.cuda.synchronize()
-    return made
+    # the memory of what was recorded is the graph's
+    if isinstance(made, Mapping):
+        return {name: _copied(x) for name, x in made.items()}
+    return tuple(map(_copied, made)) if isinstance(made, tuple | list) else _copied(made)
+
+
+def _copied(x: Any) -> Any:
+    return x.clone() if hasattr(x, "clone") else x
