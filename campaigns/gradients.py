@@ -165,6 +165,7 @@ def judged(of: tuple[int, str, int], *, seed: int, device: str) -> dict[str, Any
         said = ""
         if found.verdict not in ("exact", "rounding"):
             said = f"{found.verdict} of {', '.join(found.origins) or 'all'}, {largest:.3g} x: {found.run.case}"
+            said += "".join(f"; right with {words}" for words, _ in found.explained_by)
         return row | {"verdict": found.verdict, "close": not rejected(found), "largest": largest, "said": said}
     return row
 
