@@ -48,6 +48,29 @@ class Unseen(NamedTuple):
     gates: Array
 
 
+class Carried(NamedTuple):
+    """What a chunk makes a state off by: errors that signed matrices [b, h, 1, d, ..] take to it, and those of whole
+    columns, of which a 2-norm alone is known; and what it makes of an error of the state before it, signed, too.
+    """
+
+    errors: tuple[tuple[Array, Error], ...]
+    columns: Error  #: [b, h, 1, 1, e]
+    transition: Array  #: [b, h, 1, d, d]
+    before: int | None  #: the chunk before, None of the first
+    whole: Error  #: as `columns`, of all chunks up to this one
+
+    def through(self, rows: Array) -> Error:
+        """Of rows times the state behind the chunk, by its own errors."""
+        made = self.columns.times(_length(rows))
+        for left, error in self.errors:
+            made = made + error.through(left=rows @ left)
+        return made
+
+
+#: share of the rows' length at which what earlier chunks carry to them is bounded by norms
+_SHORT = 1e-3
+
+
 def unseen(at: Any) -> bool:
     """Whether nothing within a chunk was dumped."""
     return not any(at.given(name) for name in WITHIN)
@@ -118,8 +141,24 @@ class _OfState(InChunks):
         """Its own, and |row| times the error of each column of the state (Cauchy and Schwarz)."""
         made, error, tokens = self.local(at), at.error(self.state), at("gates").shape[2]
         if error is not EXACT:
-            made = made + _column(error).times(_length(self.rows(at)))
+            made = made + self._carried(at, _column(error))
         return Bounded(made.bound(tokens))
+
+    def _carried(self, at: Any, of_state: Error) -> Error:
+        """What the errors of a state make of its rows: those of each chunk before, which rows meet by way of all
+        transitions between, signed; or by norms alone, whichever is less. `of_state`: 2-norms of its columns.
+        """
+        rows = self.rows(at)
+        whole, chain, t = of_state.times(_length(rows)), at.once("carried", dict), at.tile[1]
+        if t not in chain:
+            return whole
+        made, least = Error(), _SHORT * np.max(_length(rows))
+        while t is not None and np.max(_length(rows)) > least:
+            made = made + chain[t].through(rows)
+            rows, t = rows @ chain[t].transition, chain[t].before
+        if t is not None:
+            made = made + chain[t].whole.times(_length(rows))
+        return Error(*(np.minimum(x, y) for x, y in zip(whole, made, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -256,30 +295,31 @@ class Update(_OfState):
         made = product_error(at, keys, written, 2, self.operands) + of_keys.through(right=written)
         of_gate = Error(*(e[..., None] for e in of_exp(at, whole, of_gates)))
         made = made + of_gate.times(gate * state) + rounded(gate * state, u, 2) + rounded(keys @ written, u, 1)
-        columns = _columns(made)
+        errors, drift = [(np.eye(keys.shape[-2]), made)], Error()
         if apart:
-            chunk = self.unseen(at)
-            columns = columns + _columns(chunk.residual, keys @ chunk.inverse) + _columns(chunk.direct, keys)
-            columns = columns + Error(*(e[..., at(self.keys).shape[2] - 1, :] for e in chunk.drift))
+            chunk, last = self.unseen(at), slice(at(self.keys).shape[2] - 1, at(self.keys).shape[2])
+            errors += [(keys @ chunk.inverse, chunk.residual), (keys, chunk.direct)]
+            drift = Error(*(e[..., last, :] for e in chunk.drift))
         else:
-            columns = columns + _columns(_local(at, self.written), keys)
+            errors += [(keys, _local(at, self.written))]
+        columns = sum((_columns(error, left) for left, error in errors[1:]), _columns(made) + drift)
         before = at.error(self.state)
+        transition = gate * np.eye(keys.shape[-2])
+        if not at.given(self.written):
+            transition = transition - keys @ at.table[self.written].step.rows(at)
         if before is not EXACT:
-            transition = gate * np.eye(keys.shape[-2])
-            if not at.given(self.written):
-                transition = transition - keys @ at.table[self.written].step.rows(at)
-            norm = np.linalg.norm(transition, 2, axis=(-2, -1))[..., None]
-            last = _column(before)
-            columns = columns + Error(*(e if isinstance(e, float) else e[..., 0, :] for e in last)).times(norm)
+            norm = np.linalg.norm(transition, 2, axis=(-2, -1))[..., None, None]
+            columns = columns + _column(before).times(norm)
+        at.once("carried", dict)[at.tile[0]] = Carried(tuple(errors), drift, transition, at.tile[1], columns)
         like = 0.0 * state[:, :, 0]
         parts = columns.worst, np.sqrt(columns.squares), columns.common
-        return Bounded(Bound(*(x[:, :, 0, None, :] + like for x in parts)))
+        return Bounded(Bound(*(x[:, :, 0] + like for x in parts)))
 
     words = "exp({gates} of the last token) * {state} + sum of exp({gates} of it - of j) {keys}_j {written}_j"
 
 
 def _columns(error: Error, left: Array | None = None) -> Error:
-    """2-norms of the columns of an error, of `left` times it: at most its norm times that of `left`."""
+    """2-norms of the columns of an error, [.., 1, e], of `left` times it: at most its norm times that of `left`."""
     if isinstance(error.worst, float):
         return error
     made = error.through(left=left)
@@ -287,7 +327,8 @@ def _columns(error: Error, left: Array | None = None) -> Error:
     if left is not None:
         largest = np.linalg.norm(left, 2, axis=(-2, -1))[..., None]
         norms = [np.minimum(x, largest * _norm(e + 0.0 * error.worst)) for x, e in zip(norms, error[::2], strict=True)]
-    return Error(norms[0], np.sum(made.squares, axis=-2), norms[1])
+    squares = np.sum(made.squares, axis=-2, keepdims=True)
+    return Error(norms[0][..., None, :], squares, norms[1][..., None, :])
 
 
 def _norm(x: Array) -> Array:
