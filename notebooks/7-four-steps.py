@@ -117,12 +117,12 @@ assert check("flash_wgmma", case, probes="output").findings == ()
 # ## What it is worth
 #
 # `workbench bench steps` judges all four again on a GPU, at lengths that count, times what is right, and puts PyTorch's
-# attention beside it. What it gave on an H100, from [docs/steps.md](../docs/steps.md):
+# attention beside it. What it gave on an H100, from [docs/gpu.md](../docs/gpu.md#from-a-scalar-kernel-to-hoppers-speed):
 
 # %%
 from pathlib import Path
 
 from IPython.display import Markdown
 
-_, _, page = Path("../docs/steps.md").read_text().partition("## How fast\n")
+_, _, page = Path("../docs/gpu.md").read_text().partition("## How fast\n")
 Markdown("\n".join(line for line in page.splitlines() if line.startswith("|")).partition("\n| kernel |")[0])

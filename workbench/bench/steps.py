@@ -1,6 +1,6 @@
 """Kernels of ours beside each other on the same cases, and beside PyTorch's attention: each is judged, then timed.
 
-So the steps from a scalar kernel to one for Hopper are compared (docs/steps.md), kernels for decoding, and those on
+So the steps from a scalar kernel to one for Hopper are compared (docs/gpu.md), kernels for decoding, and those on
 quantised codes (docs/quantised-and-merges.md).
 """
 

@@ -74,7 +74,7 @@ def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Time kernels of ours beside each other and PyTorch's flash and cuDNN attention, where they are right; on a GPU.
 
     KERNELs that are not named are flash, flash_tensor, flash_mma and flash_wgmma, and for a single query flash_mma and
-    split_mma. Without case options, which take comma-separated lists, cases are those of docs/steps.md. What is wrong
+    split_mma. Without case options, which take comma-separated lists, cases are those of docs/gpu.md. What is wrong
     is not timed; the command then exits with 1.
     """
     from workbench.bench import steps as bench_steps

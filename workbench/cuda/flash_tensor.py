@@ -1,4 +1,4 @@
-"""FlashAttention-2 on tensor cores with plain loads and stores: the second of four steps (docs/steps.md), with 108
+"""FlashAttention-2 on tensor cores with plain loads and stores: the second of four steps (docs/gpu.md), with 108
 TFLOP/s on an H100 where the first has 2.2.
 
 `flash.py` with mma.sync in the place of its two loops of products, and its threads where the instruction wants them: a
