@@ -12,7 +12,7 @@ from workbench.arrays import as_numpy, handed_over, home
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.operations.operation import Setting
-from workbench.refusal import Raised, Refusal
+from workbench.refusal import Raised, Refusal, Unavailable
 
 #: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
 #: that nobody saw
@@ -56,7 +56,8 @@ def run_operation(
     one, emulator or cuda. `inputs`: in place of those that the case draws, by name and in the dtypes that these have.
 
     It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
-    "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
+    "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises;
+    Unavailable for a backend that this machine lacks.
     """
     inputs = case.inputs() if inputs is None else _fitting(inputs, case, name)
     lives_on = home(arrays, device)
@@ -71,7 +72,7 @@ def run_operation(
             over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
             beside = {one: over.pop(one) for one in case.optional}
             made = function(*over.values(), **case.numbers, **beside)
-    except Refusal:
+    except (Refusal, Unavailable):
         raise
     except Exception:
         raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None

@@ -176,3 +176,11 @@ def st_v4_f32(array, index, values):
     """Store four float32."""
     typed("st_v4_f32", (values,))
     store_words(array, index, (_word(values[0]), _word(values[1]), _word(values[2]), _word(values[3])))
+
+
+@inner
+def red_add_v4_f32(array, index, values):
+    """Add four float32: one thread of a kernel that uses atomics runs at a time."""
+    typed("red_add_v4_f32", (values,))
+    a, b, c, d = ld_v4_f32(array, index)
+    st_v4_f32(array, index, (a + values[0], b + values[1], c + values[2], d + values[3]))
