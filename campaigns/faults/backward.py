@@ -371,9 +371,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-dk-of-probs",
         "backward_mma",
-        "dK is made of P of two queries, in the place of dS: a register is packed twice",
-        "add_products(dk_acc, left, tiles",
-        "left[0] = PACK(s[0], s[1]); add_products(dk_acc, left, tiles",
+        "dK is made of the registers that hold P still: dS is not packed into them",
+        "left[i] = PACK(dp[2 * i], dp[2 * i + 1])\n"
+        "                s_ds[uint64(own_ds + i % 2 * 8 * (TILE // 2) + (i // 2 ^ g) * 4)] = left[i]",
+        "pair = PACK(dp[2 * i], dp[2 * i + 1])\n"
+        "                s_ds[uint64(own_ds + i % 2 * 8 * (TILE // 2) + (i // 2 ^ g) * 4)] = pair",
         ("dk",),
         needs=ON_TENSOR_CORES,
         source="flash-attention#2341",
