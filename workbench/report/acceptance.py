@@ -97,7 +97,7 @@ def explained(found: Explained | Shrunk | None) -> list[str]:
     if found is None:
         return ["nothing failed again of which a cause could be searched, in this call by itself"]
     if isinstance(found, Shrunk):
-        return shrunk.lines(found)
+        return [*causes.lines(found.start, found.explained), *shrunk.lines(found)]
     return causes.lines(found.judged, found) if found.judged is not None else []
 
 
