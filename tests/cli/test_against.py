@@ -210,6 +210,26 @@ def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
         ).is_file()
 
 
+@pytest.mark.parametrize("words", ["--against flash", "--against flash,pack_gqa=yes --heads 2,kv=1"])
+def test_the_repeat_line_of_a_function_beside_a_kernel_of_ours_runs(mine: str, words: str) -> None:
+    path = mine.replace("mine.py", "grouped.py")
+    Path(path).write_text(
+        KERNEL.replace("    s =", "    k, v = (np.repeat(x, q.shape[1] // x.shape[1], 1) for x in (k, v))\n    s =")
+    )
+    asked = [f"{path}:attention", *words.split(), "--seqlen", "16", "--head-dim", "16", *EMULATOR]
+    line = diff(*asked).stdout.splitlines()[-1]
+    assert line.startswith("repeat: workbench diff ") and ("pack_gqa=yes" in line) == ("pack_gqa=yes" in words)
+    first, again = document(*asked), document(*shlex.split(line.removeprefix("repeat: workbench diff ")), *EMULATOR)
+    assert first["b"]["case"]["pack_gqa"] is ("pack_gqa=yes" in words)
+    assert first == again
+
+
+def test_rows_of_tiles_of_the_second_run_are_yes_or_no() -> None:
+    assert message("flash", "--against", "pack_gqa=2", *SMALL) == (
+        "--against pack_gqa=2: pack_gqa takes yes or no; got '2'"
+    )
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize(
     ("words", "exit_code"),
@@ -217,6 +237,7 @@ def test_pictures_and_traces_of_both(tmp_path: Path) -> None:
         ("split_k --fault reduce-double-counts-sum --against flash", 1),
         ("flash --against split_k,splits=3", 0),
         ("split_k --against splits=4", 0),
+        ("flash --heads 2,kv=1,pack_gqa --against pack_gqa=no", 0),
         ("split_k --fault reduce-double-counts-sum --against splits=4", 1),
         ("fp8 --codes e5m2 --against flash", 0),
         ("flash --against fp8 --codes e4m3", 0),

@@ -122,6 +122,22 @@ def test_an_option_that_no_command_had_is_unknown_still():
             "--causal aline=top-left: has no word aline; its words are align=, as in --causal align=top-left",
         ),
         (
+            ("--alibi-slopes", "form=column"),
+            "--alibi-slopes form=column says nothing without its value, as in --alibi-slopes geometric,form=column",
+        ),
+        (
+            ("--page-size", "layout=HND"),
+            "--page-size layout=HND says nothing without its value, as in --page-size 16,layout=HND",
+        ),
+        (
+            ("--operation", "rmsnorm,rows=8", "--axes", "rows=9"),
+            "--operation rmsnorm,rows=8: rows is 8 there, and 9 before or in --axes; say it once",
+        ),
+        (
+            ("--operation", "rmsnorm,rows=8,rows=9"),
+            "--operation rmsnorm,rows=8,rows=9: rows is 9 there, and 8 before or in --axes; say it once",
+        ),
+        (
             ("--operation", "rmsnorm,epsilon=1"),
             "--operation rmsnorm,epsilon=1: rmsnorm has no word 'epsilon=1'; its words are rows=, dim=, eps=, as in "
             "--operation rmsnorm,rows=8",

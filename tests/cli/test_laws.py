@@ -52,6 +52,17 @@ def test_the_document(tmp_path: Path) -> None:
     assert document["case"]["seqlen_q"] == 12 and not document["claims_invariance"]
 
 
+def test_of_a_function_without_grouped_heads_the_option_that_spares_it_them_is_named(tmp_path: Path) -> None:
+    hint = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
+    limits = ("--random", "3", "--seqlen", "8", "--head-dim", "16", "--distribution", "normal", "--causal", "no")
+    none = asked(tmp_path, "1", *limits, "--heads", "4,kv=2")
+    assert isinstance(none.exception, Refusal)
+    assert str(none.exception).endswith(f"took none of the cases: ValueError: as many kv heads as heads; {hint}")
+    assert hint not in asked(tmp_path, "1", *limits, "--heads", "2,kv=2").stdout
+    some = asked(tmp_path, "1", *limits, "--heads", "2,kv=1/2").stdout
+    assert some.splitlines()[-2:] == ["1 case refused: ValueError: as many kv heads as heads", hint]
+
+
 @pytest.mark.campaign
 def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(tmp_path: Path) -> None:
     limits = (

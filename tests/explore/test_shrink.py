@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from workbench.explore.shrink.smaller import below, by_hypothesis, descend
 from workbench.explore.shrink.space import axes, changed, coordinates, elements
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
+from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.trial import holds
 from workbench.refusal import Refusal
 
@@ -95,6 +97,32 @@ def test_another_cause_at_smaller_lengths_is_not_taken_for_it() -> None:
 
     found = shrink(diff(run(kernel, Case(seqlen=12, head_dim=2))))
     assert found.smallest.seqlen_k == 8 and boundary(found, "seqlen_k")["fails otherwise"] == tuple(range(1, 8))
+
+
+def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        right = attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: False)
+        if k.shape[2] <= 24:  # another bug at small sizes, of the same stage and kind
+            return right["out"][..., ::-1] + np.float32(1), right["lse"]
+        row_max, acc = np.full((*q.shape[:3], 1), -np.inf, np.float32), np.zeros_like(right["out"])
+        for first in range(0, k.shape[2], 8):
+            scores = right["scores"][..., first : first + 8]
+            higher = np.maximum(row_max, scores.max(-1, keepdims=True))
+            correction = np.exp(row_max - higher) if first < 24 else np.float32(1)  # the bug
+            acc, row_max = acc * correction + np.exp(scores - higher) @ v[:, :, first : first + 8], higher
+        return acc / np.exp(right["lse"][..., None] - row_max), right["lse"]
+
+    judged = diff(run(kernel, Case(seqlen=32, head_dim=8)))
+    (cause,) = judged.explain(10).causes
+    assert cause.measured and not cause.members[0].edits
+    found = shrink(judged, seconds=12)
+    assert found.cause is not None and found.cause.text == cause.text
+    assert 24 < found.smallest.seqlen_k < 32
+    (again,) = by_measure(found.judged.run, ["out"], 10)
+    assert again.text == cause.text
+    assert f"by the same cause: out: {cause.text}" in str(found)
+    # as of a formula, which tells nothing of other runs
+    assert f"what explains the start alone: {cause.text}" in str(replace(found, cause=None))
 
 
 @pytest.mark.campaign

@@ -391,6 +391,16 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
             "quantiser_scale is for kernels on quantised codes: say codes too; <lambda> got none",
         ),
         (
+            {"case": CASE.but(codes_of="kv")},
+            Refusal,
+            "codes_of is for kernels on quantised codes: say codes too; <lambda> got none",
+        ),
+        (
+            {"case": CASE.but(scale_of="token")},
+            Refusal,
+            "scale_of is for kernels on quantised codes: say codes too; <lambda> got none",
+        ),
+        (
             {"faults": ["x"]},
             Refusal,
             "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",

@@ -13,7 +13,7 @@ from workbench.case.fields import ARITHMETIC, QUANTISED, of_role
 from workbench.case.options import ANY, FOREIGN, OURS, flag_of
 from workbench.cli.completion import complete
 from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
-from workbench.cli.spec import Text
+from workbench.cli.spec import Text, truth
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
@@ -27,6 +27,7 @@ _SETTINGS = {
     "splits": "splits of the keys",
     "block_q": "queries in a tile",
     "block_k": "keys in a tile",
+    "pack_gqa": "rows of a tile: yes, (query, head of a group), or no",
     "backend": "backend, emulator or cuda",
 }
 #: the word of an earlier run, whose trace is the file behind it
@@ -62,6 +63,11 @@ def second_run(against: str | None) -> dict[str, Any]:
                 f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}; what "
                 f"changed since an earlier one is {SINCE}=FILE"
             )
+        elif name == "pack_gqa":
+            try:
+                found[name] = truth(value)
+            except ValueError:
+                raise Refusal(f"--against {against}: pack_gqa takes yes or no; got {value!r}") from None
         elif name != "backend" and not value.isdecimal():
             raise Refusal(f"--against {against}: {name} takes a number of {_SETTINGS[name]}; got {value!r}")
         else:

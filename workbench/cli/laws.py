@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from workbench.case.case import Case
     from workbench.explore.laws.law import Finding, Laws
 
+#: said where a function raises at all cases of grouped heads, and at no other
+_AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
+
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
@@ -46,9 +49,9 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     if options.pop("by_head"):
         raise Refusal("laws hold whole runs against each other, and take no --by-head")
     with shown():
-        found, refused = _asked(target, random, invariant, options)
+        found, refused, hint = _asked(target, random, invariant, options)
     if not found:
-        raise Refusal(f"{target} took none of the cases: {'; '.join(refused)}")
+        raise Refusal(f"{target} took none of the cases: {'; '.join([*refused, *hint])}")
     alone = random is None and len(found) == 1
     if as_json:
         many = {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
@@ -58,7 +61,9 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     else:
         show(_rows(found), ("law", "class", "held", "broken", "not asked", "first broken", "repeat"))
         for reason, count in refused.items():
-            click.echo(f"{count} cases refused: {reason}")
+            click.echo(f"{count} case{'s' * (count > 1)} refused: {reason}")
+        for line in hint:
+            click.echo(line)
     sys.exit(BUG if any(one.held is False for run in found for one in run.findings) else 0)
 
 
@@ -72,8 +77,8 @@ class Asked(NamedTuple):
 
 def _asked(
     target: str, random: int | None, invariant: bool, options: dict[str, Any]
-) -> tuple[list[Asked], dict[str, int]]:
-    """What TARGET makes of the laws on every case, and reason -> random cases that it refused."""
+) -> tuple[list[Asked], dict[str, int], list[str]]:
+    """What TARGET makes of the laws on every case; reason -> random cases that it refused; how it is given others."""
     from workbench.explore.laws.every import laws as asked
     from workbench.foreign.target import targets_of
     from workbench.progress import step
@@ -82,6 +87,7 @@ def _asked(
     of_run = given(options)
     found: list[Asked] = []
     refused: dict[str, int] = {}
+    grouped = {True: set[bool](), False: set[bool]()}  # whether it took a case -> whether heads were grouped
     for one in targets_of(target):
         if not (one.is_foreign or one.kernel is not None):
             raise Refusal(f"{one.name} is {one.kind.value}, which is not run: laws hold runs against each other")
@@ -96,9 +102,13 @@ def _asked(
                         raise
                     reason = str(refusal).strip().splitlines()[-1]
                     refused[reason] = refused.get(reason, 0) + 1
+                    if "takes no" not in reason:  # which says itself what the case has
+                        grouped[False].add(case.heads != case.kv_heads)
                 else:
+                    grouped[True].add(case.heads != case.kv_heads)
                     found.append(Asked(made.findings, made.as_dict(), _command(made, options["inputs"])))
-    return found, refused
+    of_heads = grouped[False] == {True} and True not in grouped[True]
+    return found, refused, [_AS_MANY] * of_heads
 
 
 def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> list["Case"]:

@@ -58,7 +58,10 @@ def of_operation(said: str, axes: str | None, known: Collection[str]) -> OfOpera
     for part in parts:
         word, equals, value = (x.strip() for x in part.partition("="))
         if equals and value and word in of.axes.values():
-            found.axes[word] = value
+            if found.axes.setdefault(word, value) != value:
+                other = found.axes[word]
+                twice = f"{word} is {value} there, and {other} before or in --axes"
+                raise Refusal(f"--operation {said}: {twice}; say it once")
         elif word in of.numbers and (value if equals else _is_flag(of, word)):
             found.numbers[word] = value or "yes"
         elif word in of.optional and not equals:

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.case import formats
 from workbench.case.case import Case
+from workbench.case.fields import QUANTISER, of_role
 from workbench.case.inputs import NAMES, by_name, put_in
 from workbench.case.memory import poison_of
 from workbench.case.stages import (
@@ -227,8 +228,8 @@ def _codes(
             f"{', '.join(unread)}"
         )
     if case.codes is None and not takes:
-        if case.quantiser_scale is not None:
-            raise Refusal(f"quantiser_scale is for kernels on quantised codes: say codes too; {name} got none")
+        if said := [field for field in of_role(QUANTISER) if getattr(case, field) is not None]:
+            raise Refusal(f"{said[0]} is for kernels on quantised codes: say codes too; {name} got none")
         return case, {}
     if case.codes is None:
         raise Refusal(

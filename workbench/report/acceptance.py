@@ -1,5 +1,6 @@
 """A verdict of `workbench accept`: in lines, as a document, as JUnit for CI."""
 
+import re
 import shlex
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,9 @@ from workbench.report import causes, shrunk
 from workbench.report.compared import printable
 from workbench.report.numbers import ratio, value
 from workbench.report.text import place
+
+#: what is said of a function without the keyword of what a case has
+_LACKS = re.compile(r"takes no \w+, which the case has")
 
 
 def lines(found: Acceptance) -> list[str]:
@@ -55,9 +59,7 @@ def _failure(failure: Failure) -> list[str]:
     made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.case!r}{given}{lying}"]
     judged = failure.judged
     if judged is None:
-        if failure.kind == "raised":
-            made.append("  a spec says what it need not take, as `group = 1` in [case]: as many heads of K as of Q")
-        return made
+        return [*made, *_not_taken(failure)]
     stages = [judged[name] for name in judged.origins] or [x for x in judged if x.verdict == judged.verdict]
     for stage in stages:
         if stage.decisive is None:
@@ -72,6 +74,18 @@ def _failure(failure: Failure) -> list[str]:
                 f"error {worst.budget:.3g}, {ratio(worst.over_budget)} x of budget"
             )
     return made
+
+
+def _not_taken(failure: Failure) -> list[str]:
+    """How a spec spares a function what it raised at, by what that was; empty where that is unknown."""
+    case = failure.problem.case
+    if failure.kind != "raised":
+        return []
+    if _LACKS.search(failure.words):
+        return ["  the spec asks for it in [case]: leave it out there, or give the function the keyword"]
+    if case.heads != case.kv_heads:
+        return ["  a spec says what it need not take, as `group = 1` in [case]: as many heads of K as of Q"]
+    return []
 
 
 def repeat(found: Acceptance) -> str:
@@ -97,7 +111,7 @@ def explained(found: Explained | Shrunk | None) -> list[str]:
     if found is None:
         return ["nothing failed again of which a cause could be searched, in this call by itself"]
     if isinstance(found, Shrunk):
-        return shrunk.lines(found)
+        return [*causes.lines(found.start, found.explained), *shrunk.lines(found)]
     return causes.lines(found.judged, found) if found.judged is not None else []
 
 

@@ -93,8 +93,10 @@ def against_command(pair: "Against") -> str:
     options += said(of_codes)
     beside = [] if b.faults or b.called_with.feed else [b.target]
     for name in of_role(TILES) if b.backend != "foreign" else ():
-        if getattr(b.case, name) not in (None, getattr(a.case, name) if own else None):
-            beside.append(f"{name}={getattr(b.case, name)}")
+        value, of_first = getattr(b.case, name), getattr(a.case, name) if own else None
+        usual = False if name == "pack_gqa" and of_first is None else of_first
+        if value not in (None, usual):
+            beside.append(f"{name}={('yes' if value else 'no') if name == 'pack_gqa' else value}")
     if "foreign" not in (a.backend, b.backend) and a.backend != b.backend:
         options += ["--backend", a.backend]
         beside.append(f"backend={b.backend}")

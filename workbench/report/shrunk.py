@@ -122,7 +122,9 @@ def _plain(value: Any) -> Any:
 def _same(found: Shrunk) -> str:
     """What the smallest case shares with the start."""
     if found.cause is None:
-        return f"wrong first in both, and {found.kind}: {found.origin}; nothing explains it"
+        of_start = found.of_start
+        why = "nothing explains it" if of_start is None else f"what explains the start alone: {of_start.text}"
+        return f"wrong first in both, and {found.kind}: {found.origin}; {why}"
     some = "" if found.cause.stands else " (on some cases: it does not reproduce what the kernel does on fresh ones)"
     return f"wrong first in both, by the same cause: {found.origin}: {found.cause.text}{some}"
 

@@ -15,6 +15,7 @@ from workbench.case.stages import ALGORITHMS, INPUT_AXES
 from workbench.refusal import Refusal
 from workbench.trace import ranks
 from workbench.trace.file import load
+from workbench.trace.kept import nothing_kept
 from workbench.trace.trace import Trace, check
 
 SUFFIX = ".safetensors"
@@ -33,7 +34,7 @@ def files_of(target: str) -> list[Path]:
         return [Path(target)]
     found = [file for word in target.split(",") for file in _files(Path(word))]
     if not found:
-        raise Refusal(f"{target}: no {SUFFIX} file there")
+        raise Refusal(f"{target}: {nothing_kept(Path(target)) or f'no {SUFFIX} file there'}")
     return found
 
 

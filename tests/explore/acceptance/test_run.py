@@ -13,6 +13,7 @@ from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, problem
 from workbench.explore.acceptance.run import accept
 from workbench.explore.acceptance.spec import Spec
+from workbench.report import acceptance as report
 
 RIGHT = """
 import numpy as np
@@ -266,6 +267,9 @@ def test_a_cause_is_searched_on_request(file):
     found = accept(one.target, one.spec, seed=3, only=0)
     why = found.explain(1.0)
     assert why.smallest.seqlen_k <= found.failure.problem.case.seqlen_k
+    said = report.explained(why)  # the cause as explain says it, with its proof, and then the smallest case
+    assert said[0] == "out: scores are not capped" and said[1].startswith("  proof: it reproduces ")
+    assert any(line.startswith("smallest: ") for line in said)
 
 
 def test_descriptors_are_closed(file):

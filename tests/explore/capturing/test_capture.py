@@ -56,6 +56,20 @@ def test_right_calls_keep_nothing(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "report.json").read_text())
     assert told == found.as_dict() and told["schema"] == "workbench.capture/1"
     assert "12 calls, 12 sampled, 12 judged, 0 dropped, 0 wrong" in str(found)
+    refusal = CliRunner().invoke(commands, ["diff", str(tmp_path)]).exception
+    assert isinstance(refusal, Refusal) and str(refusal) == f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong"
+
+
+def test_a_folder_of_right_calls_names_those_that_it_keeps(tmp_path: Path) -> None:
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path, keep="all") as c:
+        toy.forward(toy.tokens(), toy.weights(), toy.causal)
+    assert (c.report.judged, c.report.wrong) == (12, 0)
+    (first, *_) = sorted((tmp_path / "calls").iterdir())
+    assert str(CliRunner().invoke(commands, ["diff", str(tmp_path)]).exception) == (
+        f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong; every judged call is in {tmp_path}/calls, such as "
+        f"{first}"
+    )
+    assert CliRunner().invoke(commands, ["diff", str(first)]).exit_code == 0
 
 
 @pytest.mark.campaign(but=2)

@@ -14,7 +14,7 @@ from workbench.explore.shrink.symptom import Symptom
 from workbench.explore.shrink.values import plain_inputs
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.cause import Cause
-from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.explain import MEASURING_AT_LEAST_S, Explained
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
@@ -36,7 +36,7 @@ class Shrunk:
     inputs: Inputs | None  #: of the smallest case as plain numbers; None where they are its own
     origin: str  #: the first wrong stage, of both
     kind: str  #: how that is wrong, in words
-    cause: Cause | None  #: of both; None where nothing explains the start
+    cause: Cause | None  #: of both; None where nothing that explains the start tells of other runs
     explained: Explained  #: all that explains the start
     failed: int  #: of `runs` runs of the start, those that failed in the same way
     runs: int
@@ -45,6 +45,13 @@ class Shrunk:
     evaluations: int  #: runs that were judged
     seconds: float
     ended: str  #: done, time or interrupt
+
+    @property
+    def of_start(self) -> Cause | None:
+        """What explains the first wrong stage of the start: `cause`, or one that tells nothing of other runs, such as a
+        formula; None where nothing does.
+        """
+        return self.cause or next((one for one in self.explained.causes if self.origin in one.fit.stages), None)
 
     @property
     def complete(self) -> bool:
@@ -69,12 +76,12 @@ class Shrunk:
 def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
     """The smallest case on which the kernel of a judged run fails in the same way.
 
-    In the same way: the first wrong stage is the same, and the cause that `explain` names for it reproduces it; where
-    nothing explains it, it is wrong in the same kind. A case becomes smaller in its counts (batch, heads, lengths,
-    head_dim, splits, tiles of kernels of ours) and plainer in its mask, softcap, scale and inputs; dtype and contract
-    stay. `seconds`: for all of it, compiles among them; when they are over, or at Ctrl-C, the smallest so far comes
-    back, with `complete` False. Refusal where no stage is wrong, for a run that cannot be repeated on other cases, and
-    where the start fails in fewer than half of its runs.
+    In the same way: the first wrong stage is the same, and the cause that `explain` names for it reproduces it, or is
+    found again where it was measured; where nothing explains it, it is wrong in the same kind. A case becomes smaller
+    in its counts (batch, heads, lengths, head_dim, splits, tiles of kernels of ours) and plainer in its mask, softcap,
+    scale and inputs; dtype and contract stay. `seconds`: for all of it, compiles among them; when they are over, or at
+    Ctrl-C, the smallest so far comes back, with `complete` False. Refusal where no stage is wrong, for a run that
+    cannot be repeated on other cases, and where the start fails in fewer than half of its runs.
 
     Where no stage is wrong, and out and lse alone were given, the search begins at one of the cases `telling`.
 
@@ -91,7 +98,7 @@ def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
         explained = judged.explain(EXPLAIN * seconds)
         if not explained.causes and not explained.withdrawn:
             explained = judged.explained  # in little time a report tries what is common
-        symptom = Symptom.of(judged, explained)
+        symptom = Symptom.of(judged, explained, max(EXPLAIN * seconds, MEASURING_AT_LEAST_S))
         attempts = Attempts(rerun, symptom, start, begun + (1 - BOUNDARIES) * seconds, tick)
         failed, runs, alike = _repeats(attempts, judged.trace, begun + 1.5 * EXPLAIN * seconds)
         attempts.runs = 1 if alike else MAJORITY_OF
