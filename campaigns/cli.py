@@ -203,6 +203,15 @@ def backward(correct: int, per_fault: int, seed: int, jobs: int, as_json: bool) 
     sys.exit(BUG if backward_campaign.wrong(results) else 0)
 
 
+@commands.command("backward-speed")
+@json_option
+def backward_speed(as_json: bool) -> None:
+    """Time `backward_mma` beside the backward pass of PyTorch's flash backend; needs a GPU."""
+    from campaigns import backward_speed as speed_campaign
+
+    measured(speed_campaign, as_json)
+
+
 @commands.command("backward-reports")
 @click.option("--seeds", type=click.IntRange(min=1), default=2, help="Runs of each distribution [2]")
 @click.option("--cases", type=click.IntRange(min=1), default=1000, help="Random cases of a search [1000]")

@@ -165,6 +165,11 @@ def streamed(x, out):
     ptx.st_cs_v2_f32(out, (t, 0), ptx.ld_v2_f32(x, 2 * (31 - t)))
 
 
+def added(x, out):
+    t = cuda.threadIdx.x
+    ptx.red_add_v4_f32(out, (t % 16, 0), ptx.ld_v4_f32(x, 4 * t))
+
+
 HALVES = np.random.default_rng(0).standard_normal(64).astype(np.float16).view(np.uint32)
 MICROS = {
     **{name: mma(name) for name in ptx.MMA_TYPES},
@@ -181,6 +186,9 @@ MICROS = {
     "tanh_approx": Micro(tangents, (values(), np.zeros((32, 2), np.float32)), r"tanh\.approx\.f32"),
     "st_cs_v2_f32": Micro(
         streamed, (np.arange(64, dtype=np.float32), np.zeros((32, 2), np.float32)), r"st\.global\.cs\.v2\.f32"
+    ),
+    "red_add_v4_f32": Micro(
+        added, (np.arange(128, dtype=np.float32), np.ones((32, 4), np.float32)), r"red\.global\.add\.v4\.f32", (9, 0)
     ),
     **{f"ld_v{n}_{kind}, st": copied(n, kind) for n in (2, 4) for kind in ("f32", "u32")},
 }

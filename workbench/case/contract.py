@@ -6,7 +6,8 @@ Budgets read it. What a foreign kernel does not say is assumed to be the weakest
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from workbench.case.case import Case
 from workbench.case.formats import float8_of
@@ -277,17 +278,7 @@ _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
 }
 _NUMBERS, _NOT_FINITE = ("mask_sentinel", "empty_out", "empty_lse"), ("inf", "-inf", "nan")
 #: fields that a trace may hold as null: nobody knows, or there is none
-_MAY_BE_NONE = (
-    "block_k",
-    "splits",
-    "acc_accumulation",
-    "tensor_core",
-    "row_sum_of_cast",
-    "probs_normalised",
-    "exp_floor",
-    "exp_polynomial",
-    "split_bounds",
-)
+_MAY_BE_NONE = tuple(one.name for one in fields(Contract) if NoneType in get_args(one.type))
 #: field -> its rule; what it means is beside it
 _RULES: Mapping[str, Rule] = {one.name: one.metadata["rule"] for one in fields(Contract) if one.metadata}
 

@@ -84,7 +84,7 @@ def work(
     dims = padded(largest_dim(inputs))
     constants = Constants(BLOCKS[dims], dims, inputs["q"].dtype.name, atomic)
     functions = "backward_keys", "backward_scale" if atomic else "backward_queries"
-    return laid(inputs, numbers, wanted, constants, functions, sums=atomic)
+    return laid(inputs, numbers, wanted, constants, functions, sums=inputs["q"].shape if atomic else ())
 
 
 def largest_dim(inputs: Mapping[str, np.ndarray]) -> int:
@@ -110,10 +110,10 @@ def laid(
     constants: Tiled,
     functions: tuple[str, str],
     *,
-    sums: bool = False,
+    sums: tuple[int, ...] = (),
 ) -> Work:
     """Buffers and launches of a backward pass: delta, then a function by tiles of keys and one by tiles of queries;
-    with `sums` of dQ in float32, which the first adds to in any order.
+    with `sums`, the shape of sums of dQ in float32, to which the first adds in any order.
     """
     q, k, v = (inputs[name] for name in "qkv")
     batch, heads, rows, _ = q.shape
@@ -127,7 +127,7 @@ def laid(
             stages[name] = blank((batch, heads, rows, keys), DTYPES["float32"])
             if name in _ZERO_WHERE_HIDDEN:
                 stages[name][..., hidden] = 0
-    own = {"dq_sum": np.zeros(q.shape, np.float32)} if sums else {}
+    own = {"dq_sum": np.zeros(sums, np.float32)} if sums else {}
 
     def grid(count: int, of: int, tile: int) -> tuple[int, int, int]:
         return -(-count // tile), of, batch

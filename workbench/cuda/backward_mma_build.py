@@ -10,25 +10,24 @@ from workbench.cuda import ptx
 from workbench.cuda.backward_build import laid, largest_dim
 from workbench.cuda.device import CASTS, CONVERSIONS
 from workbench.cuda.flash_mma_build import DTYPES
-from workbench.cuda.fragments import to_bfloat16
 from workbench.cuda.fragments_build import DIMS_AT_ONCE, padded
 from workbench.cuda.operation_kernel import Work
 from workbench.refusal import Refusal
 
 __all__ = ["DIMS_AT_ONCE", "DTYPES", "Constants", "work"]
 
-#: rows of a block: 16 for each of four warps
-BLOCK = 64
-#: rows that are multiplied at once by padded head_dim: the most of which two tiles, with two of BLOCK, are in 48 KiB
-TILES = {64: 64, 128: 16}
+#: keys of a block: 16 for each of eight warps
+BLOCK = 128
+#: queries that are multiplied at once by padded head_dim: what 255 registers have room for, of P, dP, dK and dV
+TILES = {64: 128, 128: 64}
 
 
 @dataclass(frozen=True)
 class Constants:
     """The constants of a build."""
 
-    block: int  #: keys, or queries, of a block
-    tile: int  #: queries, or keys, that are multiplied at once
+    block: int  #: keys of a block
+    tile: int  #: queries that are multiplied at once
     head_dim: int  #: padded: one of TILES
     dtype: str  #: storage dtype
 
@@ -39,26 +38,43 @@ class Constants:
 
     @property
     def shared_bytes(self) -> int:
-        """Static shared memory of a block, of two tiles of each kind, lse and delta."""
-        return 4 * (self.block + self.tile) * (self.head_dim + DIMS_AT_ONCE) + 8 * self.tile
+        """Dynamic shared memory of a block: tiles of K and V, two of Q and of dout."""
+        return 2 * (2 * self.block + 4 * self.tile) * self.head_dim
+
+    @property
+    def static_bytes(self) -> int:
+        """Static shared memory beside it: a tile of dS, two of lse and of delta."""
+        return 2 * self.block * self.tile + 16 * self.tile
+
+    @property
+    def dq_dims(self) -> int:
+        """Dims of 32 queries that a warp has in the product that dQ is made of."""
+        return self.tile * self.head_dim // self.threads
 
     def names(self) -> dict[str, Any]:
         """Capital name in the kernel's source -> its value."""
-        load, store = CONVERSIONS[self.dtype]
+        load, _ = CONVERSIONS[self.dtype]
         return {
             "BLOCK": self.block,
             "TILE": self.tile,
+            "TWO_TILES": 2 * self.tile,
             "HEAD_DIM": self.head_dim,
             "CHUNKS": self.head_dim // DIMS_AT_ONCE,
-            "WORDS": (self.head_dim + DIMS_AT_ONCE) // 2,
+            "ROWS_AT_ONCE": self.threads * DIMS_AT_ONCE // self.head_dim,
+            "K_AT": 0,
+            "V_AT": self.block,
+            "Q_AT": 2 * self.block,
+            "DOUT_AT": 2 * self.block + 2 * self.tile,
+            "DS_WORDS": self.block * self.tile // 2,
             "S_REGISTERS": self.tile // 2,
             "P_REGISTERS": self.tile // 4,
             "ACC_REGISTERS": self.head_dim // 2,
+            "DQ_DIMS": self.dq_dims,
+            "DQ_REGISTERS": self.dq_dims,
             "THREADS": self.threads,
             "MMA": ptx.mma_m16n8k16_bf16 if self.dtype == "bfloat16" else ptx.mma_m16n8k16_f16,
             "PACK": ptx.cvt_bf16x2_f32 if self.dtype == "bfloat16" else ptx.cvt_f16x2_f32,
             "LOAD": load,
-            "STORE": to_bfloat16 if self.dtype == "bfloat16" else store,
             "CAST": CASTS[self.dtype],
         }
 
@@ -71,4 +87,8 @@ def work(inputs: Mapping[str, np.ndarray], numbers: Mapping[str, Any], wanted: C
     if odd := [x.shape[3] for x in (inputs["q"], inputs["v"]) if x.shape[3] % DIMS_AT_ONCE]:
         raise Refusal(f"kernel backward_mma takes dim and dim_v in steps of {DIMS_AT_ONCE}; got {odd[0]}")
     constants = Constants(BLOCK, TILES[padded(dims)], padded(dims), dtype)
-    return laid(inputs, numbers, wanted, constants, ("backward_mma_keys", "backward_mma_queries"))
+    batch, heads, rows, _ = inputs["q"].shape
+    # of [.., 16 queries, 8 dims, lane, 4 registers]: what the lanes of a warp add at once is side by side
+    strips = -(-rows // constants.tile) * constants.tile // 16
+    sums = batch, heads, strips, constants.head_dim * 16
+    return laid(inputs, numbers, wanted, constants, ("backward_mma_keys", "backward_mma_queries"), sums=sums)

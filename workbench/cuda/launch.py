@@ -76,8 +76,8 @@ def load(build: Build, constants: Constants, typed: Any, dynamic: int, device: i
 
     if build.maps and capability != HOPPER:
         raise Unavailable(
-            f"{build.source.name} runs on GPUs of compute capability {_words(HOPPER)} (Hopper), and this one has "
-            f"{_words(capability)}; `--backend emulator` runs it on the CPU"
+            f"{build.source.name} runs on GPUs of compute capability {words(HOPPER)} (Hopper), and this one has "
+            f"{words(capability)}; `--backend emulator` runs it on the CPU"
         )
     kernel = cubin(build, constants, typed, capability).load()
     if dynamic:  # even where it is less than 48 KiB: static memory comes to it
@@ -89,7 +89,8 @@ def load(build: Build, constants: Constants, typed: Any, dynamic: int, device: i
     return kernel
 
 
-def _words(capability: tuple[int, int]) -> str:
+def words(capability: tuple[int, int]) -> str:
+    """A compute capability, as 9.0."""
     return ".".join(map(str, capability))
 
 

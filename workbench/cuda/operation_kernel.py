@@ -45,6 +45,12 @@ class OperationKernel:
     numbers: tuple[str, ...]  #: of the operation's, that it takes
     dtypes: tuple[str, ...] = (*DTYPES,)  #: of q, k and v, that random cases may have
     dims: int = 1  #: that a load takes at once: sizes of dims are multiples of it
+    least: tuple[int, int] = (0, 0)  #: the first compute capability that has its instructions
+    dynamic: tuple[str, ...] = ()  #: functions whose launches say how much shared memory a block has
+
+    def dynamic_bytes(self, constants: Constants, function: str) -> int:
+        """Shared memory of a block that a launch of `function` has to ask for."""
+        return constants.shared_bytes if function in self.dynamic else 0
 
     def faults_of(self, file: Path, faults: Sequence[Fault]) -> tuple[Fault, ...]:
         """Those of its `faults` that change the source `file`."""

@@ -8,11 +8,13 @@ import numpy as np
 from workbench.cuda.build import Build, build
 from workbench.cuda.check import Checked, WatchedLaunch, WatchedRun, under
 from workbench.cuda.faults.catalogue import chosen
+from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import OF_OPERATIONS
+from workbench.cuda.launch import words
 from workbench.cuda.operation_kernel import OperationKernel
 from workbench.cuda.run import Memory, choose_backend, launcher
 from workbench.cuda.schedules import schedules_of
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 
 Inputs = Mapping[str, np.ndarray]
 
@@ -33,13 +35,19 @@ def run(
     inputs that the kernel cannot take; Unavailable for a backend that this machine lacks.
     """
     kernel, backend = _taking(name, numbers), choose_backend(backend)
+    if backend == "cuda" and (found := gpu()) is not None and found.compute_capability < kernel.least:
+        raise Unavailable(
+            f"{name} runs on GPUs from compute capability {words(kernel.least)} on, and this one has "
+            f"{words(found.compute_capability)}; `--backend emulator` runs it on the CPU"
+        )
     wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
     work = kernel.work(inputs, numbers, wanted)
     memory = Memory(backend, work.arrays, {}, work.filled, 0)
     for function, grid, _ in work.launches:
         file = kernel.functions[function]
         faulty = kernel.faults_of(file, put_in)
-        built, launch = launcher(file, function, work.constants, wanted, faulty, backend)
+        dynamic = kernel.dynamic_bytes(work.constants, function)
+        built, launch = launcher(file, function, work.constants, wanted, faulty, backend, dynamic)
         launch(grid, work.constants.threads, _arguments(built, {**work.scalars, **memory.arguments}))
     memory.copy_back()
     return {**work.made, "contract": kernel.contract}
@@ -66,7 +74,8 @@ def check(
             file = kernel.functions[function]
             built = build(file, function, work.constants, wanted, kernel.faults_of(file, put_in))
             arguments = _arguments(built, {**work.scalars, **work.arrays})
-            launches.append(WatchedLaunch(built, grid, work.constants.threads, arguments))
+            dynamic = kernel.dynamic_bytes(work.constants, function)
+            launches.append(WatchedLaunch(built, grid, work.constants.threads, arguments, dynamic))
         return WatchedRun(launches, work.arrays, work.filled, work.open_.get, any_order=work.any_order)
 
     return under(tried, run, name, faults)

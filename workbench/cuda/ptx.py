@@ -23,6 +23,7 @@ wants ``alignment=16``.
 ``cp_async_wait_group(n)``      nothing; until at most the last n (a constant) groups are under way; or ``_all()``
 ``ld_v{2,4}_{f32,u32}``         of array, index: neighbours in memory, as a tuple
 ``st_v{2,4}_{f32,u32}``         nothing; stores a tuple, given array, index and tuple
+``red_add_v4_f32``              nothing; adds a tuple to neighbours in a global array, each sum atomic (sm_90)
 ``st_cs_v2_f32``                the same into a global array, of what is not read again soon: caches evict it first
 =============================== ====================================================================================
 """
@@ -55,7 +56,7 @@ OPERANDS = {
     **dict.fromkeys(("cvt_f16x2_e4m3x2", "cvt_f16x2_e5m2x2"), {"packed": uint16}),
     **dict.fromkeys(("ex2_approx", "tanh_approx"), {"x": float32}),
     **{name: {"values": _PAIR} for name in ("st_v2_f32", "st_cs_v2_f32")},
-    "st_v4_f32": {"values": types.UniTuple(float32, 4)},
+    **dict.fromkeys(("st_v4_f32", "red_add_v4_f32"), {"values": types.UniTuple(float32, 4)}),
     **{f"st_v{n}_u32": {"values": types.UniTuple(uint32, n)} for n in (2, 4)},
 }
 
@@ -227,17 +228,22 @@ def _store(name, count, element):
     return store
 
 
-@intrinsic
-def st_cs_v2_f32(typingctx, array, index, values):
-    """Store two float32 into a global array; caches evict it first."""
-    checked(misplaced("st_cs_v2_f32", array, index) or mismatch("st_cs_v2_f32", (values,)))
+def _to_global(name, instruction, count):
+    """Return the operation array, index, values -> nothing, on ``count`` float32 neighbours in a global array."""
+    text = f"{instruction} [$0], {braced(1, count)};"
 
-    def codegen(context, builder, sig, args):
-        place = address(context, builder, sig.args[:2], args[:2], GLOBAL)
-        asm(builder, "st.global.cs.v2.f32 [$0], {$1, $2};", [], [place, *cgutils.unpack_tuple(builder, args[2])])
-        return context.get_dummy_value()
+    @intrinsic
+    def sent(typingctx, array, index, values):
+        checked(misplaced(name, array, index) or mismatch(name, (values,)))
 
-    return signature(types.none, array, index, values), codegen
+        def codegen(context, builder, sig, args):
+            place = address(context, builder, sig.args[:2], args[:2], GLOBAL)
+            asm(builder, text, [], [place, *cgutils.unpack_tuple(builder, args[2])])
+            return context.get_dummy_value()
+
+        return signature(types.none, array, index, values), codegen
+
+    return sent
 
 
 mma_m16n8k16_f16, mma_m16n8k16_bf16 = _mma("mma_m16n8k16_f16"), _mma("mma_m16n8k16_bf16")
@@ -260,6 +266,8 @@ cvt_f32_f16x2 = _unary("cvt_f32_f16x2", _HALVES, _PAIR, [F32] * 2)
 ld_v2_f32, ld_v4_f32 = _load(2, float32, F32), _load(4, float32, F32)
 ld_v2_u32, ld_v4_u32 = _load(2, uint32, I32), _load(4, uint32, I32)
 st_v2_f32, st_v4_f32 = _store("st_v2_f32", 2, F32), _store("st_v4_f32", 4, F32)
+st_cs_v2_f32 = _to_global("st_cs_v2_f32", "st.global.cs.v2.f32", 2)
+red_add_v4_f32 = _to_global("red_add_v4_f32", "red.global.add.v4.f32", 4)
 st_v2_u32, st_v4_u32 = _store("st_v2_u32", 2, I32), _store("st_v4_u32", 4, I32)
 
 #: the operations by name

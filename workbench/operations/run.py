@@ -13,7 +13,7 @@ from workbench.case import mods
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.operations.operation import Setting
-from workbench.refusal import Raised, Refusal
+from workbench.refusal import Raised, Refusal, Unavailable
 
 #: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
 #: that nobody saw
@@ -58,7 +58,8 @@ def run_operation(
     that these have.
 
     It returns the first of the operation's results, a tuple of them, or a dict of stage -> array, with an optional key
-    "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises.
+    "contract": a dict of conventions. Refusal for other parameters, stages, shapes and dtypes; Raised where it raises;
+    Unavailable for a backend that this machine lacks.
     """
     inputs = case.inputs() if inputs is None else _fitting(inputs, case, name)
     lives_on = home(arrays, device)
@@ -75,7 +76,7 @@ def run_operation(
             beside = {one: over.pop(one) for one in case.optional}
             beside |= {keyword: mods.function_of(mod, keyword) for keyword, mod in case.functions.items()}
             made = function(*over.values(), **case.numbers, **beside)
-    except Refusal:
+    except (Refusal, Unavailable):
         raise
     except Exception:
         raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None

@@ -1,5 +1,7 @@
 """The backward kernels as numba.cuda compiles them for Hopper, without a GPU."""
 
+import re
+
 import pytest
 from numba import typeof, types
 from numba.cuda import compiler
@@ -7,7 +9,7 @@ from numba.cuda import compiler
 from tests.cuda.compiled.builds import REGISTERS, linked, registers_of, shared_of
 from tests.cuda.compiled.test_plain_builds import stripped_source
 from workbench.cuda.build import build
-from workbench.cuda.kernel import STATIC_SHARED
+from workbench.cuda.kernel import DYNAMIC_SHARED, STATIC_SHARED
 from workbench.cuda.kernels import OF_OPERATIONS
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
@@ -43,10 +45,14 @@ def test_it_links_within_the_registers_of_a_block(name, dtype, probed):
     for function, library, constants in libraries(name, dtype, 128, probes):
         _, log = linked(library, HOPPER)
         assert 0 < registers_of(log) * constants.threads <= REGISTERS
-        assert shared_of(log) <= constants.shared_bytes <= STATIC_SHARED
-        adds = "red.global.add.f32" in (text := library.get_asm_str(cc=HOPPER)) or "atom.global.add.f32" in text
-        assert adds == (name == "backward_atomic" and function == "backward_keys")
-        assert ("mma.sync" in text) == (function in ("backward_mma_keys", "backward_mma_queries"))
+        if dynamic := OF_OPERATIONS[name].dynamic_bytes(constants, function):
+            assert shared_of(log) == constants.static_bytes and dynamic + constants.static_bytes <= DYNAMIC_SHARED
+        else:
+            assert shared_of(log) <= min(constants.shared_bytes, STATIC_SHARED)
+        text = library.get_asm_str(cc=HOPPER)
+        adds = re.search(r"(red|atom)\.global\.add\.(v4\.)?f32", text) is not None
+        assert adds == (name != "backward" and function in ("backward_keys", "backward_mma_keys"))
+        assert ("mma.sync" in text) == (function == "backward_mma_keys")
         assert probed or ".local" not in text  # registers alone
         seen.append(function)
     assert seen == [*OF_OPERATIONS[name].functions]

@@ -50,6 +50,24 @@ def test_a_streamed_store_touches_both_its_elements(found):
     assert [f[:2] for f in found(streamed, 1, 4, out, 1)] == [("misaligned", "out")]
 
 
+def added(out, i, plain):
+    t = cuda.threadIdx.x
+    ptx.red_add_v4_f32(out, i, (float32(t), float32(1), float32(2), float32(3)))
+    if t == plain:
+        out[i + 3] = float32(0)
+
+
+def test_a_wide_atomic_sum_conflicts_with_plain_accesses_to_each_of_its_elements_only(found):
+    out = np.zeros(8, np.float32)
+    assert found(added, 2, 4, out, 4, -1) == []
+    np.testing.assert_array_equal(out, [0, 0, 0, 0, 12, 8, 16, 24])
+    assert found(added, 1, 4, out, 4, 2) == [("race", "out", 2, 4, (7,), 1)]
+    assert [f[:2] for f in found(added, 1, 4, out, 8, -1)] == [("out-of-bounds", "out")]
+    assert [f[:2] for f in found(added, 1, 4, out, 2, -1)] == [("misaligned", "out")]
+    unwritten = found(added, 1, 1, out, 0, -1, outputs=[0])
+    assert unwritten == [("uninitialised-read", "out", 2, None, (0,), 4)]
+
+
 def copied(x, out, early):
     s = cuda.shared.array((2, 32, 4), float32, alignment=16)
     t = cuda.threadIdx.x

@@ -213,6 +213,10 @@ def wide_write(array, index, size, watch, place):
     """Return the array after noting the write of ``size`` bytes from an element on."""
 
 
+def wide_locked(array, index, size, watch, place):
+    """Return the array after noting an atomic operation on each element of ``size`` bytes."""
+
+
 def wide_copy(array, index, size, watch, place):
     """Return the array after noting that a copy of ``size`` bytes to an element is under way."""
 
@@ -242,6 +246,7 @@ def _wide(note):
 
 inner_overload(wide_read)(_wide(shadow.read))
 inner_overload(wide_write)(_wide(shadow.write))
+inner_overload(wide_locked)(_wide(shadow.atomic))
 inner_overload(wide_copy)(_wide(shadow.await_copy))
 
 

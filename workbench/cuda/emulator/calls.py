@@ -207,6 +207,7 @@ def _ptx(rewriter, node, name):
             raise rewriter.refusal(node, f"a group count that is not constant: {ast.unparse(node)}")
         arguments.insert(0, called(rewriter.program.copies(), rewriter.context()))
         return called(imported(f"{_EMULATOR}.copies", operation), *arguments)
+    rewriter.result.uses_atomics |= operation.startswith("red_")
     return called(imported(f"{_EMULATOR}.packed", operation), *arguments)
 
 

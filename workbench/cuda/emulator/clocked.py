@@ -14,6 +14,7 @@ from workbench.cuda.emulator.async_state import Asker, Barrier, Block, Copy, Pro
 from workbench.cuda.emulator.boxes import row_source
 from workbench.cuda.emulator.inner import inner
 from workbench.cuda.emulator.intrinsics import get, poke, put
+from workbench.cuda.emulator.mbarriers import number_of
 from workbench.cuda.emulator.shadow import begin, report
 from workbench.cuda.emulator.watch_words import Common, Watch
 
@@ -42,15 +43,30 @@ def note(watch, address, access):
 # ---- threads that meet
 
 
+@inner
+def _warp_of(watches, thread):
+    """Return the first thread of a warp and how many it has: of whom its rows know, where barriers of the block begin
+    an epoch and `syncwarp` is all that orders others.
+    """
+    first = thread // 32 * 32
+    return first, min(32, clocks.threads_of(watches) - first)
+
+
 @_event
 def begin_block(watches, threads, block):
     """Begin a block: nothing of its shared and local memory was written. Return 0, as all events do."""
     begin(watches, threads, block)
     common = get(watches, Watch.COMMON)
-    for index in range(clocks.meeting(watches) + 1):
-        clocks.clear(watches, index)
-    for word in range(threads * state.MAX_BARRIERS if get(common, Common.WAITS) else 0):
-        poke(get(common, Common.WAITS) + 8 * word, 0)
+    put(common, Common.MET, 0)
+    if clocks.is_asynchronous(watches):
+        for index in range(clocks.meeting(watches) + 1):
+            clocks.forget(watches, index)
+        for word in range(threads * state.MAX_BARRIERS):
+            poke(get(common, Common.WAITS) + 8 * word, 0)
+    else:
+        for thread in range(threads):
+            first, count = _warp_of(watches, thread)
+            clocks.clear(watches, thread, first, count)
     return 0
 
 
@@ -58,21 +74,31 @@ def begin_block(watches, threads, block):
 def _meet(watches, first, threads, group):
     """Threads from `first` on, those in the mask of a group or, of mask -1, all, have met: each knows what any knew."""
     room = clocks.meeting(watches)
-    clocks.clear(watches, room)
+    start, count = int64(0), clocks.width_of(watches)
+    if not clocks.is_asynchronous(watches):
+        start, count = _warp_of(watches, first)
+    clocks.clear(watches, room, start, count)
     for i in range(threads):
         if group >> i & 1 or group == -1:
-            watch = watches + (first + i) * 8 * Watch.WORDS
-            clocks.tick(watch)
-            clocks.join(watches, room, first + i)
+            clocks.tick(watches + (first + i) * 8 * Watch.WORDS)
+            clocks.join_some(watches, room, first + i, start, count)
     for i in range(threads):
         if group >> i & 1 or group == -1:
-            clocks.join(watches, first + i, room)
+            clocks.join_some(watches, first + i, room, start, count)
 
 
 @_event
 def pass_barrier(watches, threads, block):
-    """All threads of a block have met."""
-    _meet(watches, int64(0), threads, int64(-1))
+    """All threads of a block have met. Where nothing is asynchronous an epoch begins, and all that was lies before."""
+    if clocks.is_asynchronous(watches):
+        _meet(watches, int64(0), threads, int64(-1))
+        return 0
+    common = get(watches, Watch.COMMON)
+    put(common, Common.EPOCH, get(common, Common.EPOCH) + 1)
+    put(common, Common.MET, get(common, Common.EPOCH) << words.EPOCH_SHIFT)
+    for thread in range(threads):
+        watch = watches + thread * 8 * Watch.WORDS
+        put(watch, Watch.STAMP, get(watch, Watch.STAMP) + words.EPOCH)
     return 0
 
 
@@ -94,11 +120,6 @@ def miss_lane(watches, thread, site):
 
 
 @inner
-def _number(asker, barrier):
-    return (barrier - get(asker, Asker.BLOCK) - 8 * Block.BARRIERS) // (8 * Barrier.WORDS)
-
-
-@inner
 def _watch_of(asker, thread):
     """Return the watch of any thread of the block."""
     return get(get(get(asker, Asker.BLOCK), Block.ASKERS) + thread * 8 * Asker.WORDS, Asker.WATCH)
@@ -109,9 +130,9 @@ def _initialised(asker, watch, barrier):
     for offset in range(0, 8, ordered.step_of(watch)):
         ordered.write(watch, get(barrier, Barrier.ADDRESS) + offset, get(asker, Asker.PLACE))
     put(barrier, Barrier.INIT, get(watch, Watch.STAMP) | get(asker, Asker.PLACE))
-    number = _number(asker, barrier)
-    clocks.clear(watch, clocks.arriving(watch, number))
-    clocks.clear(watch, clocks.arrived(watch, number))
+    number = number_of(get(asker, Asker.BLOCK), barrier)
+    clocks.forget(watch, clocks.arriving(watch, number))
+    clocks.forget(watch, clocks.arrived(watch, number))
 
 
 @inner
@@ -123,21 +144,19 @@ def _used(asker, watch, barrier):
 
 @inner
 def _completed(asker, watch, barrier):
-    number = _number(asker, barrier)
+    number = number_of(get(asker, Asker.BLOCK), barrier)
     before = clocks.arrived(watch, number)
     clocks.join(watch, before, clocks.arriving(watch, number))
-    clocks.clear(watch, clocks.arriving(watch, number))
+    clocks.forget(watch, clocks.arriving(watch, number))
     clocks.learn(watch, before, clocks.copies_of(watch, number), get(barrier, Barrier.PHASE) + 1)
 
 
 @inner
 def _passed(asker, watch, barrier):
-    number = _number(asker, barrier)
+    number = number_of(get(asker, Asker.BLOCK), barrier)
     clocks.join(watch, clocks.own(watch), clocks.arrived(watch, number))
-    poke(
-        ordered.wait_at(watch, clocks.own(watch), number),
-        get(barrier, Barrier.PHASE) + 1 << 32 | get(asker, Asker.PLACE),
-    )
+    wait = get(barrier, Barrier.PHASE) + 1 << 32 | get(asker, Asker.PLACE)
+    poke(ordered.wait_at(watch, clocks.own(watch), number), wait)
 
 
 @inner
@@ -172,11 +191,7 @@ def _short(asker, copy):
 
 @inner
 def _asked_product(asker, watch, product):
-    code, place, group = (
-        get(product, Product.CODE),
-        get(product, Product.PLACE),
-        get(product, Product.GROUP),
-    )
+    code, place, group = get(product, Product.CODE), get(product, Product.PLACE), get(product, Product.GROUP)
     registers.take(watch, product)
     thread = get(asker, Asker.THREAD)
     if thread % 32:
@@ -234,7 +249,7 @@ def tell(asker, event, detail):
         _used(asker, watch, detail)
     elif event == state.ON_ARRIVE:
         clocks.tick(watch)
-        clocks.join(watch, clocks.arriving(watch, _number(asker, detail)), clocks.own(watch))
+        clocks.join(watch, clocks.arriving(watch, number_of(get(asker, Asker.BLOCK), detail)), clocks.own(watch))
     elif event == state.ON_COMPLETE:
         _completed(asker, watch, detail)
     elif event == state.ON_PASS:
@@ -261,7 +276,7 @@ def tell(asker, event, detail):
         clocks.join(watch, clocks.coming(watch, detail), clocks.own(watch))
     elif event == state.ON_NAMED_COMPLETE:
         clocks.join(watch, clocks.came(watch, detail), clocks.coming(watch, detail))
-        clocks.clear(watch, clocks.coming(watch, detail))
+        clocks.forget(watch, clocks.coming(watch, detail))
     else:
         clocks.join(watch, clocks.own(watch), clocks.came(watch, detail))
     return 0

@@ -114,21 +114,43 @@ def meeting(watch):
 
 
 @inner
-def clear(watch, index):
-    """Make a row know nothing."""
-    width = 2 * get(common_of(watch), Common.ACTORS)
-    words = words_at(row(watch, index), width)
-    for i in range(width):
+def is_asynchronous(watch):
+    """Whether the kernel has copies, products or barriers in shared memory."""
+    return get(common_of(watch), Common.WAITS) != 0
+
+
+@inner
+def width_of(watch):
+    """Return the words of a row."""
+    return 2 * get(common_of(watch), Common.ACTORS)
+
+
+@inner
+def clear(watch, index, first, count):
+    """Make so many words of a row know nothing."""
+    words = words_at(row(watch, index) + 8 * first, count)
+    for i in range(count):
         words[i] = 0
+
+
+@inner
+def join_some(watch, index, other, first, count):
+    """Make so many words of a row know what those of another one do."""
+    words, more = words_at(row(watch, index) + 8 * first, count), words_at(row(watch, other) + 8 * first, count)
+    for i in range(count):
+        words[i] = max(words[i], more[i])
 
 
 @inner
 def join(watch, index, other):
     """Make a row know what another one does."""
-    width = 2 * get(common_of(watch), Common.ACTORS)
-    words, more = words_at(row(watch, index), width), words_at(row(watch, other), width)
-    for i in range(width):
-        words[i] = max(words[i], more[i])
+    join_some(watch, index, other, int64(0), width_of(watch))
+
+
+@inner
+def forget(watch, index):
+    """Make a row know nothing."""
+    clear(watch, index, int64(0), width_of(watch))
 
 
 @inner
@@ -174,6 +196,8 @@ def conflicts(watch, stamp, now, start):
         return False
     if stamp < get(watch, Watch.BLOCK_START):
         return True  # another block
+    if stamp < get(common_of(watch), Common.MET):
+        return False
     actor = thread_of(stamp)
     return actor != thread_of(now) and peek(row(watch, thread_of(now)) + 8 * actor) <= time_of(stamp)
 

@@ -149,22 +149,12 @@ def take(c, offered, waited):
     return from_bits(words_at(c.record, Record.WORDS)[Record.RESULT], offered)
 
 
-@inner
-def take_bool(c, offered, waited):
-    """Return what the scheduler left, as a truth value."""
-    return words_at(c.record, Record.WORDS)[Record.RESULT] != 0
+def _take(kind):
+    """Return the compiled function that gives what the scheduler left as one type."""
+    return inner(lambda c, offered, waited: kind(words_at(c.record, Record.WORDS)[Record.RESULT]))
 
 
-@inner
-def take_int32(c, offered, waited):
-    """Return what the scheduler left, as an int32."""
-    return int32(words_at(c.record, Record.WORDS)[Record.RESULT])
-
-
-@inner
-def take_uint32(c, offered, waited):
-    """Return what the scheduler left, as a uint32."""
-    return uint32(words_at(c.record, Record.WORDS)[Record.RESULT])
+take_bool, take_int32, take_uint32 = _take(types.boolean), _take(int32), _take(uint32)
 
 
 @inner

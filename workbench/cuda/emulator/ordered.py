@@ -50,6 +50,13 @@ def element_at(watch, address):
 
 
 @inner
+def global_element_at(region, address):
+    """Return the address of the stamps of an element of a global array, given its record."""
+    number = address - get(region, Region.START) >> get(region, Region.SHIFT)
+    return get(region, Region.SHADOW) + words.SHADOW_BYTES * number
+
+
+@inner
 def step_of(watch):
     """Return the bytes of an element of shared memory."""
     return 1 << get(watch, Watch.SHARED_SHIFT)
@@ -131,9 +138,7 @@ def read(watch, address, place):
         return
     region = region_of(watch, address)
     if region:
-        element = get(region, Region.SHADOW) + words.SHADOW_BYTES * (
-            address - get(region, Region.START) >> get(region, Region.SHIFT)
-        )
+        element = global_element_at(region, address)
         _read_element(watch, element, address, place, now, get(watch, Watch.LAUNCH_START), int64(1), element + 8)
         return
     flags = flags_at(watch, address)
@@ -155,9 +160,7 @@ def write(watch, address, place):
         return
     region = region_of(watch, address)
     if region:
-        element = get(region, Region.SHADOW) + words.SHADOW_BYTES * (
-            address - get(region, Region.START) >> get(region, Region.SHIFT)
-        )
+        element = global_element_at(region, address)
         launch, written = get(watch, Watch.LAUNCH_START), peek(element)
         stamp = _conflicting(watch, element, now, launch, int64(3))
         if stamp:

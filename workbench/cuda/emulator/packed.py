@@ -96,3 +96,11 @@ ld_v2_u32, ld_v4_u32 = _load(2, uint32), _load(4, uint32)
 ld_v2_f32, ld_v4_f32 = _load(2, float32), _load(4, float32)
 st_v2_u32, st_v4_u32 = _store("st_v2_u32"), _store("st_v4_u32")
 st_v2_f32, st_v4_f32, st_cs_v2_f32 = _store("st_v2_f32"), _store("st_v4_f32"), _store("st_cs_v2_f32")
+
+
+@inner
+def red_add_v4_f32(array, index, values):
+    """Add four float32: one thread of a kernel that uses atomics runs at a time."""
+    typed("red_add_v4_f32", (values,))
+    a, b, c, d = ld_v4_f32(array, index)
+    st_v4_f32(array, index, (a + values[0], b + values[1], c + values[2], d + values[3]))

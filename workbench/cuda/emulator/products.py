@@ -19,6 +19,7 @@ from workbench.cuda.emulator.tensor import factor, step
 
 _DECLARED = tuple(GENERATIONS["hopper"][kind] for kind in ("float16", "bfloat16", "float8"))
 _EXTRA_BITS = tuple(one.extra_bits for one in _DECLARED)
+_ALIKE = (Product.CODE, Product.A, Product.B, Product.LEADING, Product.ACCUMULATE, Product.GROUP)
 # a step takes all products of an instruction
 assert tuple(one.block for one in _DECLARED) == (16, 16, 32)
 
@@ -187,14 +188,10 @@ def make_for(first):
 @inner
 def _alike(product, other):
     """Whether two threads ask for the same: all but addresses of sums, and registers."""
-    return (
-        get(product, Product.CODE) == get(other, Product.CODE)
-        and get(product, Product.A) == get(other, Product.A)
-        and get(product, Product.B) == get(other, Product.B)
-        and get(product, Product.LEADING) == get(other, Product.LEADING)
-        and get(product, Product.ACCUMULATE) == get(other, Product.ACCUMULATE)
-        and get(product, Product.GROUP) == get(other, Product.GROUP)
-    )
+    for word in _ALIKE:
+        if get(product, word) != get(other, word):
+            return False
+    return True
 
 
 @inner

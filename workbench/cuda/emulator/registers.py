@@ -60,21 +60,12 @@ def write_register(watch, flags, address, place):
 
 
 @inner
-def _mark(watch, address, size, bit):
-    """Set a flag of registers."""
+def _mark(watch, address, size, bits, is_set):
+    """Set flags of registers, or clear them."""
     step = 1 << get(watch, Watch.LOCAL_SHIFT)
     for offset in range(0, size, step):
         flags = flags_at(watch, address + offset)
-        poke_byte(flags, peek_byte(flags) | bit)
-
-
-@inner
-def _unmark(watch, address, size, bit):
-    """Clear a flag of registers."""
-    step = 1 << get(watch, Watch.LOCAL_SHIFT)
-    for offset in range(0, size, step):
-        flags = flags_at(watch, address + offset)
-        poke_byte(flags, peek_byte(flags) & ~bit)
+        poke_byte(flags, peek_byte(flags) | bits if is_set else peek_byte(flags) & ~bits)
 
 
 @inner
@@ -116,10 +107,10 @@ def take(watch, product):
     code = get(product, Product.CODE)
     size = 2 * width_of(code)
     _check(watch, product, get(product, Product.ACC), size, get(product, Product.ACCUMULATE) != 0)
-    _mark(watch, get(product, Product.ACC), size, WRITTEN | MADE)
+    _mark(watch, get(product, Product.ACC), size, WRITTEN | MADE, True)
     if in_registers(code):
         _check(watch, product, get(product, Product.REGISTERS_AT), _A_BYTES, True)
-        _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
+        _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN, True)
 
 
 @inner
@@ -129,14 +120,14 @@ def give_back(watch, asker):
     for number in range(get(asker, Asker.SEEN), made):
         product = product_at(asker, number)
         if in_registers(get(product, Product.CODE)):
-            _unmark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
+            _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN, False)
     put(asker, Asker.SEEN, made)
-    _unmark(watch, get(asker, Asker.ACC), 4 * get(asker, Asker.ACC_COUNT), MADE)
+    _mark(watch, get(asker, Asker.ACC), 4 * get(asker, Asker.ACC_COUNT), MADE, False)
     for number in range(made, asked):
         product = product_at(asker, number)
-        _mark(watch, get(product, Product.ACC), 2 * width_of(get(product, Product.CODE)), MADE)
+        _mark(watch, get(product, Product.ACC), 2 * width_of(get(product, Product.CODE)), MADE, True)
         if in_registers(get(product, Product.CODE)):
-            _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN)
+            _mark(watch, get(product, Product.REGISTERS_AT), _A_BYTES, TAKEN, True)
 
 
 @inner

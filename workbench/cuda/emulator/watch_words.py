@@ -4,10 +4,10 @@ from enum import IntEnum
 
 import numpy as np
 
-# a stamp, from its low bits: place, whether the access was atomic, warp barriers passed, thread, epoch
+# a stamp, from its low bits: place, whether the access was atomic, barriers passed, thread, epoch
 MAX_PLACES, MAX_TIMES, MAX_THREADS, MAX_EPOCHS = 1 << 11, 1 << 15, 1 << 10, 1 << 26
 ATOMIC = 1 << 11
-TIME_SHIFT, THREAD_SHIFT, WARP_SHIFT, EPOCH_SHIFT = 12, 27, 32, 37
+TIME_SHIFT, THREAD_SHIFT, EPOCH_SHIFT = 12, 27, 37
 EPOCH = 1 << EPOCH_SHIFT
 #: stamp of what was in memory before the first launch
 HOST = EPOCH
@@ -37,14 +37,16 @@ class Watch(IntEnum):
 class Common(IntEnum):
     """Positions in the int64 words that all threads share."""
 
-    EPOCH = 0  #: number of the running epoch: every block begins one
+    #: number of the running epoch: every block begins one, and every barrier of one where nothing is asynchronous
+    EPOCH = 0
     REGIONS, REGION_COUNT = 1, 2  #: address and number of the global arrays' records
     FINDINGS, FINDING_COUNT, FINDING_LIMIT = 3, 4, 5  #: address and number of findings, and how many there is room for
     STEPS = 6  #: turns of loops that every thread may take
     ARRAY_COUNT = 7  #: number of all arrays' records: after the global ones those of shared and local arrays
     ROWS, ACTORS, THREADS = 8, 9, 10  #: of `clocks`: address of the rows, how many have a time, threads of a block
     SLOTS, WAITS = 11, 12  #: stamps of an element of shared memory; address of the last waits at barriers there, or 0
-    WORDS = 13
+    MET = 13  #: stamps of the block below this one lie before now
+    WORDS = 14
 
 
 class Region(IntEnum):

@@ -8,6 +8,8 @@ from workbench.cuda.emulator.emulator_error import EmulatorError
 from workbench.cuda.emulator.watch_words import MAX_PLACES
 
 _ACCESS = "workbench.cuda.emulator.access"
+#: the first word of an operation on neighbours in memory -> what notes it
+_WIDE = {"ld": "wide_read", "st": "wide_write", "red": "wide_locked"}
 
 
 @dataclass(frozen=True)
@@ -137,8 +139,8 @@ class Watcher(ast.NodeTransformer):
             )
             size = ast.IfExp(first, ast.Constant(16), ast.Constant(0))
             node.args[1] = self.noted("wide_read", node, node.args[1], node.args[2], size)
-        elif family == "packed" and operation[:3] in ("ld_", "st_"):
-            function = "wide_read" if operation[0] == "l" else "wide_write"
+        elif family == "packed" and operation.partition("_")[0] in _WIDE:
+            function = _WIDE[operation.partition("_")[0]]
             words = int(operation.split("_")[-2][1:])  # of ld_v4_u32, st_cs_v2_f32
             node.args[0] = self.noted(function, node, node.args[0], node.args[1], ast.Constant(4 * words))
         elif family == "copies" and operation:
@@ -167,7 +169,7 @@ class Watcher(ast.NodeTransformer):
 
     def noted(self, function, node, array, *arguments):
         """Return the call that notes something about an array and gives the array back."""
-        if function in ("locked", "wide_write"):
+        if function in ("locked", "wide_locked", "wide_write"):
             self.program.note_use(self.rewriter.function, array, node, stores=True)
         return self.told(self.program.imported(_ACCESS, function), node, ast.unparse(array), array, *arguments)
 

@@ -127,9 +127,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-halves-swapped",
         "backward_mma",
-        "of a register of a right factor the first of two rows is in the upper half",
-        "uint32(tile[row, word] >> half & 0xFFFF | (tile[row + 1, word] >> half & 0xFFFF) << 16)",
-        "uint32(tile[row + 1, word] >> half & 0xFFFF | (tile[row, word] >> half & 0xFFFF) << 16)",
+        "of two queries in a register of dS the first is in the upper half",
+        "left[i] = PACK(dp[2 * i], dp[2 * i + 1])",
+        "left[i] = PACK(dp[2 * i + 1], dp[2 * i])",
         ("dq",),
         needs=ON_TENSOR_CORES,
         source="synthetic",
