@@ -5,7 +5,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workbench.floats import Class, classify, largest, round_to, smallest_subnormal, ulp, ulp_error, unit_roundoff
+from workbench.floats import (
+    Class,
+    classify,
+    largest,
+    round_to,
+    scientific,
+    smallest_subnormal,
+    ulp,
+    ulp_error,
+    unit_roundoff,
+)
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -210,3 +220,9 @@ def test_codes_are_one_apart() -> None:
     np.testing.assert_array_equal(round_to([0.4, 0.5, 1.5, 254.6], "uint8"), [0, 0, 2, 255])
     np.testing.assert_array_equal(ulp_error(codes[1:], codes[:-1], "uint8"), 1.0)
     assert largest(np.dtype(np.uint8)) == largest("uint8") == 255
+
+
+def test_a_number_of_two_digits():
+    assert [scientific(x) for x in (0.0080312, 5.3e-5, 1.0, 0.0, 250.0, np.inf, np.nan)] == [
+        *("8.0e-3", "5.3e-5", "1.0e0", "0.0e0", "2.5e2", "inf", "nan"),
+    ]

@@ -47,7 +47,7 @@ def test_links(page):
     links = [link.partition("#") for link in re.findall(r"\]\(([^)]+)\)", prose(page)) if "://" not in link]
     for file, _, heading in links:
         led = page.parent / file if file else page
-        assert led.is_file() and (not heading or heading in headings(led)), f"{file}#{heading}"
+        assert led.exists() and (not heading or heading in headings(led)), f"{file}#{heading}"
 
 
 def prose(page):

@@ -150,6 +150,12 @@ def to_float64(x: ArrayLike) -> np.ndarray:
         return xp.astype(x, xp.float64, copy=False)
 
 
+def scientific(x: float) -> str:
+    """Two digits of a number and its power of ten: 8.0e-3; nan and inf by their names."""
+    digits, e, power = f"{x:.1e}".partition("e")
+    return f"{digits}e{int(power)}" if e else digits
+
+
 @cache
 def _finfo(dtype: np.dtype) -> ml_dtypes.finfo:
     """The finfo of `dtype`; NumPy's own does not know bfloat16 and float8."""

@@ -327,14 +327,14 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         ),
         (
             ["MINE:attention", "--fault", "flash-no-correction"],
-            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is a foreign one",
+            "--fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is a foreign one",
         ),
         (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
             "calls of JAX functions return before they are done, and off torch's streams: they are not timed",
         ),
-        (["MINE:attention", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
+        (["MINE:attention", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
     ],
 )
 def test_wrong_usage_is_refused_whole(words, message, mine):
@@ -369,7 +369,7 @@ def test_a_callable_is_named_by_itself():
     assert (results["target"], results["backend"]) == ("flash", "foreign")
     with pytest.raises(
         Refusal,
-        match="^scores is for kernels of ours on quantised codes .fp8, fp8_mma, fp8_wgmma.; flash is a foreign one$",
+        match="^--codes scores is for kernels of ours on quantised codes .fp8, fp8_mma, fp8_wgmma.; flash is a foreign one$",
     ):
         measure(flash, [SMALL.but(scores="mma")], arrays="torch")
 
@@ -397,7 +397,7 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4\n"
     result = command("flash", "--seqlen", "4", "--arrays", "layout=bshd")
-    assert result.stderr == "workbench: layout are for foreign kernels; flash is one of ours\n"
+    assert result.stderr == "workbench: --arrays layout is for foreign kernels; flash is one of ours\n"
 
 
 # ---- on a GPU

@@ -66,8 +66,9 @@ def test_lengths_settle_each_other():
         (dict(seqlens_q=(3, 5), seqlen_q=4), "seqlen_q=4 is the largest of seqlens_q; got 3,5"),
         (
             dict(shared_kv=True),
-            "shared_kv (absorbed MLA) needs head_dim_v and scale: v is the first head_dim_v dims of k, and the scale "
-            "is 1 / sqrt of the head dimension before it was absorbed, such as 192**-0.5 of a head_dim of 576",
+            "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: v "
+            "is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was absorbed, here "
+            "192**-0.5",
         ),
         (
             dict(shared_kv=True, head_dim=8, head_dim_v=9, scale=1.0),

@@ -273,10 +273,10 @@ def test_options_that_neither_side_takes(mine: str) -> None:
         "kernel flash reads no quantised codes and takes no codes; got e4m3"
     )
     assert message("flash", "--against", "split_k", "--arrays", "torch", *SMALL) == (
-        "arrays are for foreign kernels; flash is one of ours"
+        "--arrays is for foreign kernels; flash is one of ours"
     )
     assert message(f"{mine}:attention", "--against", f"{mine}:broken", "--probes", "lean", "--seqlen", "8") == (
-        f"probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
+        f"--probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
     )
 
 

@@ -139,12 +139,11 @@ def test_an_option_that_no_command_had_is_unknown_still():
         ),
         (
             ("--operation", "rmsnorm,epsilon=1"),
-            "--operation rmsnorm,epsilon=1: rmsnorm has no word 'epsilon=1'; its words are rows=, dim=, eps=, as in "
-            "--operation rmsnorm,rows=8",
+            "--operation rmsnorm has no word 'epsilon'; did you mean eps?",
         ),
         (
             ("--operation", "rmsnorm,gradients"),
-            "--operation rmsnorm,gradients: rmsnorm has no word 'gradients'; its words are rows=, dim=, eps=, as in "
+            "--operation rmsnorm has no word 'gradients'; its words are rows=, dim=, eps=, as in "
             "--operation rmsnorm,rows=8",
         ),
     ],
@@ -153,6 +152,93 @@ def test_an_option_that_no_command_had_is_unknown_still():
 def test_words_that_are_none_are_refused(words, said):
     result = CliRunner().invoke(commands, ["diff", "flash", *words])
     assert isinstance(result.exception, Refusal) and str(result.exception) == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("diff flash --causal align=bottom", "--causal align= is one of bottom-right, top-left; got 'bottom'"),
+        (
+            "diff flash --alibi-slopes geometric,form=key",
+            "--alibi-slopes form= is one of distance, column; got 'key'",
+        ),
+        ("diff flash --page-size 16,layout=hnf", "--page-size layout= is one of NHD, HND; got 'hnf'"),
+        (
+            "diff flash --dtype float16,probs=half",
+            "--dtype probs= is one of float32, float16, bfloat16; got 'half'",
+        ),
+        ("diff flash --distribution normal,std=-1", "--distribution std= must be above 0; got -1"),
+        ("sweep flash --random 2 --distribution normal,std=-1", "--distribution std= must be above 0; got -1"),
+        (
+            "diff flash --head-dim 64,shared_kv",
+            "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: "
+            "v is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was absorbed, here "
+            "192**-0.5",
+        ),
+        ("diff mine.py:f --causal top-left", "--causal takes no, yes and align=; got 'top-left'"),
+        ("diff --causal maybe flash", "--causal takes no, yes and align=; got 'maybe'"),
+        ("show flash --causal maybe qk[q=5]", "--causal takes no, yes and align=; got 'maybe'"),
+        ("diff --isolate 5 mine.py:f", "--isolate takes no, yes and timeout=, memory_gb=; got '5'"),
+        (  # a target behind it is one
+            "diff --causal flash split_k",
+            "one TARGET, or several .safetensors files of one run; got flash split_k",
+        ),
+        (
+            "diff fp8 --codes e4m3,scale_of=token,block",
+            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; several "
+            "values of a word are separated by a slash: scale_of=.../block",
+        ),
+        (
+            "diff flash --against block-k=32",
+            "--against block-k=32: the settings of a second run are splits, block_q, block_k, backend; got block-k; did "
+            "you mean block_k?; what changed since an earlier one is since=FILE",
+        ),
+        (
+            "diff flash --against since",
+            "--against since: since lacks its file, the trace of an earlier run: since=FILE",
+        ),
+        (
+            "diff mine.py:f --operation rmsnorm --seqlen 16",
+            "--operation rmsnorm takes no --seqlen; say --axes rows=,dim=",
+        ),
+        (
+            "diff mine.py:f --operation attention_backward --causal",
+            "--operation attention_backward takes no --causal; say --operation attention_backward,causal",
+        ),
+        (
+            "diff mine.py:f --operation attention_backward,cusal",
+            "--operation attention_backward has no word 'cusal'; did you mean causal?",
+        ),
+        (
+            "diff mine.py:f --operation rmsnorm,eps",
+            "--operation rmsnorm has no word 'eps'; it is said eps=",
+        ),
+        ("diff flash --window 4", "--window must be two whole numbers of at least -1, left and right; got 4"),
+        ("diff flash --seqlen 0", "--seqlen must be a whole number of at least 1; got 0"),
+        ("diff flash --contract triton", "--contract is for foreign kernels; flash is one of ours"),
+        ("diff flash --seqlen 16 --seqlen 32", "--seqlen is given 2 times, and takes one value or list"),
+        ("accept mine.py", "a foreign kernel is given as path.py:function; got 'mine.py'; functions in it: f"),
+    ],
+)
+def test_what_is_refused_is_said_as_it_was_typed(line, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text("def f(q, k, v, *, scale, causal):\n    return v\n")
+    result = CliRunner().invoke(commands, line.split())
+    found = (
+        str(result.exception) if isinstance(result.exception, Refusal) else result.stderr.split("Error: ")[1].strip()
+    )
+    assert result.exit_code and found == said
+
+
+def test_a_fault_may_be_given_twice_and_a_word_in_any_case():
+    words = ["--page-size", "16,layout=hnd", "--seqlen", "16", "--backend", "emulator"]
+    faults = ["--fault", "flash-scale-twice", "--fault", "flash-no-correction"]
+    twice = CliRunner().invoke(commands, ["diff", "flash", *words, *faults])
+    assert not isinstance(twice.exception, Refusal) and "layout=HND" in twice.stdout
+
+
+def test_the_first_help_says_where_every_option_is():
+    assert "`workbench COMMAND --help-all` every option" in CliRunner().invoke(commands, ["--help"]).stdout
 
 
 OF_CASES = [name for name, command in commands.commands.items() if getattr(command, "takes_cases", False)]

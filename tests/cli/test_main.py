@@ -242,15 +242,15 @@ def test_untestable_exits_with_1() -> None:
             "fault wgmma-v-emptied-too-early shows only with --seqlen-k 300; got --seqlen-k 64",
         ),
         (["flash", "--fault", "nope"], "unknown fault 'nope'; `workbench faults` lists them"),
-        (["flash", "--head-dim", "0"], "head_dim must be a whole number of at least 1; got 0"),
+        (["flash", "--head-dim", "0"], "--head-dim must be a whole number of at least 1; got 0"),
         (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),
-        (["flash", "--distribution", "std=nan"], "input_std must be a finite number; got nan"),
+        (["flash", "--distribution", "std=nan"], "--distribution std= must be a finite number; got nan"),
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
             "seqlen is the length of what seqlen_q and seqlen_k do not say; got all three",
         ),
-        (["flash", "--dtype", "float8"], "dtype is one of float32, float16, bfloat16; got 'float8'"),
+        (["flash", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
         (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),
         (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
         (
@@ -263,7 +263,7 @@ def test_untestable_exits_with_1() -> None:
             "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, evidence, suspicious; got 'rounding'"),
-        (["flash", "--arrays", "layout=bshd"], "layout are for foreign kernels; flash is one of ours"),
+        (["flash", "--arrays", "layout=bshd"], "--arrays layout is for foreign kernels; flash is one of ours"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
         (
@@ -273,7 +273,7 @@ def test_untestable_exits_with_1() -> None:
         (["mine.py:attention"], "mine.py: no such file"),
         (
             ["mine.py:attention", "--probes", "limit_gb=1"],
-            "limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is a foreign one",
+            "--probes limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is a foreign one",
         ),
         (
             ["flash", "--causal", "no", "--fault", "flash-no-causal-mask"],
@@ -489,5 +489,5 @@ def test_probs_dtype_is_that_of_a_kernel_of_ours() -> None:
     assert message(*words, "bfloat16,probs=float16") == (
         "kernel flash casts probs to float32 or to the dtype of its inputs, bfloat16; got probs_dtype=float16"
     )
-    assert message(*words, "bfloat16,probs=int8") == "probs_dtype is one of float32, float16, bfloat16; got 'int8'"
+    assert message(*words, "bfloat16,probs=int8") == "--dtype probs= is one of float32, float16, bfloat16; got 'int8'"
     assert "--dtype bfloat16,probs=bfloat16" in workbench(*words, "bfloat16,probs=bfloat16").stdout

@@ -94,7 +94,7 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         ),
         (["--values", "LOG", "--seqlen", "24,25"], "a log is of one case; the case options make 2"),
         (["--values", "LOG", "--causal", "no,yes"], "a log is of one case; the case options make 2"),
-        (["--values", "LOG", "--codes", "e4m3"], "codes is for kernels of ours; LOG was printed by another"),
+        (["--values", "LOG", "--codes", "e4m3"], "--codes is for kernels of ours; LOG was printed by another"),
         (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q is 0 to 4; got 5"),
         (["--values", "none.log"], "none.log: no such file"),
         (
@@ -107,7 +107,7 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         ),
         (
             ["flash", "--contract", "base2=true"],
-            "contract are for foreign kernels; flash is one of ours",
+            "--contract is for foreign kernels; flash is one of ours",
         ),
     ],
 )

@@ -378,12 +378,12 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"probes": "lean"},
             Refusal,
-            "probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(scores="mma")},
             Refusal,
-            "scores is for kernels of ours on quantised codes (fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--codes scores is for kernels of ours on quantised codes (fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
         (
             {"case": CASE.but(quantiser_scale="static")},
@@ -403,7 +403,7 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"faults": ["x"]},
             Refusal,
-            "fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
         ),
     ],
 )

@@ -101,6 +101,6 @@ def test_faults_are_for_kernels_of_ours(site: Path) -> None:
     ship(site, "shippedone", {"shipped": "shippedone_kernels:forward"})
     with pytest.raises(
         Refusal,
-        match=r"^fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma\); shipped is a foreign one$",
+        match=r"^--fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma\); shipped is a foreign one$",
     ):
         run("shipped", Case(seqlen=8), faults=["x"])

@@ -266,7 +266,7 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
         (["flash", "--backend", "tpu"], "check runs on emulator or cuda; got --backend 'tpu'"),
         (
             ["flash", "--arrays", "torch"],
-            "arrays are for foreign functions; flash is one of ours",
+            "--arrays is for foreign functions; flash is one of ours",
         ),
         (
             ["mine.py:attention", "--backend", "cuda", "--schedules", "2"],

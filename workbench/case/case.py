@@ -98,8 +98,9 @@ class Case:
             self._resolve(name, value)
         if self.shared_kv and (self.scale is None or self.head_dim_v is None):
             raise Refusal(
-                "shared_kv (absorbed MLA) needs head_dim_v and scale: v is the first head_dim_v dims of k, and the "
-                "scale is 1 / sqrt of the head dimension before it was absorbed, such as 192**-0.5 of a head_dim of 576"
+                "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale "
+                "0.0722: v is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was "
+                "absorbed, here 192**-0.5"
             )
         self._resolve("head_dim", FIELDS["head_dim"].rule.resolved("head_dim", self.head_dim))
         derived = {"kv_heads": self.heads, "head_dim_v": self.head_dim, "scale": self.head_dim**-0.5}

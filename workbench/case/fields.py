@@ -58,11 +58,11 @@ class Word(NamedTuple):
 
     words: Callable[[], tuple[str, ...]]  #: imported when asked for
     besides: tuple[str, ...] = ()  #: words that nobody types
-    aliases: Mapping[str, str] = {}  #: short words -> those that they stand for
+    aliases: Mapping[str, str] = {}  #: other words, in any case -> those that they stand for
 
     def resolved(self, name: str, value: Any) -> str:
         """As of `Whole`."""
-        value = self.aliases.get(value, value) if isinstance(value, str) else value
+        value = self.aliases.get(value.lower(), value) if isinstance(value, str) else value
         accepted = (*self.words(), *self.besides)
         if not isinstance(value, str) or value not in accepted:
             raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
@@ -238,7 +238,9 @@ FIELDS: Mapping[str, Field] = {
     ),
     "page_size": Field(LAID, _COUNT, "Keys in a page of a paged KV cache, whose pages lie in any order [not paged]"),
     "kv_layout": Field(
-        LAID, _one_of("NHD", "HND"), "Axes of a page: NHD (key, head, dim) or HND (head, key, dim) [NHD]"
+        LAID,
+        Word(lambda: ("NHD", "HND"), aliases={"nhd": "NHD", "hnd": "HND"}),
+        "Axes of a page: NHD (key, head, dim) or HND (head, key, dim) [NHD]",
     ),
     "splits": Field(TILES, _COUNT, "Splits of the keys, in kernels that have them [2]"),
     "block_q": Field(TILES, _COUNT, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),

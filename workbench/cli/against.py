@@ -1,6 +1,7 @@
 """The option of `workbench diff` that holds a second run beside the first, and what it runs."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,20 +49,22 @@ def second_run(against: str | None) -> dict[str, Any]:
     """The second run that --against asks for: its settings by name, and its `target` where it has its own; or `since`,
     the file of an earlier one; empty where there is none.
     """
-    from workbench.refusal import Refusal
+    from workbench.refusal import Refusal, meant
 
     found: dict[str, Any] = {}
     target = []
     for part in [] if against is None else against.split(","):
         name, given, value = part.strip().partition("=")
-        if not given or not name.isidentifier():
+        if name == SINCE and not value:
+            raise Refusal(f"--against {against}: {SINCE} lacks its file, the trace of an earlier run: {SINCE}=FILE")
+        if not given or not re.fullmatch(r"[\w-]+", name):  # a path may have an = in it
             target.append(part)
         elif name == SINCE:
             found[name] = value
         elif name not in _SETTINGS:
             raise Refusal(
-                f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}; what "
-                f"changed since an earlier one is {SINCE}=FILE"
+                f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}"
+                f"{meant(name, _SETTINGS)}; what changed since an earlier one is {SINCE}=FILE"
             )
         elif name == "pack_gqa":
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench.case.options import FOREIGN
+from workbench.case.options import FOREIGN, flag_of
 from workbench.case.spellings import flag
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
@@ -104,7 +104,7 @@ def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, 
 
     targets = target.split(",")
     if foreign := given(options, FOREIGN):
-        raise Refusal(f"{', '.join(foreign)} are for foreign functions; {target} is one of ours")
+        raise Refusal(f"{flag_of(next(iter(foreign)))} is for foreign functions; {target} is one of ours")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
     runs = len(cases) * len(targets)

@@ -3,6 +3,7 @@
 import inspect
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
@@ -59,6 +60,13 @@ def _help_all(ctx: click.Context, param: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
+def _may_be_target(word: str) -> bool:
+    """Whether a word is no value of an option that somebody mistyped."""
+    from workbench.foreign.target import known
+
+    return not re.fullmatch(r"\w[\w.-]*", word) or known(word) is not None
+
+
 class Command(click.Command):
     """A command whose help lists its most used options, where it takes a case; --help-all lists all, by section."""
 
@@ -91,7 +99,8 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click has it. A flag that is given a value is named, which click would take for a TARGET; what follows an
-        option that may stand alone is its value where it reads as one; an option that there was says what it is now.
+        option that may stand alone is its value where it reads as one, and is named where it is no TARGET either; an
+        option that there was says what it is now; one that takes one value is given once.
         """
         options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
         flags = {x for one in options if one.is_flag for x in one.opts}
@@ -99,17 +108,36 @@ class Command(click.Command):
             if flag in flags and value.lower() in SAID:
                 what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out, which is off without"
                 raise click.UsageError(f"{flag} is a flag and takes no value; got {value!r}: {what}", ctx)
-        alone = {x: one.type for one in options if one.name in TRUTHS for x in one.opts}
+        alone = {x: one.type for one in options if isinstance(one.type, Spec) and one.name in TRUTHS for x in one.opts}
+        behind = {}  # what was not taken as the value of an option -> the option
         for i, word in enumerate(args):
-            if isinstance(kind := alone.get(word), Spec) and not kind.takes("".join(args[i + 1 : i + 2])):
+            value = "".join(args[i + 1 : i + 2])
+            if word in alone and not alone[word].takes(value):
                 args = [*args[:i], f"{word}=yes", *args[i + 1 :]]
+                behind[value] = word
         try:
+            self._check_once(ctx, args)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
             now = RETIRED.get(unknown.option_name)
             if now is None or not any(now.split()[0] in one.opts for one in options):
                 raise
             raise Refusal(f"{unknown.option_name} is said otherwise now: {now}") from None
+        except click.UsageError as error:
+            wrong = [value for value in behind if type(error) is click.UsageError and not _may_be_target(value)]
+            if not wrong:
+                raise
+            option = behind[wrong[0]]
+            words = ", ".join(f"{name}=" for name in alone[option].words)
+            raise click.UsageError(f"{option} takes no, yes and {words}; got {wrong[0]!r}", ctx) from None
+
+    def _check_once(self, ctx: click.Context, args: list[str]) -> None:
+        """Refusal for an option of one value that was given twice: a list of values is one value."""
+        *_, order = self.make_parser(ctx).parse_args([*args])
+        once = [one for one in order if isinstance(one, click.Option) and not (one.multiple or one.is_flag)]
+        for one, times in Counter(once).items():
+            if times > 1:
+                raise click.UsageError(f"{one.opts[0]} is given {times} times, and takes one value or list", ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""

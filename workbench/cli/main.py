@@ -104,6 +104,8 @@ def commands(context: click.Context) -> None:
     workbench diff --values run.log                                    values that printf in a kernel of yours wrote
     workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
     workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
+
+    `workbench COMMAND --help` lists what a command is mostly used with, `workbench COMMAND --help-all` every option.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
     from workbench.case.user_code import command
 

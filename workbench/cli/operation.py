@@ -11,7 +11,7 @@ import click
 
 from workbench.case.options import ROLES, flag_of
 from workbench.cli.exits import BUG
-from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operation, pairs
+from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operation, pairs, words_of
 from workbench.cli.options import given
 from workbench.cli.spec import Text
 from workbench.refusal import Refusal
@@ -260,10 +260,24 @@ def _checked(target: str | None, asked: OfOperation, options: Mapping[str, Any],
     """TARGET; Refusal where there is none, and for options that are not among the `taken`."""
     said = {*given(dict(options)), *(name for name, x in options.items() if name not in ROLES and x)}
     if others := sorted(flag_of(name) for name in said - {*taken, *OWN}):
-        raise Refusal(f"--operation {asked.operation} takes no {', '.join(others)}")
+        raise Refusal(f"--operation {asked.operation} takes no {', '.join(others)}{_instead(asked, said - {*taken})}")
     if target is None:
         raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
     return target
+
+
+def _instead(asked: OfOperation, said: Collection[str]) -> str:
+    """How an operation takes what options of attention say; empty where it has nothing of it."""
+    from workbench.operations.every import OPERATIONS
+
+    of = OPERATIONS[asked.operation]
+    words = words_of(of)
+    own = [words[name] for name in words if name in said]
+    sizes = {"batch", "heads", "kv_heads", "seqlen", "seqlen_q", "seqlen_k", "head_dim", "head_dim_v"} - {*words}
+    axes = ",".join(f"{name}=" for name in of.axes.values())
+    found = [*([f"--operation {','.join([asked.operation, *own])}"] if own else [])]
+    found += [f"--axes {axes}"] if sizes & {*said} else []
+    return f"; say {' '.join(found)}" if found else ""
 
 
 def _cases(asked: OfOperation, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from workbench.cli.spec import SAID, truth
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, meant
 
 if TYPE_CHECKING:
     from workbench.operations.operation import Operation
@@ -69,7 +69,8 @@ def of_operation(said: str, axes: str | None, known: Collection[str]) -> OfOpera
         elif part == GRADIENTS and name == DIFFERENTIABLE:
             found = replace(found, gradients=True)
         else:
-            raise Refusal(f"--operation {said}: {name} has no word {part!r}; {_words(of)}")
+            unknown = part if word in words_of(of) else word  # one that there is, said otherwise
+            raise Refusal(f"--operation {name} has no word {unknown!r}{_nearest(of, unknown) or f'; {_words(of)}'}")
     return found
 
 
@@ -77,13 +78,25 @@ def _is_flag(of: "Operation", word: str) -> bool:
     return of.numbers[word] is bool or isinstance(of.numbers[word], bool)
 
 
+def words_of(of: "Operation") -> dict[str, str]:
+    """The words of an operation -> how each is said: `eps=`, `causal`."""
+    numbers = {name: name if _is_flag(of, name) else f"{name}=" for name in of.numbers}
+    alone = [*of.optional, *([GRADIENTS] if of.name == DIFFERENTIABLE else [])]
+    return {name: f"{name}=" for name in of.axes.values()} | numbers | {name: name for name in alone}
+
+
+def _nearest(of: "Operation", word: str) -> str:
+    """The word that was meant; empty where it is like none."""
+    known = words_of(of)
+    return f"; it is said {known[name]}" if (name := word.partition("=")[0]) in known else meant(name, known)
+
+
 def _words(of: "Operation") -> str:
     """The words of an operation, and how they are said."""
-    axes = [f"{name}=" for name in of.axes.values()]
-    numbers = [name if _is_flag(of, name) else f"{name}=" for name in of.numbers]
-    own = [*axes, *numbers, *of.optional, *([GRADIENTS] if of.name == DIFFERENTIABLE else [])]
-    first = [f"{axes[0]}8", *([numbers[-1]] if numbers and not numbers[-1].endswith("=") else [])]
-    return f"its words are {', '.join(own)}, as in --operation {','.join([of.name, *first])}"
+    own = words_of(of)
+    numbers = [own[name] for name in of.numbers]
+    first = [f"{next(iter(own))}=8", *([numbers[-1]] if numbers and not numbers[-1].endswith("=") else [])]
+    return f"its words are {', '.join(own.values())}, as in --operation {','.join([of.name, *first])}"
 
 
 def pairs(said: str | None, option: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from workbench.case.fields import (
     Truth,
     Whole,
     Word,
+    typed,
 )
 from workbench.case.options import ANY, CLICK, OURS, ROLES, Options, flag_of, of_role
 from workbench.case.spellings import EXAMPLES, LENGTHS, OPTION, TRUTHS, WORDS, Ragged, flag, length_of, said
@@ -131,7 +132,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
-    given = {name: values for name in CASE_OPTIONS if (values := options.get(name)) is not None}
+    given = _resolved(options)
     for name in _NEED_VALUE:
         words = [word for word, of in WORDS[name].items() if of in given]
         if words and name not in given:
@@ -142,6 +143,26 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
     return cases
+
+
+def _resolved(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """The case options that were given, each value as its rule has it; Refusal in the words of the command line."""
+    given = {name: values for name in CASE_OPTIONS if (values := options.get(name)) is not None}
+    return {name: tuple(_value(name, x, options) for x in values) for name, values in given.items()}
+
+
+def _value(name: str, value: Any, options: Mapping[str, Any]) -> Any:
+    """A value of a case option, as its rule has it."""
+    if isinstance(value, Ragged):
+        return value
+    try:
+        return CASE_OPTIONS[name].rule.resolved(f"{flag(name)}=" if name in OPTION else flag(name), value)
+    except Refusal as refused:
+        said = f"{value:g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else typed(value)
+        words = WORDS.get(name, {})
+        several = [word for word, of in words.items() if len(options.get(of) or ()) == 1 and isinstance(value, str)]
+        slash = f"; several values of a word are separated by a slash: {several[0]}=.../{value}" if several else ""
+        raise Refusal(f"{str(refused).rpartition('; got ')[0]}; got {said}{slash}") from None
 
 
 def _with_sequences(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +180,7 @@ def _with_sequences(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def random_limits(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Field of a random case -> the values to which the case options limit it; the seed is that of the draws."""
-    limits = {name: x for name in CASE_OPTIONS if (x := options[name]) is not None and name != "seed"}
+    limits = {name: x for name, x in _resolved(options).items() if name != "seed"}
     ragged = {name for name in ("seqlen", *LENGTHS) if any(isinstance(x, Ragged) for x in limits.get(name, ()))}
     of_one = {name: x[0] for name, x in limits.items() if name in ragged and len(x) == 1}
     if {*of_one} != ragged:

@@ -88,6 +88,8 @@ def find(target: str) -> Function:
     if (adapter := adapters.known(target)) is not None:
         with prints_aside():
             return adapters.load(adapter, target)
+    if target.endswith(".py"):
+        raise Refusal(of_file(Path(target)))
     path, _, name = target.rpartition(":")
     if not path.endswith(".py") or not name:
         package = target.partition(":")[0].partition(".")[0]
@@ -123,3 +125,13 @@ def name_of(function: Callable[..., Any]) -> str | None:
         return None
     path = path.resolve()
     return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{name}"
+
+
+def of_file(path: Path) -> str:
+    """What to write in the place of a file alone."""
+    if not path.is_file():
+        return f"{path}: no such file"
+    functions, kernels = names_in(path)
+    listed = f"; functions in it: {', '.join(functions) or 'none'}"
+    listed += f"; kernels, which a function launches: {', '.join(kernels)}" if kernels else ""
+    return f"a foreign kernel is given as path.py:function; got {str(path)!r}{listed}"

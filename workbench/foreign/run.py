@@ -12,7 +12,8 @@ from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.formats import said_by
 from workbench.case.inputs import by_name, fields
-from workbench.case.options import FOREIGN, OURS, ROLES, Options
+from workbench.case.options import FOREIGN, OURS, ROLES, Options, flag_of
+from workbench.case.spellings import flag
 from workbench.case.stages import scaled
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
@@ -62,7 +63,7 @@ def _run(target: str | Callable[..., Any], case: Case, given: Mapping[str, Any],
         case = case.but(distribution=GIVEN, codes=case.codes or codes)
     if found.kernel is not None:
         if foreign := [option for option in given if ROLES[option] == FOREIGN]:
-            raise Refusal(f"{', '.join(foreign)} are for foreign kernels; {name} is one of ours")
+            raise Refusal(f"{flag_of(foreign[0])} is for foreign kernels; {name} is one of ours")
         from workbench.cuda.run import run_kernel
 
         options = replace(options, feed=_fed(found.kernel, case, options))
@@ -93,14 +94,15 @@ def _check_foreign(found: Target, case: Case, options: Options) -> None:
     if not found.is_foreign:
         raise Refusal(f"{name} is {found.kind.value}, which is not run: `workbench.load` reads it")
     if given := options.given(OURS):
-        option = "fault" if given[0] == "faults" else given[0]
-        raise Refusal(f"{option} is for kernels of ours ({ours}); {name} is a foreign one")
+        raise Refusal(f"{flag_of(given[0])} is for kernels of ours ({ours}); {name} is a foreign one")
     if case.probs_dtype is not None:
         raise Refusal(
-            f"probs_dtype is for kernels of ours ({ours}); what {name} does is told: "
+            f"{flag('probs_dtype')} is for kernels of ours ({ours}); what {name} does is told: "
             f'--contract probs_dtype={case.probs_dtype}, or probs_dtype in the "contract" that it returns'
         )
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
-            raise Refusal(f"{option} is for kernels of ours on quantised codes ({quantised}); {name} is a foreign one")
+            raise Refusal(
+                f"{flag(option)} is for kernels of ours on quantised codes ({quantised}); {name} is a foreign one"
+            )

@@ -9,7 +9,7 @@ from typing import Any
 from workbench.case.user_code import Function
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
-from workbench.foreign.find import find, installed, names_in
+from workbench.foreign.find import find, installed, of_file
 from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.trace.join import is_trace
@@ -90,7 +90,7 @@ def target_of(target: str | Callable[..., Any]) -> Target:
     """As `known`; Refusal for a name that nothing has."""
     if (found := known(target)) is None:
         if isinstance(target, str) and target.endswith(".py"):
-            raise Refusal(_of_file(Path(target)))
+            raise Refusal(of_file(Path(target)))
         if isinstance(target, str) and target in OF_OPERATIONS:
             name = OF_OPERATIONS[target].operation
             raise Refusal(f"{target} is a kernel of {name}: say --operation {name}")
@@ -99,16 +99,6 @@ def target_of(target: str | Callable[..., Any]) -> Target:
             "path.py:function, a trace as FILE.safetensors"
         )
     return found
-
-
-def _of_file(path: Path) -> str:
-    """What to write in the place of a file alone."""
-    if not path.is_file():
-        return f"{path}: no such file"
-    functions, kernels = names_in(path)
-    listed = f"; functions in it: {', '.join(functions) or 'none'}"
-    listed += f"; kernels, which a function launches: {', '.join(kernels)}" if kernels else ""
-    return f"a foreign kernel is given as path.py:function; got {str(path)!r}{listed}"
 
 
 def targets_of(target: str) -> list[Target]:

@@ -150,6 +150,8 @@ def _doubt(cause: Cause) -> str:
 def _trial(judged: Diff, cause: Cause) -> str:
     trial = cause.trial
     assert trial is not None
+    if cause.measured:
+        return f"{_changes(judged, trial.case)}: {trial.seen}; {trial.predicted}"
     return f"{_changes(judged, trial.case)}: predicted {trial.predicted}, seen {trial.seen}"
 
 

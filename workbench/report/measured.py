@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import scientific
 from workbench.judge.diff import Diff
 from workbench.readings.reader import Measured
-from workbench.report.numbers import ratio, value
+from workbench.report.numbers import ratio
 from workbench.trace.headline import headline
 
 SCHEMA = "workbench.measure/1"
@@ -53,10 +54,10 @@ def of_diff(diff: Diff) -> list[str]:
 def _proofs(found: Measured) -> list[str]:
     said = []
     for proof in found.proofs:
-        how = "and so it is" if proof.held and proof.lse_held else "and it is not: something else is wrong, too"
+        beside = "" if proof.held and proof.lse_held else ": something else is wrong, too"
         said.append(
-            f"with this, float64 predicts out of seed {proof.seed + found.target.case.seed}, {how}: of an error of "
-            f"{value(proof.error)} (root mean square) {value(proof.left)} is left"
+            f"seed {proof.seed + found.target.case.seed}: RMS error {scientific(proof.error)}; what was read leaves "
+            f"{scientific(proof.left)}{beside}"
         )
     return said
 

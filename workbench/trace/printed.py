@@ -19,6 +19,7 @@ from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISER, of_role
 from workbench.case.inputs import by_name
 from workbench.case.options import Options
 from workbench.case.presets import fields_of
+from workbench.case.spellings import flag
 from workbench.case.stages import ALGORITHMS, OF_QUANTISER, stages_of
 from workbench.floats import DTYPES, round_to, ulp
 from workbench.refusal import Refusal
@@ -136,7 +137,7 @@ def load_log(
     """
     for option in of_role(QUANTISER, ARITHMETIC):
         if getattr(case, option) is not None:
-            raise Refusal(f"{option} is for kernels of ours; {path} was printed by another")
+            raise Refusal(f"{flag(option)} is for kernels of ours; {path} was printed by another")
     said, declared = fields_of(promises or {}, case), {}
     for name in ("block_k", "splits"):
         if (own := getattr(case, name)) is not None:

@@ -1,5 +1,6 @@
 """Functions that can be called are measured before the library is asked."""
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from workbench import Case, diff, run
 from workbench.judge.explain import cover
 from workbench.judge.explain import explain as explaining
+from workbench.report.causes import lines
 
 CASE = Case(heads=2, seqlen_q=40, seqlen_k=48, head_dim=16)
 
@@ -37,10 +39,13 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
         raise AssertionError("pairs of hypotheses are tried of what was measured")
 
     monkeypatch.setattr(cover, "pairs", pairs)
-    found = diff(run(_with(_scattered), CASE)).explain(2)
+    judged = diff(run(_with(_scattered), CASE))
+    found = judged.explain(2)
     (cause,) = found.causes
     assert cause.id == "measured.elements" and cause.text.startswith("K is read wrong") and cause.proved
     assert cause.fit.stages == ("out",) and found.unexplained == ()
+    (proof,) = [line for line in lines(judged, found) if "tried on 2 fresh cases" in line]
+    assert re.search(r"with --seed \d+: RMS error \d\.\de-?\d+; the hypothesis leaves \d\.\de-\d+$", proof)
 
 
 def test_what_has_a_name_is_told_by_its_name() -> None:

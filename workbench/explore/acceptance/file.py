@@ -72,8 +72,10 @@ def _range(name: str, x: Any, where: str) -> Any:
     """A range of TOML: {from = 1, to = 256}, a list of values, or a value."""
     if isinstance(x, Mapping):
         ends: tuple[Any, Any] = (x.get("from"), x.get("to"))
-        if {*x} != {"from", "to"} or not all(type(end) is int for end in ends) or ends[0] > ends[1]:
+        if {*x} != {"from", "to"} or not all(type(end) is int for end in ends):
             raise Refusal(f"{where}: a range of {name} is {{from = 1, to = 256}}, whole numbers; got {dict(x)!r}")
+        if ends[0] > ends[1]:
+            raise Refusal(f"{where}: to of {name} is below from; got {{from = {ends[0]}, to = {ends[1]}}}")
         return Between(*ends)
     if isinstance(x, list):
         if not x:

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.case.stages import LSE, OUT
 from workbench.expectation.observed import Observed
+from workbench.floats import scientific
 from workbench.judge.explain.cause import Cause, Trial
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Hypothesis
@@ -79,8 +80,8 @@ def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, 
     proof = found.proofs[0]
     trial = Trial(
         replace(run.case, seed=run.case.seed + proof.seed),
-        f"{', '.join(stages)} but for {proof.left:.2g}, root mean square",
-        f"off by {proof.error:.2g} from what should be, and as predicted",
+        f"the hypothesis leaves {scientific(proof.left)}",
+        f"RMS error {scientific(proof.error)}",
         True,
         int(answer.out.size),
         of=len(found.proofs),

@@ -15,7 +15,7 @@ class Trial:
     """A prediction on a fresh case, and what the kernel did there."""
 
     case: Case
-    predicted: str  #: in words
+    predicted: str  #: in words; of what was measured, what it leaves of the error
     seen: str
     held: bool
     values: int = 0  #: elements that the fault moves and the prediction hits
