@@ -14,6 +14,7 @@ from workbench.explore.shrink.attempts import Outcome
 from workbench.explore.shrink.shrink import Shrunk, shrink
 from workbench.explore.shrink.smaller import below, by_hypothesis, descend
 from workbench.explore.shrink.space import axes, changed, coordinates, elements
+from workbench.explore.shrink.symptom import Symptom, kind
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.by_measure import by_measure
@@ -113,14 +114,19 @@ def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
         return acc / np.exp(right["lse"][..., None] - row_max), right["lse"]
 
     judged = diff(run(kernel, Case(seqlen=32, head_dim=8)))
-    (cause,) = judged.explain(10).causes
+    explained = judged.explain(10)
+    (cause,) = explained.causes
     assert cause.measured and not cause.members[0].edits
+    symptom = Symptom.of(judged, explained, 30.0)
+    smaller, other = (diff(run(kernel, Case(seqlen_q=4, seqlen_k=n, head_dim=8))) for n in (30, 20))
+    assert (smaller.origin, kind(smaller)) == (other.origin, kind(other)) == ("out", symptom.kind)
+    assert symptom.shows_in(smaller) and not symptom.shows_in(other)
     found = shrink(judged, seconds=12)
     assert found.cause is not None and found.cause.text == cause.text
-    assert 24 < found.smallest.seqlen_k < 32
+    assert 24 < found.smallest.seqlen_k <= 32  # as far as it comes in the time
     (again,) = by_measure(found.judged.run, ["out"], 10)
     assert again.text == cause.text
-    assert f"by the same cause: out: {cause.text}" in str(found)
+    assert f"wrong first in the start and in the smallest, by the same cause: out: {cause.text}" in str(found)
     # as of a formula, which tells nothing of other runs
     assert f"what explains the start alone: {cause.text}" in str(replace(found, cause=None))
 

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from campaigns.cheats import CHEATS
+from workbench.explore.acceptance.arena import Lying
 from workbench.explore.acceptance.run import accept
 from workbench.report import acceptance as report
 
@@ -71,3 +72,10 @@ def test_a_keyword_that_is_lacking_is_told_with_where_the_spec_asks_for_it():
     said = str(accept(raising, {"case": {"feature": ["alibi"], "kv_heads": 2, "group": 2}}, seed=1, only=0))
     assert "takes no alibi_slopes, which the case has" in said and "`group = 1`" not in said
     assert "  the spec asks for it in [case]: leave it out there, or give the function the keyword\n" in said
+
+
+def test_one_of_something_is_said_as_one(failed):
+    assert "(1 call)" in str(failed).splitlines()[0]
+    assert Lying(shift=1, behind=1, rows=2).words == (
+        "starts 1 element behind an aligned address; 1 element of poison behind each row; 2 rows of poison between heads"
+    )

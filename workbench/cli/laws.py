@@ -38,6 +38,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
+    from workbench.report.laws import not_asked
     from workbench.report.text import show
 
     if (operation := options.pop("operation")) is not None:
@@ -59,7 +60,11 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     elif alone:
         _print_one(found[0])
     else:
-        show(_rows(found), ("law", "class", "held", "broken", "not asked", "first broken", "repeat"))
+        rows = sorted(_rows(found), key=lambda row: not row["broken"])
+        of_some = [row for row in rows if row["held"] or row["broken"]]
+        show(of_some, ("law", "class", "held", "broken", "not asked", "first broken", "repeat"))
+        if line := not_asked({"of no case": [row["law"] for row in rows if row not in of_some]}):
+            click.echo(line)
         for reason, count in refused.items():
             click.echo(f"{count} case{'s' * (count > 1)} refused: {reason}")
         for line in hint:
@@ -130,18 +135,10 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
 
 
 def _print_one(found: Asked) -> None:
-    """A row a law, and a sentence for each that is broken."""
-    from workbench.report.text import show
+    """What came of each law, and the command that asks the same again."""
+    from workbench.report.laws import show_findings
 
-    words = {True: "held", False: "BROKEN", None: "not asked"}
-    findings = found.findings
-    rows = [{"law": x.law.name, "class": x.law.kind, "verdict": words[x.held], "why": x.lacking} for x in findings]
-    show(rows, ("law", "class", "verdict", "why"))
-    for one in findings:
-        if one.broke is not None:
-            click.echo(f"{one.law.name}: {one.law.says}\n  {one.broke.words}")
-    counts = Counter(one.held for one in findings)
-    click.echo(f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not asked")
+    show_findings(found.findings)
     click.echo(f"repeat: {found.command}")
 
 

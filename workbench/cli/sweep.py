@@ -91,8 +91,13 @@ def sweep(
     from workbench.explore.sweep.sweep import sweep as swept
     from workbench.progress import shown
 
+    beside = ""
     if random is None:
-        cases = with_telling(target, cases_of(options))
+        asked_for = [*dict.fromkeys(cases_of(options))]
+        cases = with_telling(target, asked_for)
+        if added := len(cases) - len(asked_for):
+            each = f"{len(asked_for)} combination{'s' * (len(asked_for) != 1)}"
+            beside = f"{len(cases)} cases: {each}, {added} of comb and needle\n"
     else:
         seeds = options["seed"] or (0,)
         cases = [case for seed in seeds for case in random_cases(target, random, seed, **random_limits(options))]
@@ -111,7 +116,7 @@ def sweep(
         )
     if html is not None:
         found.save_html(html)
-    click.echo(json.dumps(found.as_dict()) if as_json else str(found))
+    click.echo(json.dumps(found.as_dict()) if as_json else f"{beside}{found}")
     if html is not None and not as_json:
         click.echo(f"page: {html}")
     if any(row.fails for row in found.rows):

@@ -22,7 +22,7 @@ _LACKS = re.compile(r"takes no \w+, which the case has")
 
 def lines(found: Acceptance) -> list[str]:
     """The verdict, what it rests on, and of a failing case what failed and how it is repeated."""
-    taken = f"{found.cases} cases right in {found.seconds:.1f} s ({found.calls} calls)"
+    taken = f"{_of(found.cases, 'case')} right in {found.seconds:.1f} s ({_of(found.calls, 'call')})"
     made = [f"{found.target}: {found.verdict}, {taken}", *(f"  {line}" for line in _counts(found))]
     if found.failure is not None:
         made += _failure(found.failure)
@@ -40,7 +40,7 @@ def _counts(found: Acceptance) -> list[str]:
         made.append(f"time was too short for: {', '.join(found.lacking)}; say more --seconds")
     if found.untestable:
         whole = f", so that nothing is known of: {', '.join(found.unjudged)}" if found.unjudged else ""
-        made.append(f"nothing could be judged in {sum(found.untestable.values())} cases{whole}: a kernel "
+        made.append(f"nothing could be judged in {_of(sum(found.untestable.values()), 'case')}{whole}: a kernel "
                     "that tells nothing may overflow there; a contract in the spec would tell")  # fmt: skip
     if found.suspicious:
         made.append(f"{found.suspicious} within their budgets and suspicious by what the spec's contract leaves open")
@@ -49,6 +49,10 @@ def _counts(found: Acceptance) -> list[str]:
     made.append("in a process beside this one, with its network (--unsafe)" if found.options["unsafe"] else
                 "in a process of its own, without network")  # fmt: skip
     return made
+
+
+def _of(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def _failure(failure: Failure) -> list[str]:

@@ -124,9 +124,9 @@ def _same(found: Shrunk) -> str:
     if found.cause is None:
         of_start = found.of_start
         why = "nothing explains it" if of_start is None else f"what explains the start alone: {of_start.text}"
-        return f"wrong first in both, and {found.kind}: {found.origin}; {why}"
+        return f"wrong first in the start and in the smallest, and {found.kind}: {found.origin}; {why}"
     some = "" if found.cause.stands else " (on some cases: it does not reproduce what the kernel does on fresh ones)"
-    return f"wrong first in both, by the same cause: {found.origin}: {found.cause.text}{some}"
+    return f"wrong first in the start and in the smallest, by the same cause: {found.origin}: {found.cause.text}{some}"
 
 
 def _plain_inputs(found: Shrunk) -> Iterator[str]:

@@ -55,9 +55,13 @@ class Lying(NamedTuple):
     @property
     def words(self) -> str:
         """How the memory layout differs from that of a contiguous array; empty if it does not."""
-        said = [f"starts {self.shift} elements behind an aligned address"] * bool(self.shift)
-        said += [f"rows are {self.behind} elements apart"] * bool(self.behind)
-        return "; ".join([*said, *[f"{self.rows} rows of poison between heads"] * bool(self.rows)])
+        said = [f"starts {_of(self.shift, 'element')} behind an aligned address"] * bool(self.shift)
+        said += [f"{_of(self.behind, 'element')} of poison behind each row"] * bool(self.behind)
+        return "; ".join([*said, *[f"{_of(self.rows, 'row')} of poison between heads"] * bool(self.rows)])
+
+
+def _of(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
 
 
 def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
