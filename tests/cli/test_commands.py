@@ -190,7 +190,7 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff flash --against block-k=32",
-            "--against block-k=32: the settings of a second run are splits, block_q, block_k, backend; got block-k; did "
+            "--against block-k=32: the settings of a second run are splits, block_q, block_k, pack_gqa, backend; got block-k; did "
             "you mean block_k?; what changed since an earlier one is since=FILE",
         ),
         (

@@ -24,6 +24,8 @@ probes: limit_gb
 isolate: timeout memory_gb
 against: since=against_trace
 """
+#: options whose words say how what their value gives is laid out, or counts: without it they would do nothing
+NEED_VALUE = ("alibi_slopes", "page_size")
 #: option with words: how it may be said
 _EXAMPLES = """
 heads: 8,kv=2

@@ -22,7 +22,7 @@ from workbench.case.fields import (
     typed,
 )
 from workbench.case.options import ANY, CLICK, OURS, ROLES, Options, flag_of, of_role
-from workbench.case.spellings import EXAMPLES, LENGTHS, OPTION, TRUTHS, WORDS, Ragged, flag, length_of, said
+from workbench.case.spellings import EXAMPLES, LENGTHS, NEED_VALUE, OPTION, TRUTHS, WORDS, Ragged, flag, length_of, said
 from workbench.cli.completion import complete
 from workbench.cli.spec import Word as SpecWord
 from workbench.cli.spec import spec_option, truth
@@ -84,8 +84,6 @@ _ITEMS: Mapping[type, tuple[Callable[[str], Any], str]] = {
 _CALLED: Mapping[type, str] = {Whole: "integer", Number: "number", Sides: "integer", OfHeads: "number", Truth: "truth"}
 #: of which a list is one value
 _ONE = (Sides, OfHeads)
-#: options whose words say how what their value gives is laid out, or counts: without it they would do nothing
-_NEED_VALUE = ("alibi_slopes", "page_size")
 #: parameter of a command that takes case options -> the field of a case, or both lengths
 CASE_OPTIONS: dict[str, Field] = {}
 for name, asked in FIELDS.items():
@@ -133,7 +131,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
     given = _resolved(options)
-    for name in _NEED_VALUE:
+    for name in NEED_VALUE:
         words = [word for word, of in WORDS[name].items() if of in given]
         if words and name not in given:
             raise Refusal(f"{flag(name)} {words[0]}={given[WORDS[name][words[0]]][0]} says nothing without its value, "

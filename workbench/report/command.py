@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, of_role
 from workbench.case.options import Options
-from workbench.case.spellings import said
+from workbench.case.spellings import NEED_VALUE, WORDS, said
 from workbench.case.stages import OF_QUANTISER
 from workbench.case.telling import telling
 
@@ -153,5 +153,7 @@ def case_fields(case: Case, own: bool) -> dict[str, Any]:
     of_problem = [name for name in of_role(PROBLEM, LAID) if name not in (*lengths, "causal")]
     drawn = of_role(DRAWN) if case.distribution != GIVEN else ("seed",) if case.draws_beside else ()
     names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
+    silent = {field for option in NEED_VALUE if option not in unusual for field in WORDS[option].values()}
+    names = tuple(name for name in names if name not in silent)
     # what quantised kernels take where none is given is as usual there
     return found | {n: unusual[n] for n in names if n in unusual and unusual[n] != QUANTISED.get(n, (None,))[0]}
