@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, event, example, given, settings, target
+from hypothesis import HealthCheck, assume, event, example, given, settings, target
 from hypothesis import strategies as st
 
 from tests.builds import ONE_BUILD, draw_few_builds
 from workbench import Case, diff, run
+from workbench.case.distributions import FIXED
 from workbench.explore.strategies import cases
 
 
@@ -33,6 +34,8 @@ def test_correct_kernel_is_never_called_wrong(
     @example(Case(seqlen=40, head_dim=8, scale=0.0, block_q=16, block_k=16), False)
     @example(Case(seqlen_q=70, seqlen_k=5, causal=True, block_q=16, block_k=16, head_dim=32), False)
     def holds(case: Case, casts: bool) -> None:
+        # needles have q and k as large as scores need to be: divided by such a scale q @ k overflows
+        assume(case.distribution not in FIXED or not 0 < abs(case.scale) < 2.0**-100)
         case = case.but(probs_dtype=case.dtype) if casts else case
         judged = diff(run(kernel, case, backend="emulator"))
         event(judged.verdict)
