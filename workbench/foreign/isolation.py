@@ -103,11 +103,21 @@ def _started(folder: str) -> Iterator[subprocess.Popen]:
     try:
         yield process
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        end(process)
+
+
+def kill(pid: int) -> None:
+    """End a process and those of its group."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def end(process: subprocess.Popen) -> None:
+    """End a process that began a session of its own, and all that it started."""
+    kill(process.pid)
+    process.wait()
 
 
 def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:

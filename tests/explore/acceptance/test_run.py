@@ -10,7 +10,7 @@ import workbench
 from campaigns.cheats import CHEATS, UNSEEN
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
-from workbench.explore.acceptance.families import FAMILIES, problem
+from workbench.explore.acceptance.families import FAMILIES, Problem, problem
 from workbench.explore.acceptance.run import accept
 from workbench.explore.acceptance.spec import Spec
 from workbench.report import acceptance as report
@@ -232,6 +232,26 @@ def test_a_result_that_changes_later(name):
     assert found.failure.kind == "overwritten" and "of the call before" in found.failure.words
     reused = accept(one.target, {**one.spec, "fresh": False}, seconds=3)
     assert (reused.verdict == "fail") == (name == "t_thread_overwrites")
+
+
+def test_of_a_call_that_failed_no_result_is_held(tmp_path):
+    """The next one is not asked for what the failed one left."""
+    path = tmp_path / "odd.py"
+    path.write_text(
+        "import numpy as np\n\n\ndef odd(q, k, v, *, scale, causal):\n"
+        "    return np.zeros(q.shape, np.float16 if q.shape[2] == 3 else np.float32)\n"
+    )
+    where = {"arrays": "numpy", "device": None, "layout": "bhsd", "unsafe": False, "memory_gb": 8.0}
+    with callers.started(f"{path}:odd", **where, fresh=True) as caller:
+
+        def call(rows):
+            one = Problem("random", Case(seqlen=rows))
+            return caller.call(one.case, one.arrays, one.lying, None)
+
+        call(4)
+        with pytest.raises(callers.Fault, match="out must be float32"):
+            call(3)
+        assert call(5).stages["out"].shape[2] == 5
 
 
 def test_a_maximum_with_headroom_may_round_exact_inputs():

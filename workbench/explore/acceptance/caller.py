@@ -4,7 +4,6 @@ import json
 import math
 import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from workbench.case.stages import RESULTS
 from workbench.explore.acceptance import worker
 from workbench.explore.acceptance.arena import Arena, Lying, Place, contiguous, placed
 from workbench.floats import DTYPES
-from workbench.foreign.isolation import LOOK_S, how_it_ended, resident_bytes
+from workbench.foreign.isolation import LOOK_S, end, how_it_ended, resident_bytes
 from workbench.refusal import Refusal, Unavailable
 
 OUT, LSE = RESULTS
@@ -80,7 +79,8 @@ class Caller:
         arena.write(inputs, places)
         wanted = {OUT: shape, LSE: shape[:3]}
         sizes = {name: math.prod(of) for name, of in wanted.items()}
-        earlier = {f"earlier {name}": x.size for name, x in self.last.items()}
+        last, self.last = self.last, {}  # of a call that fails nothing is held
+        earlier = {f"earlier {name}": x.size for name, x in last.items()}
         at = arena.results({**sizes, **dict.fromkeys(_BLOCKS, math.prod(shape)), **earlier})
         results = {name: (at[name], of) for name, of in wanted.items()}
         blocks = {
@@ -91,7 +91,7 @@ class Caller:
         asked = {
             "case": case.as_dict(), "places": places, "results": results,
             "fresh": self.fresh,
-            "earlier": {name: (at[f"earlier {name}"], x.shape) for name, x in self.last.items()},
+            "earlier": {name: (at[f"earlier {name}"], x.shape) for name, x in last.items()},
             "stale": [*blocks.values(), summed._replace(shape=shape[:3], strides=contiguous(shape[:3], 4))],
         }  # fmt: skip
         begun = time.monotonic()
@@ -105,7 +105,7 @@ class Caller:
         if name := arena.changed(places):
             what = "what lies around its inputs" if name == "poison" else f"{name}, an input,"
             raise Fault("overwritten", f"{what} was overwritten")
-        for name, x in self.last.items():
+        for name, x in last.items():
             if arena.read(at[f"earlier {name}"], x.dtype, x.shape).tobytes() != x.tobytes():
                 raise Fault("overwritten", f"{name} of the call before was overwritten, and its caller may hold it")
         self.last = self._results(case, said, results)
@@ -208,11 +208,7 @@ def started(
         _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout})
         yield caller
     finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+        end(process)
         os.close(to)
         os.close(back)
         arena.close()

@@ -17,7 +17,7 @@ from typing import NoReturn
 from workbench.explore.sweep.ask import Answer, MachineLacks
 from workbench.explore.sweep.row import RAISED
 from workbench.foreign import isolation
-from workbench.foreign.isolation import end_with_parent, resident_bytes
+from workbench.foreign.isolation import end_with_parent, kill, resident_bytes
 from workbench.machine import keep_heap
 
 READY, ANSWERED, ENDED = b"r", b"a", b"e"
@@ -56,14 +56,6 @@ def _leave(folder: Path) -> NoReturn:
         kill(int(pid.read_text()))
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)
-
-
-def kill(pid: int) -> None:
-    """End a process and those of its group."""
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _judge(folder: Path, events: int) -> NoReturn:

@@ -22,7 +22,7 @@ from pathlib import Path
 from workbench.explore.sweep import child
 from workbench.explore.sweep.ask import Answer, Ask, MachineLacks
 from workbench.explore.sweep.row import CRASHED, MEMORY, RAISED, TIMEOUT
-from workbench.foreign.isolation import LOOK_S, Limits, how_it_ended, place, resident_bytes
+from workbench.foreign.isolation import LOOK_S, Limits, how_it_ended, kill, place, resident_bytes
 from workbench.machine import memory_bytes
 
 _PROGRAM = (
@@ -137,7 +137,7 @@ class Worker:
                 outcome, broken = TIMEOUT, f"did not return within {seconds:g} seconds, and was ended"
             if broken:
                 broken += self._place(pid)
-                child.kill(pid)
+                kill(pid)
 
     def _event(self, patience_s: float | None) -> bytes:
         """The next event; empty where none comes in time."""
