@@ -126,7 +126,7 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def turn(n: int, device: str) -> tuple[str, int]:
-    """The backend of a run, and the how manieth of it that is."""
+    """The backend of a run, and how many runs of that backend come before it."""
     names = [*BACKENDS[device]]
     if device == "cpu":
         return names[n % len(names)], n // len(names)

@@ -22,7 +22,7 @@ SCHEMA = "workbench.bench-rare/1"
 WRONG = 1e-3
 #: calls between two looks at what was caught
 STEP = 200
-# seconds of a capture of 1e5 calls on a core, for an estimate only
+# seconds that 100,000 watched calls take on one core, for an estimate only
 CAPTURE_S = 1.0
 
 

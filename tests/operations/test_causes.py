@@ -80,7 +80,7 @@ def test_a_right_run_has_no_cause_and_none_of_a_fault_predicts_it(name: str) -> 
 
 
 def once() -> Callable[..., Any]:
-    """A backward pass whose first run alone has a fault."""
+    """A backward pass that is wrong when it is first called, and right afterwards."""
     runs = iter(["scale twice in dk"])
 
     def function(*arrays: Any, **numbers: Any) -> Any:

@@ -271,15 +271,21 @@ class Case:
         beside = {name: x for name in ("softcap", "dropout_p") if (x := getattr(self, name)) is not None}
         return {"scale": self.scale} | beside
 
+    def places(self, queries: slice | np.ndarray = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+        """Where keys stand, and the key at which each of some queries stands, as `in_window` compares them: [seqlen_k]
+        and [queries, 1]; [b, 1, queries, 1] of a ragged batch.
+        """
+        diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
+        return np.arange(self.seqlen_k), np.arange(self.seqlen_q)[queries][:, None] + diagonal
+
     def mask(self, queries: slice | np.ndarray = slice(None)) -> np.ndarray:
         """Which keys some queries see, bool [queries, seqlen_k]; [b, 1, queries, seqlen_k] of a ragged batch, in which
         rows that do not exist see none. What `mask_mod` hides is not in it.
         """
-        rows = np.arange(self.seqlen_q)[queries]
-        diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
-        seen = in_window(np.arange(self.seqlen_k), rows[:, None] + diagonal, *self.sides)
+        seen = in_window(*self.places(queries), *self.sides)
         if not self.ragged:
             return seen
+        rows = np.arange(self.seqlen_q)[queries]
         q, k = (x[:, None, None, None] for x in (self.lengths_q, self.lengths_k))
         return seen & (rows[:, None] < q) & (np.arange(self.seqlen_k) < k)
 

@@ -93,7 +93,7 @@ RETIRED: Mapping[str, str] = {
 
 
 class Ragged(NamedTuple):
-    """The lengths of the sequences of a ragged batch, and to how many rows they are padded where not to the longest."""
+    """Lengths of the sequences of a ragged batch, and rows to which they are padded; None: those of the longest."""
 
     lengths: tuple[int, ...]
     rows: int | None = None

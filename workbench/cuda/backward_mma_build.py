@@ -48,7 +48,7 @@ class Constants:
 
     @property
     def dq_dims(self) -> int:
-        """Dims of 32 queries that a warp has in the product that dQ is made of."""
+        """Dims of dQ that a warp computes, of 32 queries each."""
         return self.tile * self.head_dim // self.threads
 
     def names(self) -> dict[str, Any]:

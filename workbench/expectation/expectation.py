@@ -147,10 +147,8 @@ class Expectation:
         if self.device == "cpu" or case.ragged or "mask" in self.run.trace.inputs:
             return in_bool(self.visible, self.device)
         # a part on a GPU has 2^26 of them: made there in no time, made on the host and sent in 25 ms
-        rows = np.arange(case.seqlen_q)[self.part.q][:, None] + case.diagonal
-        keys = np.arange(case.seqlen_k)[slice(None) if self.cut is None else self.cut.left]
-        there = [handed_over(x, "torch", self.device) for x in (keys, rows)]
-        return in_window(there[0], there[1], *case.sides)
+        keys, rows = (handed_over(x, "torch", self.device) for x in case.places(self.part.q))
+        return in_window(keys if self.cut is None else keys[self.cut.left], rows, *case.sides)
 
     @_unless_known
     def problem(self) -> Problem:

@@ -210,7 +210,7 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
 
 
 def of_scaled(of: Setting) -> str:
-    """The stage that is the gradient of scaled scores, before any cast."""
+    """The name of the stage that is the gradient of the loss by the scaled scores, before it is cast."""
     return "dscaled" if "softcap" in of.numbers else "dmodded" if "score_mod" in of.functions else "dscores"
 
 

@@ -119,6 +119,14 @@ class OperationCase:
         idle = {*"".join(of.optional.values())} - {*"".join(self.takes.values()), *"".join(of.inputs.values())}
         return {name: self.sizes[axis] for axis, name in of.axes.items() if axis not in idle}
 
+    def as_dict(self) -> dict[str, Any]:
+        """As plain Python values, for documents."""
+        return {
+            "operation": self.operation.name, "axes": dict(self.told), "dtype": self.dtype,
+            "distribution": self.distribution, "seed": self.seed, "numbers": dict(self.numbers),
+            "conventions": dict(self.conventions), "optional": list(self.optional),
+        }  # fmt: skip
+
     def inputs(self) -> dict[str, np.ndarray]:
         """The inputs as a kernel reads them, in their dtypes."""
         drawn = self.operation.distributions[self.distribution](self.setting, np.random.default_rng(self.seed))

@@ -147,18 +147,10 @@ def in_short(diff: OperationDiff) -> str:
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:
     """The document of `workbench diff --operation NAME --json`, and of `explain`, of plain Python values."""
-    case = diff.run.case
     return {
         "schema": SCHEMA,
         "target": diff.run.target,
-        "operation": case.operation.name,
-        "axes": dict(case.told),
-        "dtype": case.dtype,
-        "distribution": case.distribution,
-        "seed": case.seed,
-        "numbers": dict(case.numbers),
-        "conventions": dict(case.conventions),
-        "optional": list(case.optional),
+        **diff.run.case.as_dict(),
         "verdict": diff.verdict,
         "origin": diff.origin,
         "stages": [_stage(stage) for stage in diff.stages],

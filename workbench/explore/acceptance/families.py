@@ -198,7 +198,7 @@ def _bend(spec: Spec, random: np.random.Generator) -> Problem:
 
 
 def _quiet(spec: Spec, random: np.random.Generator) -> Problem:
-    """Scores that are small, and not so small that all weights are alike."""
+    """Scores below 1, which change weights by a few percent: softmax is not yet the mean."""
     case = spec.draw(random, distribution="normal")
     std = _between(random, 2.0**-6, 2.0**-2) / max(abs(case.scale) * math.sqrt(case.head_dim), 2.0**-7)
     q, k, v = (random.standard_normal(shape) for shape in shapes(case))

@@ -90,8 +90,8 @@ class Elsewhere:
                 "OPENBLAS_NUM_THREADS": "1",
             }
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                env=environment, start_new_session=True,
+                [sys.executable, "-P", "-c", _START, json.dumps(sys.path)], env=environment, start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             )  # fmt: skip
         return self._process
 

@@ -42,7 +42,7 @@ def hypotheses() -> Iterator[Hypothesis]:
 
 
 def _taken(at: Any, x: np.ndarray, rows: Any) -> np.ndarray:
-    """x [b, h, q, ...] in which each (head of its group, query) takes the row that `rows` names."""
+    """x [b, h, q, ...] with the (head, query) rows of each group of heads put in the order `rows`."""
     b, h, q = x.shape[:3]
     group = h // at.p.inputs["k"].shape[1]
     places: Rows = rows(*np.indices((group, q)), group, q)
