@@ -31,7 +31,7 @@ SMALL = Case(heads=2, seqlen=512, head_dim=64, dtype="bfloat16", causal=True)
 
 
 def measure(
-    steps: int = 50, layers: int = 12, width: int = 1024, heads: int = 16, tokens: int = 1024, batch: int = 8,
+    steps: int = 100, layers: int = 12, width: int = 1024, heads: int = 16, tokens: int = 1024, batch: int = 8,
     sizes: tuple[int, ...] = SIZES, cache: int = CACHE, crowd: int = CROWD, small: Case = SMALL, device: str = "cuda",
 ) -> dict[str, Any]:  # fmt: skip
     """The JSON document: of `overhead` a row for inference and one for training, and of `backends` a row each, whose
@@ -85,12 +85,12 @@ class Model:
 
 
 def _overhead(torch: Any, model: Model, x: Any, steps: int, training: bool) -> dict[str, Any]:
-    """Times of steps without and with a capture of 1 % of the calls, in blocks after each other."""
+    """Times of steps without and with a capture of 1 % of the calls, in blocks after each other: of steps that are each
+    waited for, and of a block that is waited for once, as a model trains.
+    """
     plain = torch.nn.functional.scaled_dot_product_attention
 
-    def step(attend: Callable[..., Any]) -> float:
-        _wait(torch, x)
-        start = time.perf_counter()
+    def step(attend: Callable[..., Any]) -> None:
         if training:
             model(x, attend).float().square().mean().backward()
             for layer in model.layers:
@@ -99,31 +99,41 @@ def _overhead(torch: Any, model: Model, x: Any, steps: int, training: bool) -> d
         else:
             with torch.no_grad():
                 model(x, attend)
-        _wait(torch, x)
-        return time.perf_counter() - start
 
-    times: dict[bool, list[float]] = {False: [], True: []}
+    def timed(attend: Callable[..., Any], count: int) -> float:
+        """Seconds of one of `count` steps."""
+        _wait(torch, x)
+        start = time.perf_counter()
+        for _ in range(count):
+            step(attend)
+        _wait(torch, x)
+        return (time.perf_counter() - start) / count
+
+    each: dict[bool, list[float]] = {False: [], True: []}
+    blocks: dict[bool, list[float]] = {False: [], True: []}
     with tempfile.TemporaryDirectory() as folder:
-        for name in ("warm", "seen"):
-            Path(folder, name).mkdir()
         warm = capture(plain, Path(folder, "warm"))
-        for attend in (plain, warm.function):  # a judgement, too, loads what it needs once
-            step(attend)
-            step(attend)
-        _ = warm.report
-        c = capture(plain, Path(folder, "seen"), sample=0.01)
-        for _ in range(-(-steps // BLOCK)):
-            for watched in (False, True):
-                attend = c.function if watched else plain
-                times[watched] += [step(attend) for _ in range(min(BLOCK, steps))]
-                _ = c.report  # waits for what is judged, which is not to slow the steps without it
+        with warm:  # a judgement, too, loads what it needs once
+            for attend in (plain, warm.function) * 2:
+                timed(attend, 1)
+        count = min(BLOCK, steps)
+        with capture(plain, Path(folder, "seen"), sample=0.01) as c:
+            for _ in range(-(-steps // BLOCK)):
+                for watched in (False, True):
+                    attend = c.function if watched else plain
+                    each[watched] += [timed(attend, 1) for _ in range(count)]
+                    _ = c.report  # waits for what is judged, which is not to slow the steps without it
+                    blocks[watched].append(timed(attend, count))
+                    _ = c.report
         found = c.report
-    medians, means = ({on: 1e3 * of(t) for on, t in times.items()} for of in (statistics.median, statistics.fmean))
+    ms = {on: 1e3 * statistics.median(t) for on, t in each.items()}
+    of_block = {on: 1e3 * statistics.fmean(t) for on, t in blocks.items()}
     return {
         "step": "training" if training else "inference", "calls": found.calls, "judged": found.judged + found.gradients,
-        "wrong": found.wrong + found.wrong_gradients, "ms without": medians[False], "ms with": medians[True],
-        "% of the median": 100 * (medians[True] / medians[False] - 1),
-        "% of the mean": 100 * (means[True] / means[False] - 1),
+        "wrong": found.wrong + found.wrong_gradients, "ms without": ms[False], "ms with": ms[True],
+        "% of the median": 100 * (ms[True] / ms[False] - 1),
+        "% of the mean": 100 * (statistics.fmean(each[True]) / statistics.fmean(each[False]) - 1),
+        "ms in a row": of_block[False], "% in a row": 100 * (of_block[True] / of_block[False] - 1),
         "host ms a sampled call": 1e3 * found.host_s / max(1, found.sampled),
         "judging ms": 1e3 * found.judging_s / max(1, found.judged + found.gradients),
         "not judged": sum(found.unread.values()) + sum(found.dropped.values()),

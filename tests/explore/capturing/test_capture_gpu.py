@@ -98,3 +98,23 @@ def test_calls_in_a_graph_are_told(tmp_path: Path) -> None:
             c.function(q, k, v)
         graph.replay()
     assert c.report.judged == 0 and "recorded into a CUDA graph" in str(c.report)
+
+
+def test_a_graph_is_recorded_while_a_call_is_fetched(tmp_path: Path) -> None:
+    q, k, v = inputs()
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(4, device="cuda")
+    with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
+        c.function(q, k, v)
+        c.report  # noqa: B018 - waits, so that what is loaded once is loaded
+        with torch.cuda.stream(torch.cuda.Stream()):
+            torch.cuda._sleep(10**9)  # about half a second, in which the recording begins
+            c.function(q, k, v)
+        with torch.cuda.stream(torch.cuda.Stream()):
+            graph.capture_begin()
+            time.sleep(1.5)  # in which the call is fetched
+            doubled = 2 * x
+            graph.capture_end()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert doubled.tolist() == [2, 2, 2, 2]
+    assert (c.report.judged, c.report.wrong) == (2, 0) and not c.report.unread, str(c.report)

@@ -20,7 +20,7 @@ from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
-from workbench.explore.capturing.snapshot import Snapshot, returned, taken
+from workbench.explore.capturing.snapshot import Snapshot, load, returned, taken
 from workbench.files import write_atomically
 from workbench.foreign.calls import ATTENTION_OPS, is_dispatched, reader_of
 from workbench.foreign.read_back import Given
@@ -74,6 +74,9 @@ class Capture(ContextDecorator):
 
     def __enter__(self) -> "Capture":
         self._folder.mkdir(parents=True, exist_ok=True)
+        cuda = module("torch", "a capture").cuda
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            load(cuda.current_device())
         if self._dispatched:
             self._mode = _mode(self.function, self._inside)
             self._mode.__enter__()

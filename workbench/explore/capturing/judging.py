@@ -2,6 +2,8 @@
 for a process that judges them.
 """
 
+import contextlib
+import ctypes
 import queue
 import threading
 import time
@@ -26,6 +28,8 @@ from workbench.trace.file import save
 FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
 #: and of the first backward pass, in a folder of its own, as it is judged as another operation
 BACKWARD = "backward/first-wrong.safetensors"
+#: seconds between two looks whether the copies of a call are made
+_LOOK_S = 1e-3
 AnySnapshot = Snapshot | PackedSnapshot | BackwardSnapshot
 
 
@@ -84,14 +88,20 @@ class Judging:
     def _work(self) -> None:
         import torch
 
+        _beside_graphs()
         while True:
             snapshot = self._waiting.get()
             try:
+                # a copy to the host that waits for the GPU holds a lock of the driver, on which the model's launches
+                # would wait: steps of 5.5 ms took 30 once
+                while not snapshot.ready.query():
+                    time.sleep(_LOOK_S)
                 with torch.cuda.device(snapshot.tensors[0].device), torch.cuda.stream(torch.cuda.Stream()):
-                    torch.cuda.current_stream().wait_event(snapshot.ready)
                     for x in snapshot.tensors:  # their memory is of the caller's stream, which may free and reuse it
                         x.record_stream(torch.cuda.current_stream())
                     self._judge(snapshot)
+            except Exception as error:  # of a GPU that has failed; whoever asks for the report must not wait forever
+                self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
             finally:
                 with self._lock:
                     self._held -= _nbytes(snapshot)
@@ -160,6 +170,15 @@ class Judging:
         self.doubted += found.verdict not in ("exact", "rounding")
         if self.worst is None or found.over_budget > self.worst.over_budget:
             self.worst = found
+
+
+def _beside_graphs() -> None:
+    """Let this thread ask the GPU and copy from it while another one records a CUDA graph: in the usual mode such a call
+    of any thread makes the recording fail (`cuThreadExchangeStreamCaptureMode` of the driver).
+    """
+    relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
+    with contextlib.suppress(OSError):  # an AMD GPU
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(relaxed))
 
 
 def _nbytes(snapshot: AnySnapshot) -> int:
