@@ -1,7 +1,7 @@
 """Functions that cheat, and right ones, held to `workbench accept`; beside it what three public checks say of them."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from campaigns.cheats import CHEATS, UNSEEN, Cheat
+from campaigns.cheats import CHEATS, DEVICE, RIGHT, UNSEEN, Cheat
 from campaigns.cheats.unseen import witnessed
 from campaigns.spread import spread
 from campaigns.styles import CORRECT, Style
@@ -46,15 +46,22 @@ NARROW = ("exact", "ties", "needle")
 
 
 def measure(
-    right: int = 40, seconds: float = 10.0, seed: int = 0, jobs: int = 1, names: tuple[str, ...] = ()
+    right: int = 40,
+    seconds: float = 10.0,
+    seed: int = 0,
+    jobs: int = 1,
+    names: tuple[str, ...] = (),
+    device: str | None = None,
 ) -> dict[str, Any]:
-    """The JSON document of one campaign.
+    """The JSON document of one campaign; with a `device`, of functions of torch tensors there.
 
     `cheats`: a row for each cheat, its `verdict`, the `kind` and the `family` of the first failing case, `cases` and
-    `seconds` before it, `shown`, x of budget on the case that shows it, and whether three public checks pass it.
-    `right`: a row for each of so many random right styles, of `seed`, with what its spec says. Seeds of cases are the
-    operating system's, so that no two campaigns judge the same ones.
+    `seconds` before it, `shown`, x of budget on the case that shows it or that failed, and whether three public checks
+    pass it. `right`: a row for each of so many random right styles, of `seed`, with what its spec says. Seeds of cases
+    are the operating system's, so that no two campaigns judge the same ones.
     """
+    if device is not None:
+        return _on_device(device, seconds, jobs, names)
     cheats = [i for i, one in enumerate(ALL) if not names or one.name in names]
     chosen = np.random.default_rng(seed)
     places = [int(i) for _ in range(-(-right // len(CORRECT))) for i in chosen.permutation(len(CORRECT))][:right]
@@ -67,6 +74,25 @@ def measure(
         spread(partial(_right, seconds=seconds), styles, jobs),
     )  # fmt: skip
     return {"schema": SCHEMA, "cheats": wrong, "right": found}
+
+
+def _on_device(device: str, seconds: float, jobs: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """The document of all functions of torch tensors that run on a device."""
+
+    def chosen(of: Sequence[Any]) -> list[int]:
+        runs = (one for one in enumerate(of) if device == "cuda" or not one[1].needs_gpu)
+        return [i for i, one in runs if not names or one.name in names]
+
+    cheats, right = chosen(DEVICE), chosen(RIGHT)
+    wrong = gathered(
+        f"judge {len(cheats)} cheats", 2.0 * len(cheats) / jobs,
+        spread(partial(_cheat, seconds=seconds, device=device), cheats, jobs),
+    )  # fmt: skip
+    found = gathered(
+        f"judge {len(right)} right functions", (seconds + 1) * len(right) / jobs,
+        spread(partial(_right_there, seconds=seconds, device=device), right, jobs),
+    )  # fmt: skip
+    return {"schema": SCHEMA, "device": device, "cheats": wrong, "right": found}
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -96,14 +122,17 @@ def wrong(results: dict[str, Any]) -> bool:
     return cheats or any(row["verdict"] == FAIL for row in results["right"])
 
 
-def _cheat(index: int, *, seconds: float) -> dict[str, Any]:
-    one = ALL[index]
-    spec = of_plain(one.spec, one.name)
+def _cheat(index: int, *, seconds: float, device: str | None = None) -> dict[str, Any]:
+    one = ALL[index] if device is None else DEVICE[index]
+    spec = of_plain({**one.spec, **({} if device is None else {"device": device})}, one.name)
+    row = _row(accept(one.target, spec, seconds=seconds))
+    # what changes the process that calls it is called in one of its own alone
+    shown = None if one.tampers else _shown(one, spec)
     return {
-        **_row(accept(one.target, spec, seconds=seconds)),
+        **row,
         "name": one.name,
-        # what changes the process that calls it is called in one of its own alone
-        "shown": None if one.tampers else _shown(one, spec),
+        # a witness of one call shows little of what keeps things between calls: the case that failed shows it
+        "shown": None if shown is None else max(shown, row["failing"] or 0.0),
         **(dict.fromkeys(CHECKS) if one.tampers else _public(one.target, spec)),
     }
 
@@ -124,6 +153,13 @@ def _right(chosen: tuple[int, str, int], *, seconds: float) -> dict[str, Any]:
         target = f"{path}:attention"
         row = _row(accept(target, spec, seconds=seconds))
         return {**row, "name": style.name, "level": level, "dtype": dtype, **_public(target, spec)}
+
+
+def _right_there(index: int, *, seconds: float, device: str) -> dict[str, Any]:
+    one = RIGHT[index]
+    spec = of_plain({**one.spec, "device": device}, one.name)
+    row = _row(accept(one.target, spec, seconds=seconds))
+    return {**row, "name": one.name, "level": "silent", "dtype": spec.case["dtype"], **_public(one.target, spec)}
 
 
 def _coarse(contract: Mapping[str, Any], dtype: str) -> bool:
@@ -162,15 +198,16 @@ def _row(found: Acceptance) -> dict[str, Any]:
     return {
         "verdict": found.verdict, "cases": found.cases, "seconds": round(found.seconds, 2),
         "kind": "" if failure is None else failure.kind, "family": "" if failure is None else failure.problem.family,
+        "failing": None if failure is None or failure.judged is None else run_row(failure.judged).over_budget,
         "why": "" if failure is None else str(found), "untestable": sum(found.untestable.values()),
         "over_budget": found.worst,
     }  # fmt: skip
 
 
 def _shown(one: Cheat, spec: Spec) -> float | None:
-    """x of budget in the last case that shows a cheat; None where nothing of it is a number."""
+    """x of budget in the last case that shows a cheat; None where nothing of it is a number, or no case has it."""
     if one.witness is not None:
-        return run_row(diff(witnessed(one))).over_budget
+        return run_row(diff(witnessed(one, spec.device))).over_budget
     found = None
     for options in one.shows:
         if "family" in options:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from campaigns.cli_score import score
+from workbench.arrays import DEVICES
 from workbench.cli.bench import measured
 from workbench.cli.commands import Commands
 from workbench.cli.exits import BUG
@@ -97,12 +98,15 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
 @click.option("--seed", default=0, help="Seed of which styles these are [0]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
 @click.option("--cheat", "names", multiple=True, metavar="NAME", help="Only this one, and no right ones; repeatable")
+@click.option("--device", type=click.Choice(DEVICES), help="Functions of torch tensors there [those of NumPy arrays]")
 @json_option
-def accept(right: int, seconds: float, seed: int, jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+def accept(
+    right: int, seconds: float, seed: int, jobs: int, names: tuple[str, ...], device: str | None, as_json: bool
+) -> None:
     """Hold functions that cheat, and right ones, to `workbench accept`; 1 where a cheat passes or a right one fails."""
     from campaigns import accepted as accept_campaign
 
-    results = measured(accept_campaign, as_json, right, seconds, seed, jobs, names)
+    results = measured(accept_campaign, as_json, right, seconds, seed, jobs, names, device)
     sys.exit(BUG if accept_campaign.wrong(results) else 0)
 
 

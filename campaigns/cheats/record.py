@@ -23,7 +23,8 @@ class Cheat:
     shows: tuple[Mapping[str, Any], ...]
     truth: str
     source: str
-    witness: Mapping[str, Any] | None = None  #: of those of `unseen`, in place of `shows`
+    witness: Mapping[str, Any] | None = None  #: of those of `unseen` and `device`, in place of `shows`
+    needs_gpu: bool = False
 
     @property
     def target(self) -> str:

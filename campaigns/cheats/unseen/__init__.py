@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from campaigns.cheats.record import Cheat
+from workbench.arrays import as_numpy, handed_over, home
 from workbench.case.case import Case
 from workbench.floats import DTYPES
 from workbench.foreign.run import run
@@ -30,32 +31,34 @@ _DOMAIN: Mapping[str, Any] = {
 _GROUPED = {"kv_heads": 2, "group": {"from": 2, "to": 4}}
 
 
-def _spec(truth: Mapping[str, Any]) -> dict[str, Any]:
-    asked = truth["spec"]
+def spec_of(truth: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec within which a function is to be right."""
+    asked = truth.get("spec", {})
     # a list of one window, since a list of numbers would be a choice between them
-    numbers = {name: [asked[name]] for name in ("softcap", "window") if asked[name]}
-    grouped = _GROUPED if asked["kv_heads"] else {}
+    numbers = {name: [asked[name]] for name in ("softcap", "window") if asked.get(name)}
+    grouped = _GROUPED if asked.get("kv_heads") else {}
     return {"case": {"dtype": truth["dtype"], **_DOMAIN, **grouped, **numbers}, "empty_rows": True, "fresh": True}
 
 
 def _cheat(truth: Mapping[str, Any]) -> Cheat:
     witness = {**truth["spec"], **truth["witness"], "dtype": truth["dtype"]}
     path = str(FOLDER / truth["file"])
-    return Cheat(truth["name"], path, _spec(truth), (), f"{truth['kind']}: {truth['what']}", SOURCE, witness)
+    return Cheat(truth["name"], path, spec_of(truth), (), f"{truth['kind']}: {truth['what']}", SOURCE, witness)
 
 
 UNSEEN = [_cheat(truth) for truth in json.loads((FOLDER / "truths.json").read_text())]
 
 
-def witnessed(one: Cheat) -> Trace:
-    """What a cheat returned on its witness, as a trace of `out` alone.
+def witnessed(one: Cheat, device: str | None = None) -> Trace:
+    """What a cheat returned on its witness, as a trace of `out` alone; `device` of one that takes torch tensors.
 
     A recipe changes q, k and v, normal numbers in float64, before they are cast; `S(x)` is the constant k that gives
-    the score x where q is 1. `before` runs before the call that is judged, `after` after it, and may set `out`.
+    the score x where q is 1. `before` runs before the call that is judged, `after` after it, and may set `out`; in them
+    `draw` gives other normal numbers, and `redraw` such numbers as the recipe changes them.
     """
     w = one.witness
     assert w is not None
-    function = _loaded(one)
+    function = _loaded(one) if "arrays" not in one.spec else _of_numpy(_loaded(one), home("torch", device))
     numbers = {name: w[name] for name in ("softcap", "window") if w.get(name)}
     fields = ("batch", "heads", "kv_heads", "seqlen_q", "seqlen_k", "head_dim", "causal", "scale", "dtype")
     case = Case(**{name: w[name] for name in fields}, **numbers)
@@ -71,12 +74,26 @@ def witnessed(one: Cheat) -> Trace:
     def draw() -> list[np.ndarray]:
         return [x.astype(DTYPES[w["dtype"]]) for x in drawn(next(seeds))]
 
-    q, k, v = drawn(0)
-    exec(w["recipe"], {"np": np, "q": q, "k": k, "v": v, "S": lambda x: x / (scale * w["head_dim"])})
-    q, k, v = (x.astype(DTYPES[w["dtype"]]) for x in (q, k, v))
+    def redraw(seed: int | None = None) -> list[np.ndarray]:
+        names: dict[str, Any] = dict(zip("qkv", drawn(next(seeds) if seed is None else seed), strict=True))
+        names |= {"np": np, "S": lambda x: x / (scale * w["head_dim"])}
+        exec(w["recipe"], names)
+        return [names[name].astype(DTYPES[w["dtype"]]) for name in "qkv"]
+
+    q, k, v = redraw(0)
     said = {"window_size" if name == "window" else name: x for name, x in numbers.items()}
     keywords = {"scale": scale, "causal": w["causal"], **said}
-    space = {"f": function, "q": q, "k": k, "v": v, "kw": keywords, "draw": draw, "np": np, "time": time}
+    space = {
+        "f": function,
+        "q": q,
+        "k": k,
+        "v": v,
+        "kw": keywords,
+        "draw": draw,
+        "redraw": redraw,
+        "np": np,
+        "time": time,
+    }
     exec(w["before"], space)
     given = tuple(x.copy() for x in (q, k, v))
     space["out"] = function(q, k, v, **keywords)
@@ -92,6 +109,15 @@ def _returning(out: np.ndarray, numbers: Mapping[str, Any]) -> Callable[..., np.
     if "softcap" in numbers:
         return lambda q, k, v, *, scale, causal, softcap: out
     return lambda q, k, v, *, scale, causal, window_size: out
+
+
+def _of_numpy(function: Callable[..., Any], device: str) -> Callable[..., np.ndarray]:
+    """A function of torch tensors as one of NumPy arrays."""
+
+    def called(q: np.ndarray, k: np.ndarray, v: np.ndarray, **keywords: Any) -> np.ndarray:
+        return as_numpy(function(*(handed_over(x.copy(), "torch", device) for x in (q, k, v)), **keywords), "out")
+
+    return called
 
 
 def _loaded(one: Cheat) -> Callable[..., np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import workbench
-from campaigns.cheats import CHEATS, UNSEEN
+from campaigns.cheats import CHEATS, DEVICE, UNSEEN
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, Problem, problem
@@ -66,6 +66,13 @@ def reads_the_judge(q, k, v, *, scale, causal):
                 pass
     if found:
         raise ValueError(f"readable: {found}")
+    return online(q, k, v, scale=scale, causal=causal)
+
+
+def lists_processes(q, k, v, *, scale, causal):
+    numbers = [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/stat")]
+    if max(numbers) > 2:
+        raise ValueError(f"seen: {numbers}")
     return online(q, k, v, scale=scale, causal=causal)
 
 
@@ -164,6 +171,10 @@ def test_a_function_cannot_open_the_memory_of_another_process(file):
     assert accept(f"{file}:reads_the_judge", seed=1, only=0).passed
 
 
+def test_a_function_sees_no_process_but_its_own(file):
+    assert accept(f"{file}:lists_processes", seed=1, only=0).passed
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "words"),
     [
@@ -216,12 +227,30 @@ def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
         ("again", "cache_probs_by_shape"), ("nudged", "cache_by_corners"), ("nudged", "cache_by_strided_hash"),
         ("swapped", "cache_by_checksum"), ("decode", "unequal_decode_drops_last"), ("quiet", "mean_v_if_scores_small"),
         ("cold", "mask_set_minus_30"), ("denormal", "denormal_k_flushed"),
+        ("louder", "max_from_first_call"), ("tail", "tail_key_dropped_at_129"), ("square", "out_in_v"),
     ],
 )  # fmt: skip
 def test_a_family_shows_what_it_is_for(family, name):
-    one = next(cheat for cheat in UNSEEN if cheat.name == name)
+    one = next(cheat for cheat in [*UNSEEN, *DEVICE] if cheat.name == name)
     alone = {**one.spec, "without": [other for other in FAMILIES if other != family]}
-    assert accept(one.target, alone, seconds=10).failure.kind == "wrong"
+    assert accept(one.target, alone, seconds=10).failure.kind == ("overwritten" if name == "out_in_v" else "wrong")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("offset_ignored", "wrong", ""),
+        ("cached_by_id", "wrong", "the answer to the call before"),
+        ("lazy_subclass", "raised", "not of its subclass _Lazy"),
+        ("lazy_with_grad", "wrong", ""),
+        ("lazy_without_grad", "wrong", ""),
+    ],
+)
+def test_what_shows_in_tensors_of_torch_alone(name, kind, words):
+    """Their offset in memory, who they are, their class, and whether autograd records."""
+    one = next(cheat for cheat in DEVICE if cheat.name == name)
+    found = accept(one.target, one.spec, seconds=10)
+    assert found.failure.kind == kind and words in found.failure.words
 
 
 @pytest.mark.parametrize("name", ["stale_shared_buffer", "t_thread_overwrites"])

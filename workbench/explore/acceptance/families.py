@@ -65,6 +65,28 @@ def _edges(spec: Spec, random: np.random.Generator) -> Problem:
     return Problem("edges", spec.draw(random, distribution="normal", **given))
 
 
+def _tail(spec: Spec, random: np.random.Generator) -> Problem:
+    """One key, or one query too, behind the last full tile, of whatever size up to 128 that is."""
+    given: dict[str, Any] = {}
+    for name in ("seqlen_k", "seqlen_q")[: 1 + int(random.integers(2))]:
+        for tile in (128, 64, 32, 16):
+            near = [n for n in range(tile + 1, spec.largest(name) + 1, tile) if spec.takes(name, n)]
+            if near and "seqlen" not in spec.case:
+                given |= {name: Among(tuple(near))}
+                break
+    return Problem("tail", spec.draw(random, distribution="normal", **given))
+
+
+def _square(spec: Spec, random: np.random.Generator) -> Problem:
+    """As many queries as keys, and as many heads: q, k, v and out have one shape."""
+    case = spec.draw(random, distribution="normal")
+    given: dict[str, Any] = {"group": 1} if "heads" not in spec.case and spec.takes("group", 1) else {}
+    length = min(case.seqlen_q, case.seqlen_k)
+    if "seqlen" not in spec.case and spec.takes("seqlen_q", length) and spec.takes("seqlen_k", length):
+        given |= {"seqlen_q": length, "seqlen_k": length}
+    return Problem("square", spec.draw(random, distribution="normal", **given))
+
+
 def _listed(spec: Spec, random: np.random.Generator) -> Problem:
     """A shape that the spec lists, as it is, or with lengths beside its own where the ranges have them."""
     one = dict(spec.shapes[int(random.integers(len(spec.shapes)))])
@@ -245,6 +267,19 @@ def _kept(name: str, calls: int, change: Callable[[np.ndarray, np.random.Generat
     return family
 
 
+#: standard deviation of scores: exp of the largest one of a row of 100 is no float32, unless a maximum is subtracted
+_LOUD = 60.0
+
+
+def _louder(spec: Spec, random: np.random.Generator) -> Problem:
+    """Large scores at the addresses of a call of small ones: a maximum that was kept is too small for them."""
+    case = spec.draw(random, distribution="normal")
+    q, k, v = (random.standard_normal(shape) for shape in shapes(case))
+    factor = math.sqrt(_LOUD / max(abs(case.scale) * math.sqrt(case.head_dim), 2.0**-7))
+    before = _given("louder", case, q / 8, k, v).arrays
+    return _given("louder", case, q * factor, k * factor, v, before=(before,))
+
+
 def _beside(spec: Spec, random: np.random.Generator) -> Problem:
     """A batch of several sequences, of which one is run alone too."""
     batch = {} if spec.takes("batch", 1) and spec.largest("batch") == 1 else {"batch": spec.largest("batch")}
@@ -266,7 +301,9 @@ FAMILIES: Mapping[str, Family] = {
     "random": _random,
     "needle": _telling("needle", needles),
     "edges": _edges,
+    "square": _square,
     "comb": _telling("comb", combs),
+    "tail": _tail,
     "again": _kept("again", _CALLS_BEFORE, _anew),
     "decode": _decode,
     "exact": _drawn("exact", "exact"),
@@ -275,6 +312,7 @@ FAMILIES: Mapping[str, Family] = {
     "equal-rows": _equal_rows,
     "large": _drawn("large", "normal", input_std=3.0),
     "hot": _pulled("hot", (_HOT, _HOT), _far),
+    "louder": _louder,
     "swapped": _kept("swapped", 1, _two_rows),
     "cold": _pulled("cold", _COLD, lambda case: slice(None)),
     "outliers": _drawn("outliers", "outlier-channels", input_std=0.25),

@@ -11,17 +11,28 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
-#: of linux/sched.h: System V's shared memory, users, processes and the network of the process's own
-_OWN = 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+#: of linux/sched.h: mounts, System V's shared memory, users, processes and the network of the process's own
+_OWN = 0x00020000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
+#: of linux/mount.h: no setuid, devices or programs there; all below, and of nobody else
+_PLAIN, _PRIVATE = 2 | 4 | 8, 0x4000 | 0x40000
 #: of linux/prctl.h
 _PDEATHSIG, _CAPBSET_DROP, _NO_NEW_PRIVS = 1, 24, 38
 _CAPABILITIES = 64  #: as many as capset's two words have
 _CAPABILITY_VERSION = 0x20080522  #: of linux/capability.h
 
 
-def apart() -> str:
-    """Go on in a process of namespaces of its own, without capabilities in them; empty, or why Linux does not allow it.
+class Apart(NamedTuple):
+    """What became of a process that went on by itself."""
+
+    why: str  #: Linux does not allow it; empty where it does
+    number: str = ""  #: of the process, outside
+    has_proc: bool = True  #: whether /proc is that of its own processes, without which CUDA finds no GPU
+
+
+def apart() -> Apart:
+    """Go on in a process of namespaces of its own, without capabilities in them.
 
     What called goes on as a grandchild: the child is process 1 of its namespace, with whose end all of it ends, however
     its processes were started, and to which signals such as SIGABRT of its own do nothing. Both wait for the end, and
@@ -30,26 +41,31 @@ def apart() -> str:
     libc = ctypes.CDLL(None, use_errno=True)
     uid, gid = os.getuid(), os.getgid()
     if libc.unshare(_OWN):
-        return os.strerror(ctypes.get_errno())
+        return Apart(os.strerror(ctypes.get_errno()))
     try:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
         Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
     except OSError as error:
-        return f"{error.filename}: {error.strerror}"
+        return Apart(f"{error.filename}: {error.strerror}")
     for _ in range(2):
         libc.prctl(_PDEATHSIG, signal.SIGKILL)  # after the namespace of users, which takes it away
         if child := os.fork():
             _wait_for(child)
     libc.prctl(_PDEATHSIG, signal.SIGKILL)
+    number = os.readlink("/proc/self")
+    # containers hide parts of /proc, and Linux gives no whole one to who has none
+    has_proc = not libc.mount(b"none", b"/", None, ctypes.c_ulong(_PRIVATE), None) and not libc.mount(
+        b"proc", b"/proc", b"proc", ctypes.c_ulong(_PLAIN), None
+    )
     for capability in range(_CAPABILITIES):
         libc.prctl(_CAPBSET_DROP, capability)
     libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
     head, none = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
     if libc.capset(head, none):
-        return f"capset: {os.strerror(ctypes.get_errno())}"
+        return Apart(f"capset: {os.strerror(ctypes.get_errno())}")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    return ""
+    return Apart("", number, has_proc)
 
 
 def _wait_for(child: int) -> None:

@@ -10,10 +10,11 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.explore.acceptance.namespaces import apart
+from workbench.explore.acceptance.namespaces import Apart, apart
 
 #: kinds of a reply: it runs by itself; it cannot; the function is there, or is not, or needs what is not here; results
 #: are there; the function raised, or returned what is no result
@@ -23,6 +24,10 @@ ASKED = struct.Struct("<I")  #: of a request: bytes of JSON
 TEXT = 4000  #: characters of a reply, the last ones
 #: copies of what is left in freed memory: an allocator gives the last one, or one of its size, or the next
 COPIES = 3
+_NO_PROC = (
+    "; CUDA finds none in a process without a /proc of its own, which Linux does not allow here: `--unsafe` runs a "
+    "function that you trust beside this process"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,10 @@ class _Calls:
     memory: mmap.mmap
     #: arrays that lie otherwise than the arena's, by name and shape: the same addresses in each call
     kept: dict[tuple[str, tuple[int, ...], str], Any] = field(default_factory=dict)
-    on_gpu: list[Any] = field(default_factory=list)  #: bytes of the arena on a GPU
+    bytes_there: list[Any] = field(default_factory=list)  #: of the arena, as a tensor of torch; on a GPU a copy
+    #: tensors of it, by where they lie: the same ones for each call whose inputs lie so, as of who refills them
+    tensors: dict[tuple[Any, ...], Any] = field(default_factory=dict)
+    fetched: list[tuple[int, int]] = field(default_factory=list)  #: first byte and end of inputs, on a GPU
     #: what reads the results of the last call again, from where the function left them
     last: list[Callable[[], Mapping[str, Any]]] = field(default_factory=list)
 
@@ -86,17 +94,19 @@ class _Calls:
         }
         launches = Launches(self.name, case, emulated("auto"))
         modified = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
-        with modified, running(self.function), triton_interpreter.guarded(), launches.sent(), loading():
+        recorded = _recorded(asked["recorded"], arrays)
+        with modified, recorded, running(self.function), triton_interpreter.guarded(), launches.sent(), loading():
             if adapter is None or adapter.call is None:
                 made = self.function(*lying.values(), **keywords)
             else:
                 over = lambda x: handed_over(x.copy(), arrays, device)  # noqa: E731
                 made = adapter.call(Call(self.function, of_case, **lying, over=over))
-            found, parts, _ = returned.read(made, self.name)  # which waits for the device
+            seen = _as_a_caller_reads(made, self.name) if arrays == "torch" else made
+            found, parts, _ = returned.read(seen, self.name)  # which waits for the device
             found, _ = launches.concatenated(found, parts, {})
         if not boxes:
             self._check_kept(call, lying, keywords)
-        elif self.on_gpu:
+        elif self.fetched:
             self._back()
         base2 = adapter is not None and adapter.base2
         stages = results(found, call.axes, case, self.name, base2=base2)
@@ -140,31 +150,38 @@ class _Calls:
         """An array of the arena, in its memory, or in a copy of all of it on a GPU."""
         from workbench.arrays import handed_over, module
 
-        if arrays != "torch" or device == "cpu":
+        if arrays != "torch":
             return handed_over(view, arrays, device)
         import numpy as np
 
         torch = module("torch")
         base = np.frombuffer(self.memory, np.uint8)
         at = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-        if not self.on_gpu:
-            self.on_gpu.append(torch.empty(len(base), dtype=torch.uint8, device=device))
+        if not self.bytes_there:
+            here = torch.from_numpy(base)
+            self.bytes_there.append(here if device == "cpu" else torch.empty_like(here, device=device))
         end = at + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True)) + view.itemsize
-        aligned = at // 256 * 256 - 256  # with the poison before it
-        behind = end + 256
-        self.on_gpu[0][aligned:behind].copy_(torch.from_numpy(base[aligned:behind]))
-        self.on_gpu.append((aligned, behind))
-        typed = self.on_gpu[0][at:end].view(getattr(torch, view.dtype.name))
-        return typed.as_strided(view.shape, [step // view.itemsize for step in view.strides])
+        if device != "cpu":
+            aligned = at // 256 * 256 - 256  # with the poison before it
+            behind = end + 256
+            self.bytes_there[0][aligned:behind].copy_(torch.from_numpy(base[aligned:behind]))
+            self.fetched.append((aligned, behind))
+        strides = tuple(step // view.itemsize for step in view.strides)
+        key = (at, view.shape, strides, view.dtype.name)
+        made = self.tensors.get(key)
+        if made is None or (made.shape, made.stride()) != (view.shape, strides):  # whoever has it may turn it
+            typed = self.bytes_there[0][at:end].view(getattr(torch, view.dtype.name))
+            made = self.tensors[key] = typed.as_strided(view.shape, strides)
+        return made
 
     def _back(self) -> None:
         """What the call made of its inputs on a GPU, into the arena."""
         import numpy as np
 
         base = np.frombuffer(self.memory, np.uint8)
-        for start, end in self.on_gpu[1:]:
-            base[start:end] = self.on_gpu[0][start:end].cpu().numpy()
-        del self.on_gpu[1:]
+        for start, end in self.fetched:
+            base[start:end] = self.bytes_there[0][start:end].cpu().numpy()
+        self.fetched.clear()
 
     def _kept(self, name: str, x: Any, arrays: str, device: str) -> Any:
         """An array at the address at which the last one of its name and shape was, where the library has addresses."""
@@ -210,6 +227,34 @@ class _Calls:
         del held
 
 
+def _recorded(recorded: bool, arrays: str) -> AbstractContextManager[None]:
+    """With autograd's records, or without, as models train and infer."""
+    if arrays != "torch":
+        return nullcontext()
+    from workbench.arrays import module
+
+    found: AbstractContextManager[None] = module("torch").set_grad_enabled(recorded)
+    return found
+
+
+def _as_a_caller_reads(made: Any, name: str) -> Any:
+    """Results of torch as the stream on which the function was called reads them, which waits for no other stream;
+    Refusal of tensors that may compute when they are read.
+    """
+    from workbench.arrays import module
+    from workbench.foreign import returned
+    from workbench.refusal import Refusal
+
+    torch = module("torch")
+    found = returned.by_name(made, name)
+    for stage, x in found.items():
+        if isinstance(x, torch.Tensor):
+            if type(x) not in (torch.Tensor, torch.nn.Parameter):
+                raise Refusal(f"{stage} must be a torch.Tensor, not of its subclass {type(x).__qualname__:.40}")
+            found[stage] = x.detach().clone()
+    return found
+
+
 def _reply(kind: int, text: str = "") -> None:
     said = text[-TEXT:].encode(errors="replace")
     os.write(_replies, HEAD.pack(kind, len(said)) + said)
@@ -239,9 +284,9 @@ def main() -> None:
     """Go apart, load the function, and call it as long as it is asked to; the command line has descriptors of files."""
     global _requests, _replies
     arena, _requests, _replies, alone = map(int, sys.argv[2:6])
-    why = apart() if alone else ""
-    if why:
-        _reply(TOGETHER, why)
+    found = apart() if alone else Apart("", str(os.getpid()))
+    if found.why:
+        _reply(TOGETHER, found.why)
         os._exit(0)
     from workbench.explore.acceptance.arena import SIZE
     from workbench.foreign.find import find
@@ -251,7 +296,7 @@ def main() -> None:
         from workbench.foreign.isolation import end_with_parent
 
         end_with_parent()
-    _reply(APART, os.path.basename(os.readlink("/proc/self")))  # its number outside
+    _reply(APART, found.number)
     begun = _request()
     try:
         calls = _Calls(
@@ -269,7 +314,7 @@ def main() -> None:
         except Refusal as error:
             _reply(RAISED, str(error))
         except Unavailable as error:
-            _reply(LACKING, str(error))
+            _reply(LACKING, str(error) + ("" if found.has_proc else _NO_PROC))
         except BaseException as error:  # sys.exit among them
             _reply(RAISED, _said(error))
         else:

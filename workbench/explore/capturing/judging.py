@@ -173,8 +173,8 @@ class Judging:
 
 
 def _beside_graphs() -> None:
-    """Let this thread ask the GPU and copy from it while another one records a CUDA graph: in the usual mode such a call
-    of any thread makes the recording fail (`cuThreadExchangeStreamCaptureMode` of the driver).
+    """Let this thread ask the GPU and copy from it while another one records a CUDA graph: in the usual mode a call of
+    any thread makes the recording fail (`cuThreadExchangeStreamCaptureMode` of the driver).
     """
     relaxed = ctypes.c_int(2)  # CU_STREAM_CAPTURE_MODE_RELAXED
     with contextlib.suppress(OSError):  # an AMD GPU
