@@ -1,5 +1,6 @@
 """What code runs in this process: the files of a function, the shared objects that are loaded, the machine."""
 
+import ctypes
 import inspect
 import os
 import platform
@@ -38,11 +39,50 @@ _of_targets: set[str] = set()
 @contextmanager
 def loading() -> Iterator[None]:
     """Within it a target is loaded or runs: what was loaded before it is not told as its own."""
-    before = _mapped().keys()
+    before = _objects()
     try:
         yield
     finally:
-        _of_targets.update(_mapped().keys() - before)
+        _of_targets.update(_objects() - before)
+
+
+class _Object(ctypes.Structure):
+    """The start of dl_phdr_info (man 3 dl_iterate_phdr)."""
+
+    _fields_ = (
+        ("address", ctypes.c_size_t), ("name", ctypes.c_char_p), ("headers", ctypes.c_void_p),
+        ("count", ctypes.c_uint16), ("loads", ctypes.c_ulonglong), ("unloads", ctypes.c_ulonglong),
+    )  # fmt: skip
+
+
+_counts: list[tuple[int, int]] = []
+
+
+@ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Object), ctypes.c_size_t, ctypes.c_void_p)
+def _count(one: Any, size: int, _: None) -> int:
+    _counts[:] = [(one.contents.loads, one.contents.unloads)] if size >= ctypes.sizeof(_Object) else []
+    return 1  # the first object tells of all
+
+
+def _loads() -> tuple[int, int] | None:
+    """How often this process has loaded and unloaded shared objects; None where the system does not tell."""
+    iterate = getattr(ctypes.CDLL(None), "dl_iterate_phdr", None)
+    if iterate is not None:
+        iterate(_count, None)
+    return _counts[0] if _counts else None
+
+
+_last_objects: list[tuple[tuple[int, int] | None, frozenset[str]]] = [(None, frozenset())]
+
+
+def _objects() -> frozenset[str]:
+    """Paths of the shared objects in this process's memory. Every run asks this twice, and with CUDA loaded the system
+    takes 5 ms to tell: it is asked again once others were loaded.
+    """
+    loads = _loads()
+    if loads is None or loads != _last_objects[0][0]:
+        _last_objects[0] = (loads, frozenset(_mapped()))
+    return _last_objects[0][1]
 
 
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:

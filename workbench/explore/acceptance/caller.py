@@ -117,8 +117,8 @@ class Caller:
         """Where a block of the size of out has what is to be left in freed memory."""
         shape = wanted[OUT]
         place = Place(dtype, shape, contiguous(shape, DTYPES[dtype].itemsize), at)
-        left = np.full(1, np.nan) if stale is None or not stale.size else stale
-        place.view(self.arena.memory)[...] = np.resize(left.astype(np.float32), shape)
+        left = np.nan if stale is None or not stale.size else np.resize(stale.astype(np.float32), shape)
+        place.view(self.arena.memory)[...] = left
         return place
 
     def _results(

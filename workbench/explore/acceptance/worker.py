@@ -63,7 +63,6 @@ class _Calls:
         from workbench.foreign import returned
         from workbench.foreign.adapters import adapter_of, lives
         from workbench.foreign.arguments import arguments_of
-        from workbench.foreign.collect import loading
         from workbench.foreign.keywords import Asked
         from workbench.foreign.launches import Launches, emulated
         from workbench.foreign.layouts import results
@@ -95,7 +94,7 @@ class _Calls:
         launches = Launches(self.name, case, emulated("auto"))
         modified = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
         recorded = _recorded(asked["recorded"], arrays)
-        with modified, recorded, running(self.function), triton_interpreter.guarded(), launches.sent(), loading():
+        with modified, recorded, running(self.function), triton_interpreter.guarded(), launches.sent():
             if adapter is None or adapter.call is None:
                 made = self.function(*lying.values(), **keywords)
             else:
@@ -221,9 +220,8 @@ class _Calls:
             return
         held = []
         for place in blocks:
-            x = Place(*place).view(self.memory)
-            made = [np.array(x) for _ in range(COPIES)]
-            held += [handed_over(one, arrays, device).clone() if arrays == "torch" else one for one in made]
+            made = handed_over(np.array(Place(*place).view(self.memory)), arrays, device)
+            held += [made.clone() if arrays == "torch" else made.copy() for _ in range(COPIES)]
         del held
 
 
