@@ -6,7 +6,7 @@ draws are arrays; all are those of one call on the function, and of one before i
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -78,12 +78,13 @@ def _tail(spec: Spec, random: np.random.Generator) -> Problem:
 
 
 def _square(spec: Spec, random: np.random.Generator) -> Problem:
-    """As many queries as keys, and as many heads: q, k, v and out have one shape."""
+    """As many queries as keys, and as many heads: q, k, v and out have one shape; causal where it may be."""
     case = spec.draw(random, distribution="normal")
     given: dict[str, Any] = {"group": 1} if "heads" not in spec.case and spec.takes("group", 1) else {}
-    length = min(case.seqlen_q, case.seqlen_k)
-    if "seqlen" not in spec.case and spec.takes("seqlen_q", length) and spec.takes("seqlen_k", length):
-        given |= {"seqlen_q": length, "seqlen_k": length}
+    given |= {"causal": True} if spec.takes("causal", True) else {}
+    both = [n for n in (case.seqlen_q, case.seqlen_k) if spec.takes("seqlen_q", n) and spec.takes("seqlen_k", n)]
+    if "seqlen" not in spec.case and both:
+        given |= {"seqlen_q": max(both), "seqlen_k": max(both)}
     return Problem("square", spec.draw(random, distribution="normal", **given))
 
 
@@ -220,10 +221,15 @@ def _bend(spec: Spec, random: np.random.Generator) -> Problem:
 
 
 def _quiet(spec: Spec, random: np.random.Generator) -> Problem:
-    """Scores below 1, which change weights by a few percent: softmax is not yet the mean."""
+    """Scores below 1, which change weights by a few percent: softmax is not yet the mean. Queries are much alike, and
+    every other dim of v is what their scores are, so that these few percent add up over all keys.
+    """
     case = spec.draw(random, distribution="normal")
     std = _between(random, 2.0**-6, 2.0**-2) / max(abs(case.scale) * math.sqrt(case.head_dim), 2.0**-7)
     q, k, v = (random.standard_normal(shape) for shape in shapes(case))
+    q = q[:, :, :1] + q / 4
+    towards = q[:, :: case.heads // case.kv_heads, :1]
+    v[..., ::2] = (k * towards / np.linalg.norm(towards, axis=-1, keepdims=True)).sum(axis=-1, keepdims=True)
     return _given("quiet", case, q * math.sqrt(std), k * math.sqrt(std), v)
 
 
@@ -296,29 +302,30 @@ def _lengths(spec: Spec, random: np.random.Generator) -> Problem:
     return Problem("lengths", case)
 
 
-#: family -> what makes it, in the order of a round, in which a random case comes before each two others
+#: family -> what makes it, in the order of a round, in which a random case comes before each two others; those come
+#: first that show what no other does
 FAMILIES: Mapping[str, Family] = {
     "random": _random,
     "needle": _telling("needle", needles),
     "edges": _edges,
     "square": _square,
-    "comb": _telling("comb", combs),
     "tail": _tail,
     "again": _kept("again", _CALLS_BEFORE, _anew),
-    "decode": _decode,
-    "exact": _drawn("exact", "exact"),
-    "ties": _drawn("ties", "exact-ties"),
+    "quiet": _quiet,
     "nudged": _kept("nudged", 1, _one_element),
-    "equal-rows": _equal_rows,
-    "large": _drawn("large", "normal", input_std=3.0),
     "hot": _pulled("hot", (_HOT, _HOT), _far),
     "louder": _louder,
     "swapped": _kept("swapped", 1, _two_rows),
+    "decode": _decode,
     "cold": _pulled("cold", _COLD, lambda case: slice(None)),
+    "comb": _telling("comb", combs),
+    "denormal": _denormal,
+    "equal-rows": _equal_rows,
+    "exact": _drawn("exact", "exact"),
+    "ties": _drawn("ties", "exact-ties"),
+    "large": _drawn("large", "normal", input_std=3.0),
     "outliers": _drawn("outliers", "outlier-channels", input_std=0.25),
     "tiny": _drawn("tiny", "tiny"),
-    "quiet": _quiet,
-    "denormal": _denormal,
     "bend": _bend,
     "lengths": _lengths,
     "listed": _listed,
@@ -343,8 +350,24 @@ def problem(spec: Spec, seed: int, index: int) -> Problem:
     """The problem of a place in the order of problems, the same for a seed."""
     names = families_of(spec)
     random = np.random.default_rng((seed, index))
-    made = FAMILIES[names[index % len(names)]](spec, random)
+    made = FAMILIES[names[index % len(names)]](_turned(spec, seed, index), random)
     return Problem(**{**vars(made), "lying": _lying(spec, made.case, random)})
+
+
+#: fields of few values, each of which comes in its turn: of 20 random cases one in 300 has no head_dim of 128, and more
+#: that are drawn for little work
+_TURNS = ("head_dim", "dtype")
+
+
+def _turned(spec: Spec, seed: int, index: int) -> Spec:
+    """The spec with one value of each of these fields: in as many problems as it has values all come, in any order."""
+    ranges, turned = spec.ranges, dict(spec.case)
+    for place, name in enumerate(_TURNS):
+        if isinstance(among := ranges.get(name), Among):
+            turn, at = divmod(index, len(among.values))
+            order = np.random.default_rng((seed, place, turn)).permutation(len(among.values))
+            turned[name] = among.values[order[at]]
+    return replace(spec, case=turned)
 
 
 def _lying(spec: Spec, case: Case, random: np.random.Generator) -> Lying:
