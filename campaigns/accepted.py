@@ -40,7 +40,7 @@ TRIALS = 5
 #: of public checks, where a spec lists no shape: within the default spec
 SHAPE: Mapping[str, int] = {"heads": 4, "seqlen": 256, "head_dim": 64}
 #: what some styles need not stand: scores of thousands, which their mask or their bound is not made for
-FAR = ("large", "outliers", "hot", "cold")
+FAR = ("large", "outliers", "hot", "cold", "louder")
 #: and those of which the largest score is far below a bound on all of them
 NARROW = ("exact", "ties", "needle")
 

@@ -1,5 +1,6 @@
 """What is right for an assumption alone is suspicious, and the report says for which."""
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -256,3 +257,27 @@ def test_a_cast_below_a_maximum_that_nobody_saw_is_not_predicted() -> None:
 
     judged = diff(run(attention, Case(heads=3, seqlen_q=257, seqlen_k=16, dtype="float16")))
     assert judged.verdict in ("rounding", "suspicious")
+
+
+def test_a_bound_that_nobody_saw_makes_weights_subnormal() -> None:
+    """In float16 weights below 2^-14 lose bits, which of one that is e^-4 below the maximum those of e^-6 do: whether
+    probs are normalised before that cast or not, nobody says here.
+    """
+
+    def bounded(q: Any, k: Any, v: Any, *, scale: float, causal: bool, wrong: bool = False) -> Any:
+        q, k, v = (np.repeat(x.astype(np.float32), q.shape[1] // x.shape[1], axis=1) for x in (q, k, v))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        probs = np.exp(scores - (scores.max(-1, keepdims=True) + np.float32(4)))
+        cast = probs.astype(np.float16).astype(np.float32)
+        out = (np.roll(cast, 1, -1) if wrong else cast) @ v / probs.sum(-1, keepdims=True)
+        return {"out": out.astype(np.float16)}
+
+    contract = dict.fromkeys(("scores_dtype", "partials_dtype", "accumulator_dtype"), "float32")
+    contract |= dict.fromkeys(("out_rounding", "probs_rounding", "accumulation"), "nearest")
+    contract |= {"row_max": "upper_bound", "row_sum_of_cast": False, "probs_dtype": "float16", "fast_math": False}
+    contract |= {"exp_ulps": 4.0, "exp_ulps_per_x": 0.0, "exp_argument": "difference", "normalisation": "division"}
+    of_large_scores = {"seqlen_q": 194, "seqlen_k": 45, "input_std": 3.0, "seed": 3691886014}
+    for shape in (of_large_scores, {"seqlen": 64}):
+        case = Case(heads=2, kv_heads=1, head_dim=32, dtype="float16", scale=0.125, **shape)
+        assert diff(run(bounded, case, contract=contract)).verdict == "rounding"
+        assert diff(run(partial(bounded, wrong=True), case, contract=contract)).verdict == "bug"

@@ -7,12 +7,12 @@ small where the values are alike: centred, it is far tighter than numerator and 
 
 from dataclasses import dataclass
 from functools import reduce
-from math import exp
+from math import exp, log
 from typing import Any
 
 import numpy as np
 
-from workbench.floats import array_namespace
+from workbench.floats import array_namespace, smallest_normal
 from workbench.reference.bound import EXACT, Bound, deviations
 from workbench.reference.normaliser import normaliser
 from workbench.reference.problem import Problem
@@ -23,6 +23,8 @@ from workbench.reference.steps.sums import SMALLEST_BLOCK_K
 
 #: what is left of a lower bound after float64's own roundings: of 2^20 keys they are 2^-32 at most
 SURELY = 1 - 1e-9
+#: logarithm of what an upper bound in the place of a maximum may take off the largest weight, 9.7
+HEADROOM = -log(smallest_normal("float16"))
 
 
 def _bounds(at: Any, step: "Softmax", sinks: bool) -> dict[str, tuple[Bound, Any]]:
@@ -297,8 +299,9 @@ def _of_sums(p: Problem) -> tuple[float, float]:
 
 
 def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
-    """How far above the largest score, `top`, a maximum may be that nobody saw: no bound is above that by norms,
-    |q| |k| scale. All weights are smaller by exp of it, so that more of them underflow.
+    """How far above the largest score, `top`, a maximum may be that nobody saw: as far as the bound by norms,
+    |q| |k| scale, or by as much headroom as leaves the largest weight a normal number of float16. All weights are
+    smaller by exp of it, so that more of them underflow.
     """
     xp, q, k = array_namespace(top), p.inputs["q"], p.inputs["k"]
     longest = xp.max(xp.sqrt(xp.sum(k * k, axis=-1)), axis=-1) if p.cut is None else p.cut.longest_k
@@ -306,7 +309,7 @@ def _raised(p: Problem, top: np.ndarray) -> np.ndarray:
     norms = abs(p.scale) * xp.sqrt(xp.sum(q * q, axis=-1)) * longest
     if p.attn_bias is not None:
         norms = norms + xp.max(xp.where(p.attn_bias < np.inf, p.attn_bias, 0.0), axis=-1)
-    raised: np.ndarray = xp.maximum(norms - top, 0.0)
+    raised: np.ndarray = xp.maximum(norms - top, HEADROOM)
     return raised
 
 
@@ -314,13 +317,16 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
     """Error of each normalised weight from the cast of probs, [b, h, q, k]; None without a cast.
 
     The cast is relative to the running maximum of the key's tile, which is at most the last one: the relative error is
-    the same, and what is lost below the smallest normal number is less, unless it was normalised before.
+    the same, and what is lost below the smallest normal number is less, unless it was normalised before, or is below a
+    bound that is above the maximum.
     """
     if (site := p.losses.sites.probs).wide:
         return None
     relative, absolute = site.cast()
     xp = array_namespace(pi)
-    below = absolute if p.casts_normalised else absolute / total[..., None]
+    below = absolute / total[..., None]
+    if p.casts_normalised:
+        below = absolute if p.contract.probs_normalised else xp.maximum(below, absolute)
     return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)
 
 

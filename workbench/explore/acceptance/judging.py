@@ -20,6 +20,7 @@ from workbench.explore.acceptance.spec import Spec
 from workbench.foreign import adapters
 from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
+from workbench.judge.exactness import is_exact
 from workbench.judge.fails import classed, failing
 from workbench.judge.table import run_row
 from workbench.refusal import Refusal
@@ -74,11 +75,11 @@ class Judge:
             if self.spec.lse and LSE not in answer.stages:
                 return failure("raised", "it returned no lse, which the spec asks for")
             judged = self.judged(one, answer)
-            # one that subtracts more than the maximum rounds where others need not, and a silent spec allows that
-            inexact = self.spec.contract is None and not any(
-                held.summary.outside for stage in judged if (held := stage.decisive) is not None
-            )
-            if classed(judged) in _FAILS and not inexact:
+            # of a bug within its budgets nothing is proved: a silent spec allows to subtract more than the maximum,
+            # which rounds where others need not, and one that says some of what is unusual leaves the rest open
+            outside = any(held.summary.outside for stage in judged if (held := stage.decisive) is not None)
+            proved = self.spec.contract is not None and (judged.verdict != "bug" or is_exact(judged.run))
+            if classed(judged) in _FAILS and (outside or proved):
                 return failure("wrong", self._how(one, answer), judged)
             if classed(judged) in {*_FAILS, *_DOUBTED} and self._doubted_again(one):
                 return failure("wrong", "numbers are within their budgets, but those of no known kernel", judged)
