@@ -95,7 +95,7 @@ def _style_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
 
 def _names(judged: Diff, style: Style) -> bool:
     """Whether the report names a field that explains the style; of styles that need none it need not."""
-    said = " ".join(stage.reason for stage in judged.stages)
+    said = " ".join(f"{stage.reason} {stage.if_declared.words if stage.if_declared else ''}" for stage in judged.stages)
     return not style.explained_by or any(f"{field}=" in said for field in style.explained_by)
 
 

@@ -392,6 +392,7 @@ def test_levels_of_declaration():
     assert by_level["full"]["contract"] == {
         **by_level["units"]["contract"],
         "scores_dtype": "float32",
+        "scale_in": "scores",
         "probs_dtype": "bfloat16",
         "probs_rounding": "nearest",
         "partials_dtype": "float32",
