@@ -281,3 +281,17 @@ def test_a_bound_that_nobody_saw_makes_weights_subnormal() -> None:
         case = Case(heads=2, kv_heads=1, head_dim=32, dtype="float16", scale=0.125, **shape)
         assert diff(run(bounded, case, contract=contract)).verdict == "rounding"
         assert diff(run(partial(bounded, wrong=True), case, contract=contract)).verdict == "bug"
+
+
+def test_of_a_bound_that_nobody_saw_there_is_no_control() -> None:
+    """The weight of a single key is 1 below its own score, which a cast leaves alone, and below another bound is not."""
+
+    def bounded(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        q32, k32, v32 = (x.astype(np.float32) for x in (q, k, v))
+        bound = np.linalg.norm(q32, axis=-1, keepdims=True) * np.linalg.norm(k32, axis=-1)[..., None, :].max() * scale
+        probs = np.exp(q32 @ k32.swapaxes(-1, -2) * np.float32(scale) - bound)
+        return {"out": (probs.astype(q.dtype).astype(np.float32) @ v32 / probs.sum(-1, keepdims=True)).astype(q.dtype)}
+
+    contract = {"row_max": "upper_bound", "row_sum_of_cast": False, "probs_rounding": "nearest", "splits": 1}
+    case = Case(batch=2, seqlen_q=255, seqlen_k=1, head_dim=32, dtype="bfloat16")
+    assert diff(run(bounded, case, contract=contract)).verdict == "rounding"

@@ -27,12 +27,14 @@ from workbench.reference.walk import values
 ROWS = 256
 
 
-def has_control(contract: Contract) -> bool:
-    """Whether a control has the arithmetic of the contract: float32 sums of operands as they are, and no polynomial for
-    exp on elements that nobody knows.
+def has_control(run: Observed) -> bool:
+    """Whether a control has the arithmetic of the contract: float32 sums of operands as they are, no polynomial for exp
+    on elements that nobody knows, and no cast of probs below a maximum that nobody saw, where others are rounded.
     """
+    contract = run.contract
     plain = (contract.accumulator_dtype, contract.input_precision) == ("float32", "ieee")
-    return plain and contract.exp_polynomial is None
+    chosen = contract.row_max in ("upper_bound", "any") and contract.probs_dtype != "float32"
+    return plain and contract.exp_polynomial is None and (bool(run.free_maxima) or not chosen)
 
 
 def sampled(case: Case, rows: int = ROWS) -> np.ndarray:

@@ -324,7 +324,7 @@ def _cast_of_probs(p: Problem, pi: np.ndarray, total: np.ndarray) -> np.ndarray 
         return None
     relative, absolute = site.cast()
     xp = array_namespace(pi)
-    below = absolute / total[..., None]
+    below: Any = absolute / total[..., None]
     if p.casts_normalised:
         below = absolute if p.contract.probs_normalised else xp.maximum(below, absolute)
     return xp.where(pi > 0, xp.minimum(relative * pi + below, pi), 0.0)

@@ -41,7 +41,7 @@ def order(run: Run, rows: Rows) -> tuple[str, ...]:
     trace = replace(run.trace, stages={OUT: run.trace.stages[OUT]}, requested=(), rerun=None)
     observed = Observed(trace)
     observed = observed.under(usual(observed.contract))
-    if not has_control(observed.contract):
+    if not has_control(observed):
         return ()
     expected = elements(run.trace)[OUT].expected
     own = rows.of(trace.stages[OUT].astype(np.float64) - expected)

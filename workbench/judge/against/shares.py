@@ -69,7 +69,7 @@ class Share:
 
 def errors(run: Observed, expected: np.ndarray) -> Errors | None:
     """Of a run whose out should be `expected` (float64); None where no control has its arithmetic."""
-    if not has_control(run.contract):
+    if not has_control(run):
         return None
     own = run.dumped[OUT].astype(np.float64) - expected
     run = _as_seen(run.only((OUT,)), own, expected)
