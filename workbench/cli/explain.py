@@ -11,7 +11,7 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
-from workbench.cli.operation import explain_operation, operation_options, refuse_of_operation
+from workbench.cli.operation import explain_operation, explain_stored, operation_options, refuse_of_operation
 from workbench.cli.options import json_option, one_target, run_options, values_option
 from workbench.judge.fails import failing, outcome
 
@@ -65,11 +65,15 @@ def explain(
     from workbench.foreign.check import watched
     from workbench.judge.diff import diff
     from workbench.progress import shown
+    from workbench.trace.join import is_trace
 
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "symptoms": symptoms, "script": script, "html": html}
         return explain_operation(target, operation, asked, seconds=seconds, as_json=as_json)
     refuse_of_operation(options)
+    if target is not None and is_trace(target):
+        asked = {**options, "symptoms": symptoms, "script": script, "html": html}
+        explain_stored(target, asked, seconds=seconds, as_json=as_json)
     if symptoms is not None:
         return _symptoms(target, symptoms, as_json, html, options)
     found: list[tuple[Diff, Explained]] = []

@@ -97,18 +97,11 @@ def diff_stored(
     """Judge a run of an operation in a file, or alone in a folder, again; exits as `diff_operation` does. Nothing where
     TARGET is none.
     """
-    from workbench.cli.runs import of_case
-    from workbench.operations.stored import load, stored
-
-    if (path := stored(target)) is None:
-        return
-    if said := [*of_case(options), *given(dict(options))]:
-        raise Refusal(f"{path} brings its own case; it takes no {', '.join(map(flag_of, said))}")
-    from workbench.operations.judge import judged
     from workbench.report.operation import document
     from workbench.report.page.operation import save
 
-    found = judged(load(path))
+    if (found := _stored(target, options)) is None:
+        return
     if out is not None:
         _write(found, out)
     if html is not None:
@@ -129,14 +122,43 @@ def explain_operation(
     from workbench.operations.call import diff_operation as diff
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
-    from workbench.report.operation import document, report
-    from workbench.report.text import console
 
     asked = of_operation(operation, options["axes"], OPERATIONS)
     target = _checked(target, asked, options, TAKEN)
     with shown():
         diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
-        found = [(one, one.explain(seconds)) for one in diffs]
+        _explain(diffs, seconds, as_json)
+
+
+def explain_stored(target: str, options: Mapping[str, Any], *, seconds: float, as_json: bool) -> None:
+    """Name what is wrong in a run of an operation in a file, or alone in a folder; nothing where TARGET is none."""
+    from workbench.progress import shown
+
+    with shown():
+        if (found := _stored(target, options)) is not None:
+            _explain([found], seconds, as_json)
+
+
+def _stored(target: str, options: Mapping[str, Any]) -> "OperationDiff | None":
+    """The judgement of a run of an operation in a file; None where TARGET is none. Refusal for options of a case."""
+    from workbench.cli.runs import of_case
+    from workbench.operations.judge import judged
+    from workbench.operations.stored import load, stored
+
+    if (path := stored(target)) is None:
+        return None
+    others = [name for name, x in options.items() if name not in ROLES and x]
+    if said := dict.fromkeys([*of_case(options), *given(dict(options)), *others]):
+        raise Refusal(f"{path} brings its own case; it takes no {', '.join(map(flag_of, said))}")
+    return judged(load(path))
+
+
+def _explain(diffs: "Sequence[OperationDiff]", seconds: float, as_json: bool) -> None:
+    """Print what is wrong in runs; exits as `diff` does."""
+    from workbench.report.operation import document, report
+    from workbench.report.text import console
+
+    found = [(one, one.explain(seconds)) for one in diffs]
     if as_json:
         documents = [document(*one) for one in found]
         many = {"schema": "workbench.operations/1", "runs": documents}

@@ -78,6 +78,9 @@ def test_a_wrong_gradient_is_kept_and_judged_again(tmp_path: Path) -> None:
     document = json.loads(invoked("diff", tmp_path / BACKWARD, "--json").stdout)
     assert document["verdict"] == "bug"
     assert "brings its own case; it takes no --causal" in refused("diff", tmp_path / "backward", "--causal")
+    why = invoked("explain", tmp_path / "backward", "--seconds", "2")
+    assert why.exit_code == 1 and "cause: perhaps dk is multiplied by 1/scale" in why.stdout
+    assert "it takes no --script" in refused("explain", tmp_path / "backward", "--script", tmp_path / "x.py")
 
 
 def test_the_gradient_of_the_call_alone_is_judged_whatever_else_reads_its_inputs(tmp_path: Path) -> None:
