@@ -11,11 +11,15 @@ from typing import Any
 
 from workbench.foreign.adapters import ADAPTERS, Adapter, adapter_of
 from workbench.foreign.layouts import BOX
-from workbench.foreign.read_back import LENGTHS, READERS, SDPA, Given, Packed, of_sequence, sdpa
+from workbench.foreign.read_back import LENGTHS, READERS, SDPA, Given, Packed, packed_inputs, sdpa
 from workbench.refusal import Refusal
 
 #: dtypes of q, k and v that are judged, by torch's names
 DTYPES = {"torch.float32": "float32", "torch.float16": "float16", "torch.bfloat16": "bfloat16"}
+
+
+#: axes of the result of packed sequences
+PACKED = "nhd"
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,8 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
     True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Of packed sequences q, k
-    and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of flash_attn_varlen_func.
+    and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of flash_attn_varlen_func; in pages
+    k and v are [page, row, head, dim], beside block_table, and seqused_k may stand in the place of cu_seqlens_k.
 
     Refusal for a function that no adapter knows, and of packages whose calls are not read back.
     """
@@ -115,7 +120,9 @@ class _Adapted:
         one = self.adapter
         gradients, cast = one.gradients.get(inputs["q"].device.type, {}), _autocast(inputs["q"], self.target)
         packed = fields.pop("packed", None)
-        return Call(inputs, fields, one.q, one.lse, one.base2, contract, gradients, cast, packed)
+        return Call(
+            inputs, fields, one.q if packed is None else PACKED, one.lse, one.base2, contract, gradients, cast, packed
+        )
 
 
 def _by_name(function: Callable[..., Any], names: Sequence[str], args: tuple[Any, ...], kwargs: Given) -> Given:
@@ -145,12 +152,13 @@ def _told(given: Given, name: str) -> Call:
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
     packed = None
-    if lengths := {x: rest.pop(x) for x in LENGTHS if x in rest}:
-        if lacking := [x for x in LENGTHS if x not in lengths]:
+    if lengths := {x: y for x in LENGTHS if (y := rest.pop(x, None)) is not None}:
+        of_keys = "seqused_k" if "block_table" in lengths and "cu_seqlens_k" not in lengths else "cu_seqlens_k"
+        if lacking := [x for x in (*LENGTHS[:3], of_keys) if x not in lengths]:
             raise Refusal(f"{name}: its spec says {', '.join(lengths)} and no {lacking[0]}")
         packed = Packed(**lengths)
-        inputs = {x: of_sequence(y) if x in ("q", "k", "v") else y for x, y in inputs.items()}
-    layout, contract = rest.pop("layout", BOX if packed is None else "nhd"), rest.pop("contract", {})
+        inputs |= packed_inputs(inputs, packed)
+    layout, contract = rest.pop("layout", BOX if packed is None else PACKED), rest.pop("contract", {})
     lse = "".join(axis for axis in layout if axis != "d")
     fields = {x: value for x, value in rest.items() if value is not None}
     return Call(inputs, fields, layout, lse, contract=contract, packed=packed)

@@ -17,12 +17,16 @@ SDPA = "torch:scaled_dot_product_attention"
 
 @dataclass(frozen=True)
 class Packed:
-    """Where sequences of several lengths begin, which lie behind each other: q, k and v have one batch of all rows."""
+    """Where sequences of several lengths begin, which lie behind each other: q, k and v have one batch of all rows; or
+    k and v lie in pages, which a table tells, [page, head, row, dim].
+    """
 
     cu_seqlens_q: Any  #: [sequences + 1], the first row of each, and behind the last
-    cu_seqlens_k: Any
     max_seqlen_q: int  #: of the longest, which is known without waiting for a device
     max_seqlen_k: int
+    cu_seqlens_k: Any = None  #: of keys, in pages too, whose lengths it tells; None where `seqused_k` does
+    seqused_k: Any = None  #: [sequences], how many keys of each are read
+    block_table: Any = None  #: [sequences, blocks], the pages of each in order; None: k and v lie packed
 
 
 @dataclass(frozen=True)
@@ -73,10 +77,37 @@ def _flash_attn(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _varlen(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
-    """flash_attn_varlen_func: [rows of all sequences, h, d]; masks count from the bottom right of each sequence."""
-    packed = Packed(*(given[x] for x in LENGTHS))
+    """flash_attn_varlen_func: [rows of all sequences, h, d], or k and v in pages, [page, row, h, d]; masks count from
+    the bottom right of each sequence.
+    """
+    packed = Packed(**{x: given[x] for x in LENGTHS if x in given})
     _, fields = _flash_attn({x: y for x, y in given.items() if x not in ("q", "k", "v")})
-    return {x: of_sequence(given[x]) for x in "qkv"}, fields | {"packed": packed}
+    return packed_inputs(given, packed), fields | {"packed": packed}
+
+
+def _kvcache(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """flash_attn_with_kvcache: q [b, s, h, d], and caches [page, row, h, d], which without a table are one of each
+    sequence; masks count from the bottom right of each.
+    """
+    import torch
+
+    q, cache, table, used = given["q"], given["k_cache"], given.get("block_table"), given.get("cache_seqlens")
+    count, rows = q.shape[:2]
+    if table is None:
+        table = torch.arange(count, device=q.device)[:, None]
+    if not isinstance(used, torch.Tensor):
+        used = torch.full((count,), cache.shape[1] if used is None else int(used), device=q.device)
+    starts = torch.arange(0, (count + 1) * rows, rows, device=q.device)
+    packed = Packed(starts, rows, table.shape[1] * cache.shape[1], seqused_k=used, block_table=table)
+    _, fields = _flash_attn({x: y for x, y in given.items() if x not in ("q", "k", "v")})
+    inputs = {"q": q.flatten(0, 1), "k": cache, "v": given["v_cache"]}
+    return packed_inputs(inputs, packed), fields | {"packed": packed}
+
+
+def packed_inputs(given: Given, packed: Packed) -> dict[str, Any]:
+    """q, k and v of packed sequences, [batch, head, row, dim]; of a cache in pages a page is a batch."""
+    paged = packed.block_table is not None
+    return {x: given[x].transpose(1, 2) if paged and x != "q" else of_sequence(given[x]) for x in "qkv"}
 
 
 def _flashinfer_prefill(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -108,8 +139,9 @@ def _xformers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 #: what says where packed sequences lie, of flash_attn_varlen_func and of specs
-LENGTHS = ("cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k")
+LENGTHS = ("cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "block_table")
 _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+_OF_FLASH_ATTN = ("softmax_scale", "causal", "window_size", "softcap")
 _OF_FLASHINFER = ("q", "k", "v", "causal", "kv_layout", "sm_scale", "window_left", "logits_soft_cap")
 #: TARGET -> how its calls are read; what is not listed of their arguments is told and not judged
 READERS: Mapping[str, Reader] = {
@@ -121,12 +153,16 @@ READERS: Mapping[str, Reader] = {
         idle=("return_lse", "kernel_options", "return_aux"),
     ),
     "flash_attn:flash_attn_func": Reader(
-        _flash_attn, ("q", "k", "v", "softmax_scale", "causal", "window_size", "softcap"),
+        _flash_attn, ("q", "k", "v", *_OF_FLASH_ATTN),
         idle=("deterministic", "return_attn_probs"),
     ),
     "flash_attn:flash_attn_varlen_func": Reader(
-        _varlen, ("q", "k", "v", *LENGTHS, "softmax_scale", "causal", "window_size", "softcap"),
+        _varlen, ("q", "k", "v", *LENGTHS, *_OF_FLASH_ATTN),
         idle=("deterministic", "return_attn_probs"),
+    ),
+    "flash_attn:flash_attn_with_kvcache": Reader(
+        _kvcache, ("q", "k_cache", "v_cache", "cache_seqlens", "block_table", *_OF_FLASH_ATTN),
+        idle=("num_splits", "return_softmax_lse", "rotary_interleaved"),
     ),
     "flashinfer:single_prefill_with_kv_cache": Reader(
         _flashinfer_prefill, _OF_FLASHINFER, idle=("return_lse", "backend"),

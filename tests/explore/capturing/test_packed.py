@@ -22,9 +22,15 @@ def varlen(
     q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
     dropout_p: float = 0.0, softmax_scale: Any = None, causal: bool = False, window_size: Any = (-1, -1),
     softcap: float = 0.0, alibi_slopes: Any = None, deterministic: bool = False, return_attn_probs: bool = False,
-    block_table: Any = None, *, wrong: Any = None,
+    block_table: Any = None, *, seqused_k: Any = None, wrong: Any = None,
 ) -> Any:  # fmt: skip
-    """As FlashAttention-2's, [rows, heads, dim]; the sequence `wrong` does not see its first key."""
+    """As FlashAttention-2's, [rows, heads, dim]; the sequence `wrong` does not see its first key. Of k and v in pages
+    seqused_k may tell the lengths, as in FlashAttention-3's and vLLM's.
+    """
+    if block_table is not None:
+        used = torch.diff(cu_seqlens_k) if seqused_k is None else seqused_k
+        k, v = (torch.cat([x[t].flatten(0, 1)[:n] for t, n in zip(block_table, used, strict=True)]) for x in (k, v))
+        cu_seqlens_k = torch.cat([torch.zeros(1, dtype=torch.int32), used.cumsum(0)])
     outs, lses = [], []
     for b in range(len(cu_seqlens_q) - 1):
         rows, keys = (slice(int(x[b]), int(x[b + 1])) for x in (cu_seqlens_q, cu_seqlens_k))
@@ -40,10 +46,30 @@ def varlen(
     return (torch.cat(outs), torch.cat(lses, -1), None) if return_attn_probs else torch.cat(outs)
 
 
+def with_kvcache(
+    q: Any, k_cache: Any, v_cache: Any, k: Any = None, v: Any = None, rotary_cos: Any = None,
+    cache_seqlens: Any = None, block_table: Any = None, softmax_scale: Any = None, causal: bool = False,
+    window_size: Any = (-1, -1), softcap: float = 0.0, rotary_interleaved: bool = True, num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Any:  # fmt: skip
+    """As FlashAttention-2's, without new keys."""
+    count, rows = q.shape[:2]
+    table = torch.arange(count)[:, None] if block_table is None else block_table
+    used = torch.as_tensor(k_cache.shape[1] if cache_seqlens is None else cache_seqlens).expand(count)
+    starts = torch.arange(0, (count + 1) * rows, rows)
+    out, lse, _ = varlen(
+        q.flatten(0, 1), k_cache, v_cache, starts, None, rows, 0, softmax_scale=softmax_scale, causal=causal,
+        block_table=table, seqused_k=used, return_attn_probs=True,
+    )  # fmt: skip
+    out, lse = out.unflatten(0, (count, rows)), lse.unflatten(-1, (count, rows)).transpose(0, 1)
+    return (out, lse) if return_softmax_lse else out
+
+
 @pytest.fixture
 def flash_attn(monkeypatch: pytest.MonkeyPatch) -> Any:
     package = types.ModuleType("flash_attn")
     package.flash_attn_varlen_func = varlen  # type: ignore[attr-defined]
+    package.flash_attn_with_kvcache = with_kvcache  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn", package)
     return package
 
@@ -73,6 +99,75 @@ def test_right_calls_of_packed_sequences_keep_nothing(flash_attn: Any, with_lse:
     assert {(one.case.seqlen_q, one.case.seqlen_k) for one in cases} == {*zip(*LENGTHS, strict=True)}
     assert all(one.case.heads == 2 and ("lse" in one.stages) is with_lse for one in cases)
     assert cases[0].notes[0].startswith("call 0: sequence ")
+
+
+def in_pages(given: dict[str, Any], page: int, seed: int = 0) -> dict[str, Any]:
+    """The same call with keys in pages, in any order, with NaN behind the last key and in pages of none."""
+    starts, made = given["cu_seqlens_k"], torch.Generator().manual_seed(seed)
+    used = torch.diff(starts)
+    blocks = -(-used // page)
+    numbers, table = (
+        torch.randperm(int(blocks.sum()) + 3, generator=made),
+        torch.full((len(used), int(blocks.max())), -1),
+    )
+    caches = {x: torch.full((len(numbers), page, *given[x].shape[1:]), torch.nan) for x in "kv"}
+    first = 0
+    for b, count in enumerate(blocks):
+        table[b, :count] = numbers[first : first + count]
+        first += int(count)
+        for x in "kv":
+            rows = torch.full((int(count) * page, *given[x].shape[1:]), torch.nan)
+            rows[: used[b]] = given[x][starts[b] : starts[b + 1]]
+            caches[x][table[b, :count]] = rows.unflatten(0, (int(count), page))
+    return given | caches | {"block_table": table}
+
+
+@pytest.mark.parametrize("page", [1, 8, 16])
+def test_keys_in_pages_are_judged(flash_attn: Any, page: int, tmp_path: Path) -> None:
+    given = [in_pages(drawn(*LENGTHS, seed=seed), page, seed) for seed in range(8)]
+    with capture(flash_attn.flash_attn_varlen_func, tmp_path / "a", contract={"probs_dtype": "float32"}) as c:
+        for one in given:
+            flash_attn.flash_attn_varlen_func(**one, causal=True)
+    assert (c.report.judged, c.report.wrong) == (8, 0) and not c.report.unread and not c.report.dropped, str(c.report)
+
+    def told(wrong: Any, **how: Any) -> dict[str, Any]:
+        return {**how, "causal": True}
+
+    def attend(wrong: Any, **how: Any) -> Any:
+        how = how | {"block_table": how["block_table"].roll(int(wrong), 0)}  # pages of another sequence
+        return varlen(**how, cu_seqlens_k=None, causal=True)
+
+    with capture(attend, tmp_path / "b", spec=told) as c:
+        for n, one in enumerate(given):
+            used = torch.diff(one.pop("cu_seqlens_k"))
+            c.function(n == 5, **one, seqused_k=used)
+    assert (c.report.judged, c.report.wrong, c.report.kept.call) == (8, 1, 5), str(c.report)
+    assert diff(load(tmp_path / "b" / FIRST)).verdict == "bug"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("paged", [False, True])
+def test_steps_of_decoding_are_judged(flash_attn: Any, rows: int, paged: bool, tmp_path: Path) -> None:
+    with capture(flash_attn.flash_attn_with_kvcache, tmp_path, contract={"probs_dtype": "float32"}, keep="all") as c:
+        for seed in range(6):
+            made = torch.Generator().manual_seed(seed)
+            q = torch.randn(4, rows, 4, 16, generator=made)
+            given = drawn([rows] * 4, LENGTHS[1], seed)
+            if paged:
+                given = in_pages(given, 8, seed)
+                where = {"cache_seqlens": torch.diff(given["cu_seqlens_k"]), "block_table": given["block_table"]}
+                caches = [given[x] for x in "kv"]
+            else:
+                caches = [torch.randn(4, 40, 2, 16, generator=made) for _ in "kv"]
+                where = {"cache_seqlens": (None, 17, torch.tensor([9, 24, 17, 40]))[seed % 3]}
+            flash_attn.flash_attn_with_kvcache(q, *caches, **where, causal=True, return_softmax_lse=seed % 2 == 0)
+    assert (c.report.judged, c.report.wrong) == (6, 0) and not c.report.unread and not c.report.dropped, str(c.report)
+    cases = [load(path).case for path in sorted((tmp_path / "calls").iterdir())]
+    assert all(case.seqlen_q == rows for case in cases) and len({case.seqlen_k for case in cases}) > 1
+    flash_attn.flash_attn_with_kvcache(q, *caches)
+    with capture(flash_attn.flash_attn_with_kvcache, tmp_path / "b") as c:
+        flash_attn.flash_attn_with_kvcache(q, *caches, k=q, v=q, cache_seqlens=9)
+    assert "flash_attn:flash_attn_with_kvcache with k" in next(iter(c.report.unread))
 
 
 def test_the_wrong_sequence_of_a_call_is_kept_and_judged_again(tmp_path: Path) -> None:
@@ -121,7 +216,7 @@ def test_a_wrong_gradient_of_a_packed_sequence_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"block_table": torch.zeros(2, 2)}, "flash_attn:flash_attn_varlen_func with block_table"),
+        ({"alibi_slopes": torch.ones(4)}, "flash_attn:flash_attn_varlen_func with alibi_slopes"),
         ({"dropout_p": 0.1}, "flash_attn:flash_attn_varlen_func with dropout_p"),
         ({"max_seqlen_k": 4}, "where the longest is said to have"),
     ],

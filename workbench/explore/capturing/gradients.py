@@ -79,6 +79,10 @@ class Followed:
         if not (views and _differentiable(out)):
             return False
         names = [x for x in INPUTS if before.asked.inputs[x].requires_grad]
+        if before.asked.packed is not None and before.asked.packed.block_table is not None:
+            names = [x for x in names if x == "q"]  # whose keys lie in pages, of which nothing is held meanwhile
+        if not names:
+            return False
         # hooks hold nothing that leads back to what they hang on, which would never be freed
         before = stripped(before)
         self.args, self.kwargs = _with(self.args, self.kwargs, dict.fromkeys(self._keys))

@@ -13,6 +13,7 @@ from workbench.case.case import Case
 from workbench.case.stages import INPUTS
 from workbench.explore.capturing.snapshot import SCORES, Snapshot, case_of_call, copied
 from workbench.foreign.calls import Call
+from workbench.foreign.read_back import Packed
 from workbench.refusal import Refusal
 
 
@@ -55,9 +56,13 @@ class PackedSnapshot:
         """A copy of the part of what has its keys, [1, kv head, rows, d]."""
         import torch
 
-        group = self.whole.heads // self.whole.kv_heads
-        at = self.bounds[2] + torch.arange(self.whole.seqlen_k, device=x.device)
+        group, keys = self.whole.heads // self.whole.kv_heads, self.whole.seqlen_k
         heads = slice(self.heads.start // group, self.heads.start // group + 1)
+        table = None if self.asked.packed is None else self.asked.packed.block_table
+        if table is not None:  # what stands behind the last page of a sequence may be anything
+            pages = table[self.sequence, : -(-keys // x.shape[2])].long().clamp(0, x.shape[0] - 1)
+            return x[:, heads].index_select(0, pages).transpose(0, 1).flatten(1, 2)[None, :, :keys]
+        at = self.bounds[2] + torch.arange(keys, device=x.device)
         return x[:, heads].index_select(2, at.clamp(0, x.shape[2] - 1))
 
     def now(self) -> dict[str, Any]:
@@ -95,16 +100,31 @@ def taken_packed(asked: Call, call: int, limit: int, random: np.random.Generator
         raise Refusal("a mask or a bias of packed sequences")
     whole = case_of_call(asked, (int(packed.max_seqlen_q), int(packed.max_seqlen_k)))
     sequences, group = len(packed.cu_seqlens_q) - 1, whole.heads // whole.kv_heads
-    if sequences < 1 or len(packed.cu_seqlens_k) != sequences + 1:
-        raise Refusal(f"cu_seqlens of {sequences + 1} and {len(packed.cu_seqlens_k)} numbers")
+    of_keys = len(packed.seqused_k if packed.seqused_k is not None else packed.cu_seqlens_k[1:])
+    if sequences < 1 or of_keys != sequences:
+        raise Refusal(f"queries of {sequences} sequences and keys of {of_keys}")
+    if packed.block_table is not None and len(packed.block_table) != sequences:
+        raise Refusal(f"queries of {sequences} sequences and pages of {len(packed.block_table)}")
     sequence, head = int(random.integers(sequences)), int(random.integers(whole.kv_heads)) * group
     count = min(whole.seqlen_q, max(1, SCORES // (whole.seqlen_k * group)))
     ends = slice(sequence, sequence + 2)
-    bounds = torch.cat([packed.cu_seqlens_q[ends], packed.cu_seqlens_k[ends]]).long()
+    bounds = torch.cat([packed.cu_seqlens_q[ends].long(), _ends_of_keys(packed, sequence)])
     heads, late = slice(head, head + group), float(random.random())
     before = PackedSnapshot(call, asked, whole, heads, sequence, count, late, bounds, {}, {})
     made: PackedSnapshot = copied(before, before.now(), limit)
     return made
+
+
+def _ends_of_keys(packed: Packed, sequence: int) -> Any:
+    """The first key of a sequence and behind its last, int64 [2], on the device; of one in pages the first is 0."""
+    import torch
+
+    if packed.seqused_k is not None:
+        used = packed.seqused_k[sequence : sequence + 1].long()
+        start = torch.zeros_like(used) if packed.block_table is not None else packed.cu_seqlens_k[sequence].long()[None]
+        return torch.cat([start, start + used])
+    ends = packed.cu_seqlens_k[sequence : sequence + 2].long()
+    return ends if packed.block_table is None else ends - ends[0]
 
 
 def stripped(of: Snapshot | PackedSnapshot) -> Snapshot | PackedSnapshot:

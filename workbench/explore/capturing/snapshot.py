@@ -153,7 +153,8 @@ def case_of_call(asked: Call, lengths: tuple[int, int] | None = None) -> Case:
         raise Refusal(f"{dtype} is not judged")
     if asked.cast is None and not q.dtype == k.dtype == v.dtype:
         raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
-    if q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
+    paged = asked.packed is not None and asked.packed.block_table is not None
+    if (q.shape[0] != k.shape[0] and not paged) or k.shape[:3] != v.shape[:3]:
         raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
     seqlen_q, seqlen_k = lengths or (q.shape[2], k.shape[2])
     case = Case(
@@ -181,6 +182,8 @@ def _part(case: Case, random: np.random.Generator) -> Box:
 
 def boxed(x: Any, axes: str) -> Any:
     """A result, or its gradient, with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+    if "n" in axes and x.ndim == len(axes) + 1:  # of sequences that all have as many rows, which lie behind each other
+        x = x.flatten(0, 1)
     axes = axes.replace("n", "s")  # rows of packed sequences
     order = [axis for axis in BOX if axis in axes]
     if x.ndim != len(axes):
