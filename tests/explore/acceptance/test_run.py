@@ -201,6 +201,18 @@ def test_a_function_is_ended_at_its_limits(file, monkeypatch):
     assert accept(f"{file}:takes_memory", seed=1, only=0, memory_gb=0.7).failure.kind == "memory"
 
 
+def test_where_there_is_no_own_proc_a_gpu_that_lacks_is_told_why(file, tmp_path, monkeypatch):
+    """Containers that hide parts of /proc give none to a process in namespaces, and CUDA finds no GPU there."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    (tmp_path / "sitecustomize.py").write_text(
+        "from workbench.explore.acceptance import namespaces\nnamespaces._PRIVATE = -1  # no flags of mount\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(Unavailable, match="without a /proc of its own"):
+        accept(f"{file}:sdpa", {"arrays": "torch", "device": "cuda"}, seed=1, only=0)
+
+
 def test_a_machine_without_namespaces_is_refused_unless_it_is_unsafe(file, monkeypatch):
     monkeypatch.setattr(callers.worker, "TOGETHER", callers.worker.APART)
     with pytest.raises(Unavailable, match="--unsafe"):

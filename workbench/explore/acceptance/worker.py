@@ -168,7 +168,8 @@ class _Calls:
         strides = tuple(step // view.itemsize for step in view.strides)
         key = (at, view.shape, strides, view.dtype.name)
         made = self.tensors.get(key)
-        if made is None or (made.shape, made.stride()) != (view.shape, strides):  # whoever has it may turn it
+        # whoever has it may turn it, or have gradients recorded
+        if made is None or (made.shape, made.stride()) != (view.shape, strides) or made.requires_grad:
             typed = self.bytes_there[0][at:end].view(getattr(torch, view.dtype.name))
             made = self.tensors[key] = typed.as_strided(view.shape, strides)
         return made
@@ -312,7 +313,8 @@ def main() -> None:
         except Refusal as error:
             _reply(RAISED, str(error))
         except Unavailable as error:
-            _reply(LACKING, str(error) + ("" if found.has_proc else _NO_PROC))
+            no_gpu = not found.has_proc and begun["device"] == "cuda"
+            _reply(LACKING, str(error) + (_NO_PROC if no_gpu else ""))
         except BaseException as error:  # sys.exit among them
             _reply(RAISED, _said(error))
         else:
