@@ -103,7 +103,7 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
 def accept(
     right: int, seconds: float, seed: int, jobs: int, names: tuple[str, ...], device: str | None, as_json: bool
 ) -> None:
-    """Hold functions that cheat, and right ones, to `workbench accept`; 1 where a cheat passes or a right one fails."""
+    """Hold functions that cheat, and right ones, to `accept`; 1 where it is wrong of one, but for those in ALLOWED."""
     from campaigns import accepted as accept_campaign
 
     results = measured(accept_campaign, as_json, right, seconds, seed, jobs, names, device)
