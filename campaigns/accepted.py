@@ -1,7 +1,8 @@
 """Functions that cheat, and right ones, held to `workbench accept`; beside it what three public checks say of them."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,39 +65,33 @@ def measure(
     pass it. `right`: a row for each of so many random right styles, of `seed`, with what its spec says. Seeds of cases
     are the operating system's, so that no two campaigns judge the same ones.
     """
-    if device is not None:
-        return _on_device(device, seconds, jobs, names)
-    cheats = [i for i, one in enumerate(ALL) if not names or one.name in names]
-    chosen = np.random.default_rng(seed)
-    places = [int(i) for _ in range(-(-right // len(CORRECT))) for i in chosen.permutation(len(CORRECT))][:right]
-    styles = [] if names else [(i, LEVELS[int(chosen.integers(len(LEVELS)))], int(chosen.integers(99))) for i in places]
-    wrong = gathered(
-        f"judge {len(cheats)} cheats", 2.0 * len(cheats) / jobs, spread(partial(_cheat, seconds=seconds), cheats, jobs)
-    )
-    found = gathered(
-        f"judge {len(styles)} right functions", (seconds + 1) * len(styles) / jobs,
-        spread(partial(_right, seconds=seconds), styles, jobs),
-    )  # fmt: skip
-    return {"schema": SCHEMA, "cheats": wrong, "right": found}
 
-
-def _on_device(device: str, seconds: float, jobs: int, names: tuple[str, ...]) -> dict[str, Any]:
-    """The document of all functions of torch tensors that run on a device."""
-
-    def chosen(of: Sequence[Any]) -> list[int]:
-        runs = (one for one in enumerate(of) if device == "cuda" or not one[1].needs_gpu)
+    def named(of: Sequence[Any]) -> list[int]:
+        runs = (one for one in enumerate(of) if device in (None, "cuda") or not one[1].needs_gpu)
         return [i for i, one in runs if not names or one.name in names]
 
-    cheats, right = chosen(DEVICE), chosen(RIGHT)
+    cheats = named(ALL if device is None else DEVICE)
+    rights: Sequence[Any]
+    judge: Callable[..., dict[str, Any]]
+    if device is not None:
+        rights, judge = named(RIGHT), partial(_right_there, seconds=seconds, device=device)
+    else:
+        rights, judge = [] if names else _styles(right, seed), partial(_right, seconds=seconds)
     wrong = gathered(
         f"judge {len(cheats)} cheats", 2.0 * len(cheats) / jobs,
         spread(partial(_cheat, seconds=seconds, device=device), cheats, jobs),
     )  # fmt: skip
     found = gathered(
-        f"judge {len(right)} right functions", (seconds + 1) * len(right) / jobs,
-        spread(partial(_right_there, seconds=seconds, device=device), right, jobs),
-    )  # fmt: skip
+        f"judge {len(rights)} right functions", (seconds + 1) * len(rights) / jobs, spread(judge, rights, jobs)
+    )
     return {"schema": SCHEMA, "device": device, "cheats": wrong, "right": found}
+
+
+def _styles(count: int, seed: int) -> list[tuple[int, str, int]]:
+    """So many random styles: their places in CORRECT, what their specs say, and a number that chooses the dtype."""
+    chosen = np.random.default_rng(seed)
+    places = [int(i) for _ in range(-(-count // len(CORRECT))) for i in chosen.permutation(len(CORRECT))][:count]
+    return [(i, LEVELS[int(chosen.integers(len(LEVELS)))], int(chosen.integers(99))) for i in places]
 
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
@@ -128,8 +123,9 @@ def wrong(results: dict[str, Any]) -> bool:
 def _cheat(index: int, *, seconds: float, device: str | None = None) -> dict[str, Any]:
     one = ALL[index] if device is None else DEVICE[index]
     spec = of_plain({**one.spec, **({} if device is None else {"device": device})}, one.name)
-    row = _row(accept(one.target, spec, seconds=seconds))
-    # what changes the process that calls it is called in one of its own alone
+    with tempfile.TemporaryDirectory(prefix="workbench-") as folder, chdir(folder):  # t_writes writes where it is
+        row = _row(accept(one.target, spec, seconds=seconds))
+    # one that tampers is called in the process of `accept` only, never in this one
     shown = None if one.tampers else _shown(one, spec)
     return {
         **row,

@@ -272,8 +272,8 @@ class Case:
         return {"scale": self.scale} | beside
 
     def places(self, queries: slice | np.ndarray = slice(None)) -> tuple[np.ndarray, np.ndarray]:
-        """Where keys stand, and the key at which each of some queries stands, as `in_window` compares them: [seqlen_k]
-        and [queries, 1]; [b, 1, queries, 1] of a ragged batch.
+        """Key indices [seqlen_k], and for some queries that of the key on their causal diagonal, [queries, 1]
+        ([b, 1, queries, 1] of a ragged batch), as `in_window` takes them.
         """
         diagonal: Any = self.diagonals[:, None, None, None] if self.ragged else self.diagonal
         return np.arange(self.seqlen_k), np.arange(self.seqlen_q)[queries][:, None] + diagonal

@@ -36,6 +36,11 @@ class Call:
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
     packed: Packed | None = None  #: where q, k and v are sequences of several lengths behind each other
 
+    @property
+    def in_pages(self) -> bool:
+        """Whether k and v are a paged cache."""
+        return self.packed is not None and self.packed.in_pages
+
 
 @dataclass(frozen=True)
 class CallReader:

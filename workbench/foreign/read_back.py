@@ -28,6 +28,11 @@ class Packed:
     seqused_k: Any = None  #: [sequences], how many keys of each are read
     block_table: Any = None  #: [sequences, blocks], the pages of each in order; None: k and v lie packed
 
+    @property
+    def in_pages(self) -> bool:
+        """Whether k and v are a paged cache."""
+        return self.block_table is not None
+
 
 @dataclass(frozen=True)
 class Reader:
@@ -106,8 +111,7 @@ def _kvcache(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def packed_inputs(given: Given, packed: Packed) -> dict[str, Any]:
     """q, k and v of packed sequences, [batch, head, row, dim]; of a cache in pages a page is a batch."""
-    paged = packed.block_table is not None
-    return {x: given[x].transpose(1, 2) if paged and x != "q" else of_sequence(given[x]) for x in "qkv"}
+    return {x: given[x].transpose(1, 2) if packed.in_pages and x != "q" else of_sequence(given[x]) for x in "qkv"}
 
 
 def _flashinfer_prefill(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -202,7 +202,7 @@ def test_a_function_is_ended_at_its_limits(file, monkeypatch):
 
 
 def test_where_there_is_no_own_proc_a_gpu_that_lacks_is_told_why(file, tmp_path, monkeypatch):
-    """Containers that hide parts of /proc give none to a process in namespaces, and CUDA finds no GPU there."""
+    """In a container with a masked /proc, Linux lets a new namespace mount none, and CUDA finds no GPU without one."""
     pytest.importorskip("torch", reason="torch is not installed")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (tmp_path / "sitecustomize.py").write_text(

@@ -28,7 +28,7 @@ class Apart(NamedTuple):
 
     why: str  #: Linux does not allow it; empty where it does
     number: str = ""  #: of the process, outside
-    has_proc: bool = True  #: whether /proc is that of its own processes, without which CUDA finds no GPU
+    has_proc: bool = True  #: whether it has a /proc of its own namespace, without which CUDA finds no GPU
 
 
 def apart() -> Apart:
@@ -54,7 +54,7 @@ def apart() -> Apart:
             _wait_for(child)
     libc.prctl(_PDEATHSIG, signal.SIGKILL)
     number = os.readlink("/proc/self")
-    # containers hide parts of /proc, and Linux gives no whole one to who has none
+    # in a container whose /proc is masked Linux refuses to mount a new one
     has_proc = not libc.mount(b"none", b"/", None, ctypes.c_ulong(_PRIVATE), None) and not libc.mount(
         b"proc", b"/proc", b"proc", ctypes.c_ulong(_PLAIN), None
     )

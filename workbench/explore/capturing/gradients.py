@@ -79,8 +79,8 @@ class Followed:
         if not (views and _differentiable(out)):
             return False
         names = [x for x in INPUTS if before.asked.inputs[x].requires_grad]
-        if before.asked.packed is not None and before.asked.packed.block_table is not None:
-            names = [x for x in names if x == "q"]  # whose keys lie in pages, of which nothing is held meanwhile
+        if before.asked.in_pages:  # the table of pages is not kept until the backward pass has run
+            names = [x for x in names if x == "q"]
         if not names:
             return False
         # hooks hold nothing that leads back to what they hang on, which would never be freed

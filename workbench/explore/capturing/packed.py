@@ -103,7 +103,7 @@ def taken_packed(asked: Call, call: int, limit: int, random: np.random.Generator
     of_keys = len(packed.seqused_k if packed.seqused_k is not None else packed.cu_seqlens_k[1:])
     if sequences < 1 or of_keys != sequences:
         raise Refusal(f"queries of {sequences} sequences and keys of {of_keys}")
-    if packed.block_table is not None and len(packed.block_table) != sequences:
+    if packed.in_pages and len(packed.block_table) != sequences:
         raise Refusal(f"queries of {sequences} sequences and pages of {len(packed.block_table)}")
     sequence, head = int(random.integers(sequences)), int(random.integers(whole.kv_heads)) * group
     count = min(whole.seqlen_q, max(1, SCORES // (whole.seqlen_k * group)))
@@ -121,10 +121,10 @@ def _ends_of_keys(packed: Packed, sequence: int) -> Any:
 
     if packed.seqused_k is not None:
         used = packed.seqused_k[sequence : sequence + 1].long()
-        start = torch.zeros_like(used) if packed.block_table is not None else packed.cu_seqlens_k[sequence].long()[None]
+        start = torch.zeros_like(used) if packed.in_pages else packed.cu_seqlens_k[sequence].long()[None]
         return torch.cat([start, start + used])
     ends = packed.cu_seqlens_k[sequence : sequence + 2].long()
-    return ends if packed.block_table is None else ends - ends[0]
+    return ends - ends[0] if packed.in_pages else ends
 
 
 def stripped(of: Snapshot | PackedSnapshot) -> Snapshot | PackedSnapshot:

@@ -153,8 +153,7 @@ def case_of_call(asked: Call, lengths: tuple[int, int] | None = None) -> Case:
         raise Refusal(f"{dtype} is not judged")
     if asked.cast is None and not q.dtype == k.dtype == v.dtype:
         raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
-    paged = asked.packed is not None and asked.packed.block_table is not None
-    if (q.shape[0] != k.shape[0] and not paged) or k.shape[:3] != v.shape[:3]:
+    if (q.shape[0] != k.shape[0] and not asked.in_pages) or k.shape[:3] != v.shape[:3]:
         raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
     seqlen_q, seqlen_k = lengths or (q.shape[2], k.shape[2])
     case = Case(
