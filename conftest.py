@@ -88,7 +88,7 @@ def _campaigns(items):
 @pytest.fixture
 def without_causes(monkeypatch):
     """Reports do not search for causes, of which each takes a second."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def without_searches(without_causes):
     """Nor do assertions for the smallest case that fails."""
     from workbench.testing.settings import Settings, current
 
-    token = current.set(Settings(shrink_seconds=0.0))
+    token = current.set(Settings(shrink_effort=0.0))
     yield
     current.reset(token)
 

@@ -30,8 +30,6 @@ WATCHED = {"heads": 2, "kv_heads": 2, "queries": 40, "keys": 48, "dim": 16, "dim
 RUN_S, CAUSES_S, BUILDS_S = 0.3, 5.0, 4.0
 #: what is counted of the runs of a fault
 COUNTS = ("shown", "at_stage", "detected", "visible", "both", "cause", "cause_alone")
-#: seconds of a search for causes, which most take a tenth of
-CAUSE_S = 30.0
 #: added to a seed: of a run that no search has seen
 ELSEWHERE = 1000
 
@@ -153,7 +151,7 @@ def fault_row(id: str, *, runs: int, seed: int) -> dict[str, Any]:
         counts.update(both=visible and alone.origin is not None)
         again = one(faults=[id], seed=case["seed"] + ELSEWHERE).run
         for what, judgement in (("cause", faulty), ("cause_alone", alone)):
-            explained = judgement.explain(CAUSE_S)
+            explained = judgement.explain()
             run = replace(again, stages={name: again.stages[name] for name in judgement.run.stages})
             wrong = [cause.text for cause in explained.causes if not cause.predicts(run)]
             false += [f"{text}: {judgement.headline}" for text in wrong]

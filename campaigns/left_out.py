@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import campaigns.faults  # noqa: F401  (the whole catalogue)
-from campaigns.score import FAULTS, FRESH, RUN_S, SCHEMA, SECONDS, is_right
+from campaigns.score import FAULTS, FRESH, RUN_S, SCHEMA, is_right
 from campaigns.showing import showing
 from campaigns.spread import spread
 from workbench.bench.harness import gathered
@@ -15,6 +15,7 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.explain import explain
+from workbench.work import Work
 
 
 def measure(per_fault: int = 1, seed: int = 0, jobs: int = 1, faults: Sequence[str] = FAULTS) -> dict[str, Any]:
@@ -40,11 +41,12 @@ def _left_out_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"fault": fault_id, "runs": 0, "unknown": 0, "right": 0, "wrong": 0, "names": []}
     for trace in traces[:runs]:
         judged = diff(trace)
-        named = explain(judged.run, judged.stages, seconds=SECONDS["full"]).causes
+        named = judged.explain().causes
         if len(named) != 1:
             continue
         row["runs"] += 1
-        rest = explain(judged.run, judged.stages, seconds=SECONDS["full"], without=named[0].members[0].family).causes
+        work, family = Work.of_search(trace.case.score_count), named[0].members[0].family
+        rest = explain(judged.run, judged.stages, work=work, without=family).causes
         if not rest:
             row["unknown"] += 1
             continue

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import campaigns.faults  # noqa: F401  (the whole catalogue)
-from campaigns.score import FAULTS, FRESH, RUN_S, SCHEMA, SECONDS, is_right
+from campaigns.score import FAULTS, FRESH, RUN_S, SCHEMA, is_right
 from campaigns.score import KNOWN as VIEWS
 from campaigns.showing import can_show, showing
 from campaigns.spread import spread
@@ -15,7 +15,6 @@ from workbench.cuda.faults.catalogue import CATALOGUE
 from workbench.floats import to_float64
 from workbench.foreign.run import run
 from workbench.judge.diff import diff
-from workbench.judge.explain.explain import explain
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
@@ -89,7 +88,7 @@ def pair_row(drawn: tuple[str, str, int]) -> dict[str, Any]:
         view = VIEWS[known]
         first, *fresh = (view(trace) for trace in traces)
         judged = diff(first)
-        found = explain(judged.run, judged.stages, seconds=SECONDS[known])
+        found = judged.explain()
         row[known] = {
             "shows": all(diff(view(x)).verdict in ORIGIN_VERDICTS and _moved(view(x), first) for x in singly),
             "right": bool(found.causes)

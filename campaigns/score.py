@@ -31,7 +31,6 @@ from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
-from workbench.judge.explain.explain import explain
 from workbench.judge.explain.scene import Scene, Supposed
 from workbench.judge.explain.trial import holds
 from workbench.judge.stage import ORIGIN_VERDICTS
@@ -45,8 +44,6 @@ KNOWN: Mapping[str, Callable[[Trace], Trace]] = {
     "out and lse": lambda trace: reduced(trace, "output"),
     "out alone": lambda trace: _alone(trace),
 }
-#: seconds of a search, by what is known
-SECONDS = {"full": 10.0, "lean": 10.0, "out and lse": 30.0, "out alone": 30.0}
 #: dtypes of kernels in NumPy
 SIXTEEN_OR_MORE = ("float16", "float32")
 #: fresh cases on which a name must hold
@@ -225,7 +222,7 @@ def counted(
         counts["detected"] += 1
         counts["detected_visible"] += visible
         counts["origin"] += known != "full" or judged.origin in stages
-        found = explain(judged.run, judged.stages, seconds=SECONDS[known])
+        found = judged.explain()
         counts["seconds"] = max(counts["seconds"], found.seconds)
         if not found.causes:
             counts["unknown"] += 1
@@ -290,5 +287,5 @@ def _quiet_row(name: str, *, runs: int, seed: int, known: Sequence[str]) -> dict
         trace = run(like.kernel, case, faults=[name] if change else [], backend="emulator")
         for view in views.values():
             judged = diff(view(trace))
-            explained += bool(explain(judged.run, judged.stages, seconds=2.0).causes)
+            explained += bool(judged.explain(0.1).causes)
     return {"of": name, "runs": runs * len(views), "explained": explained}

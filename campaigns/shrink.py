@@ -32,8 +32,6 @@ VARIANTS: dict[str, Sequence[Any]] = {
     "seqlen_q": (200, 150, 250),
     "splits": (3, 4),
 }
-#: that a shrink may take
-SECONDS = 60.0
 #: large cases in which a fault can show that are run until it does
 TRIED = 4
 # seconds of a fault, measured on 2 cores, for an estimate only
@@ -80,12 +78,12 @@ def fault_row(fault_id: str) -> dict[str, Any]:
             break
     if judged is None or judged.origin not in fault.stages:
         return row
-    small = shrink(judged, seconds=10 * SECONDS)  # what it compiles is there the second time
+    small = shrink(judged)  # what it compiles is there the second time
     begun = time.monotonic()
-    small = shrink(judged, seconds=SECONDS)
+    small = shrink(judged)
     seconds = time.monotonic() - begun
     before, after = elements(judged.trace.case), elements(small.smallest)
-    again = small.judged.explain(SECONDS)
+    again = small.judged.explain()
     named = {cause.id for cause in again.causes} | {one.id for cause in again.causes for one in cause.members}
     return row | {
         "elements": before,

@@ -45,7 +45,7 @@ print("\n".join(lines(d, found)))
 # %%
 flash = case.but(splits=None)
 d = diff(run("flash", flash, faults=["flash-stale-max"], probes="output"))
-found = d.explain(60)
+found = d.explain()
 assert found.causes[0].id == "softmax.subtracts-stale"
 print("\n".join(lines(d, found)))
 
@@ -81,7 +81,7 @@ def leaking(q, k, v, *, scale, causal):
 
 
 d = diff(run(leaking, Case(seqlen=96, head_dim=32, heads=2)))
-found = d.explain(5)
+found = d.explain()
 assert found.causes == () and found.formulas["row_sum"]
 print("\n".join(lines(d, found)))
 

@@ -44,7 +44,7 @@ if __name__ == "__main__":
     workbench.save(trace, "mine.safetensors")
     assert workbench.diff(workbench.load("mine.safetensors")).verdict == "rounding"
     assert_attention(attention, case)
-    current.set(Settings(shrink_seconds=0))
+    current.set(Settings(shrink_effort=0))
     try:
         assert_attention(twice, case)
     except AssertionError as error:

@@ -103,7 +103,7 @@ def _one(job: tuple[int, int]) -> dict[str, Any]:
         return {"verdict": found.verdict, "run": f"seed {seed}: {found.trace.case!r}"}
     fault = FAULTS[number]
     found = of_fault(fault, seed)
-    causes = found.explain(20.0).causes if found.origins else ()
+    causes = found.explain().causes if found.origins else ()
     return {
         "bug": found.verdict == "bug",
         "origin": found.origin == fault.origin,

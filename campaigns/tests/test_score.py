@@ -11,9 +11,7 @@ from campaigns.showing import showing
 from campaigns.styles import style
 from workbench import diff, run
 from workbench.cuda.faults.catalogue import CATALOGUE
-from workbench.expectation.observed import Observed
 from workbench.judge.explain.cause import Cause
-from workbench.judge.explain.explain import explain
 from workbench.judge.explain.library import family
 
 FAULT = "flash-scale-twice"
@@ -63,7 +61,7 @@ def test_the_documents_are_json_and_their_tables_have_equal_columns(results):
 def test_a_name_is_right_where_it_holds_on_fresh_cases_alone():
     fault, random = CATALOGUE[FAULT], np.random.default_rng(0)
     first, *fresh = (run(fault.kernel, showing(fault, random), faults=[FAULT], backend="emulator") for _ in range(3))
-    (cause,) = explain(Observed(first), diff(first).stages, seconds=10).causes
+    (cause,) = diff(first).explain().causes
     other = next(one for one in family("scale") if one.id == "scale.one")
     assert score.is_right(cause, fresh)
     assert not score.is_right(Cause((other,), cause.fit), fresh)

@@ -70,7 +70,9 @@ def test_options_that_belong_together_stand_together():
         *found["The case; lists make a run of every combination"]
     }
     assert {"--arrays", "--isolate", "--runs"} <= {*found["A kernel of yours"]}
-    assert {"--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {*found["What is printed"]}
+    assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
+        *found["What is printed"]
+    }
 
 
 def test_diff_has_at_most_50_options():

@@ -33,7 +33,7 @@ def explained(folder: Path, factor: str, *words: str) -> Any:
 
 
 def test_a_cause_is_printed_with_its_proof_and_exits_with_1(tmp_path: Path) -> None:
-    result = explained(tmp_path, "1.4426950408889634", "--seconds", "5")
+    result = explained(tmp_path, "1.4426950408889634", "--effort", "0.5")
     lines = result.stdout.splitlines()
     assert result.exit_code == 1 and "lse: lse is in base 2, not in base e" in lines
     assert any(line.startswith("  proof: it reproduces 128 of 128 elements within their budgets") for line in lines)
@@ -47,7 +47,7 @@ def test_a_right_kernel_has_nothing_to_explain_and_exits_with_0(tmp_path: Path) 
 
 
 def test_the_document_names_its_schema_and_the_cause(tmp_path: Path) -> None:
-    document = json.loads(explained(tmp_path, "1.4426950408889634", "--seconds", "5", "--json").stdout)
+    document = json.loads(explained(tmp_path, "1.4426950408889634", "--effort", "0.5", "--json").stdout)
     assert document["schema"] == "workbench.explain/1" and document["origins"] == ["lse"]
     (cause,) = document["explanations"]
     assert cause["id"] == "output.lse-base-2" and cause["proved"] and cause["falsifier"]["held"]
@@ -85,7 +85,7 @@ def attention(q, k, v, *, scale, causal):
 
 def of_racing(folder: Path, barrier: str, *words: str) -> Any:
     (folder / "mine.py").write_text(RACING.replace("BARRIER", barrier))
-    asked = ["explain", f"{folder}/mine.py:attention", "--seqlen", "8", "--head-dim", "8", "--seconds", "0.1"]
+    asked = ["explain", f"{folder}/mine.py:attention", "--seqlen", "8", "--head-dim", "8", "--effort", "0.01"]
     return CliRunner().invoke(commands, [*asked, *words])
 
 
@@ -133,7 +133,7 @@ def test_it_takes_what_diff_takes(tmp_path: Path, form: str) -> None:
         "file": [f"{tmp_path}/run.safetensors"],
         "folder": [f"{tmp_path}/parts"],
     }
-    result = CliRunner().invoke(commands, ["explain", *words[form], "--seconds", "1"])
+    result = CliRunner().invoke(commands, ["explain", *words[form], "--effort", "0.2"])
     said = result.stdout.splitlines()
     assert result.exit_code == 1 and "lse: lse is in base 2, not in base e" in said, result.exception
     assert "  not tried on a fresh case, since a trace cannot be run again" in said

@@ -60,7 +60,7 @@ def test_the_weights_come_first(tmp_path: Path) -> None:
 
 
 def test_measured_stages_beside_those_of_a_diff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
     page = tmp_path / "page.html"
     found = asked(tmp_path, "2", "--measure", "--html", str(page), command="diff")
     assert found.exit_code == 1 and "first wrong stage: scores (measured) = " in found.stdout
@@ -73,7 +73,7 @@ def test_measured_stages_beside_those_of_a_diff(tmp_path: Path, monkeypatch: pyt
 
 
 def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
     row = ("weights[q=5,k=0:3]",)
     lines = asked(tmp_path, "2", "--measure", command="show", stage=row).stdout.splitlines()
     assert lines[1].startswith("weights [b h q k] = out with columns of the identity in place of v")

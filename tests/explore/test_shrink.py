@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from workbench.judge.diff import diff
 from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.trial import holds
 from workbench.refusal import Refusal
+from workbench.work import Work
 
 Stages = Mapping[str, Any]
 
@@ -41,11 +43,11 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool, bug: Callab
     return {"scores": scores, "out": probs @ v / row_sum[..., None], "lse": lse}
 
 
-def shrunk(bug: Callable[..., bool], case: Case, seconds: float = 60.0) -> Shrunk:
+def shrunk(bug: Callable[..., bool], case: Case, effort: float = 1.0) -> Shrunk:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         return attention(q, k, v, scale=scale, causal=causal, bug=bug)
 
-    return shrink(diff(run(kernel, case)), seconds=seconds)
+    return shrink(diff(run(kernel, case)), effort)
 
 
 def boundary(found: Shrunk, name: str) -> dict[str, tuple[Any, ...]]:
@@ -115,17 +117,17 @@ def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
         return acc / np.exp(right["lse"][..., None] - row_max), right["lse"]
 
     judged = diff(run(kernel, Case(seqlen=32, head_dim=8)))
-    explained = judged.explain(10)
+    explained = judged.explain()
     (cause,) = explained.causes
     assert cause.measured and not cause.members[0].edits
-    symptom = Symptom.of(judged, explained, 30.0)
+    symptom = Symptom.of(judged, explained)
     smaller, other = (diff(run(kernel, Case(seqlen_q=4, seqlen_k=n, head_dim=8))) for n in (30, 20))
     assert (smaller.origin, kind(smaller)) == (other.origin, kind(other)) == ("out", symptom.kind)
-    assert symptom.shows_in(smaller) and not symptom.shows_in(other)
-    found = shrink(judged, seconds=12)
+    assert symptom.shows_in(smaller, Work(inf)) and not symptom.shows_in(other, Work(inf))
+    found = shrink(judged)
     assert found.cause is not None and found.cause.text == cause.text
     assert 24 < found.smallest.seqlen_k <= 32  # as far as it comes in the time
-    (again,) = by_measure(found.judged.run, ["out"], 10)
+    (again,) = by_measure(found.judged.run, ["out"], Work(inf))
     assert again.text == cause.text
     assert f"wrong first in the start and in the smallest, by the same cause: out: {cause.text}" in str(found)
     # as of a formula, which tells nothing of other runs
@@ -163,7 +165,7 @@ def test_a_nan_that_nothing_explains_stays_a_nan() -> None:
         wrong[..., ::3, -1] = np.where(odd | (k.shape[2] < 5), np.nan, 7.7)[..., None] if k.shape[2] >= 3 else 7.7
         return stages | {"out": wrong}
 
-    found = shrink(diff(run(kernel, Case(seqlen=5, head_dim=1))), seconds=8)
+    found = shrink(diff(run(kernel, Case(seqlen=5, head_dim=1))), 0.5)
     assert found.cause is None and found.kind == "NaN or infinite on one side"
     assert found.smallest.seqlen_k == 3 and "nothing explains it" in str(found)
 
@@ -180,7 +182,7 @@ def test_a_failure_in_some_runs_is_judged_by_the_majority() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         return attention(q, k, v, scale=scale, causal=causal, bug=bug)
 
-    found = shrink(diff(run(kernel, Case(seqlen=3, head_dim=1))), seconds=30)
+    found = shrink(diff(run(kernel, Case(seqlen=3, head_dim=1))), 1.0)
     assert found.majority and found.smallest.seqlen_k == 2 and found.judged.origin == "lse"
     assert 3 <= found.failed < found.runs == 5
     assert f"failed in {found.failed} of 5 runs on the same inputs" in str(found)
@@ -231,10 +233,10 @@ def test_a_kernel_of_ours_comes_down_to_the_smallest_tiles() -> None:
 
 
 def test_time_that_is_up_gives_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = shrunk(lambda k, **_: k.shape[2] % 128 == 64, Case(seqlen=192, head_dim=8), seconds=0.2)
-    assert not found.complete and found.ended == "time" and found.seconds < 5
+    found = shrunk(lambda k, **_: k.shape[2] % 128 == 64, Case(seqlen=192, head_dim=8), effort=0.01)
+    assert not found.complete and found.ended == "effort"
     assert found.judged.origin == "lse" and elements(found.smallest) <= elements(found.start.trace.case)
-    assert "time was up before all was tried: --seconds gives more" in str(found)
+    assert "more are left: --effort 10 tries ten times as many" in str(found)
 
 
 @pytest.mark.campaign

@@ -312,7 +312,7 @@ def test_what_no_library_does_is_explained_as_of_a_usual_kernel() -> None:
         run(with_the_scale_of_k, Case(batch=1, heads=2, seqlen=24, head_dim=16, dtype="float16", codes="e4m3"))
     )
     assert judged.verdict == "bug" and judged["out"].worst(1)[0].over_budget < 1
-    found = judged.explain(1.0)
+    found = judged.explain(0.1)
     assert found.usual == ("out",) and [one.text for one in found.causes] == [
         "codes are decoded with the scale of k (v)"
     ]

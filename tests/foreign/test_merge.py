@@ -93,7 +93,7 @@ def doubles_the_second(outs: Array, lses: Array) -> Any:
 
 def said(judged: Diff) -> dict[str, str]:
     """All that is said of a run, by what says it."""
-    explained = judged.explain(5.0)
+    explained = judged.explain()
     (axis,) = (one for one in judged.heatmap("merge_weight", axes=("s", "q")).axes if one.get_ylabel())
     return {
         "text": str(judged),

@@ -25,7 +25,7 @@ RIGHT = ("exact", "rounding")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library of faults is not what is tried here."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
 
 
 def judged(function: Callable[..., Any], case: Case = CASE) -> Diff:
@@ -266,7 +266,7 @@ def test_a_run_that_was_measured_is_not_measured_again(monkeypatch: pytest.Monke
         raise AssertionError("measured twice")
 
     monkeypatch.setattr("workbench.judge.explain.by_measure.measured", never)
-    explained = found.explain(0.1)
+    explained = found.explain(0.01)
     assert explained.causes and explained.judged.origins == ("out",)
 
 

@@ -9,6 +9,7 @@ from tests.judge.explain.test_domain import SQUARE, tiles_of_their_own
 from tests.readings.kernels import kernel
 from workbench import Case, Refusal, run
 from workbench.readings.reader import Measured, measured
+from workbench.work import Work
 
 CASE = Case(heads=2, kv_heads=2, seqlen=48, head_dim=16)
 GROUPED = Case(heads=4, kv_heads=2, seqlen_q=32, seqlen_k=48, head_dim=16)
@@ -116,10 +117,10 @@ def test_what_holds_no_pattern_is_not_told() -> None:
     assert not measured(run(junk, CASE)).proved
 
 
-def test_a_slow_function_is_refused_when_time_is_up() -> None:
+def test_a_function_is_refused_when_the_work_is_over() -> None:
     trace = run(kernel("undivided"), CASE)
-    with pytest.raises(Refusal, match="time was up after 0 calls"):
-        measured(trace, seconds=-1)
+    with pytest.raises(Refusal, match="is not measured: after 1 calls the effort allows no more"):
+        measured(trace, work=Work(1.0))
 
 
 def test_inputs_that_were_given_are_measured_with_their_mask() -> None:

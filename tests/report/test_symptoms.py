@@ -71,7 +71,7 @@ def test_rounding_is_told_with_the_values_that_it_takes():
 
 def test_what_was_not_finished_says_how_to_go_on():
     told = lines(found(stopped=True, seconds=45.0))
-    line = "not finished after 45 s: give input_std and block_k and the errors of a smaller case, and ask again"
+    line = "not finished: --effort 10 tries ten times as much; or give input_std and block_k and the errors of a smaller case"
     assert told == [HEAD, line]
 
 

@@ -56,7 +56,7 @@ PROBLEMS = [
 @pytest.fixture(autouse=True)
 def no_causes(monkeypatch):
     """Without a search for causes, of which each takes a second."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
 
 
 def failure(*arrays, **options):

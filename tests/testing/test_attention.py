@@ -101,7 +101,7 @@ def test_a_factor_of_out_fails_though_within_the_budget(factor):
 
 
 def test_settings_say_what_the_call_does_not():
-    token = current.set(Settings(fail_on="suspicious", shrink_seconds=0.0))
+    token = current.set(Settings(fail_on="suspicious", shrink_effort=0.0))
     try:
         failure(slightly_off, CASE)
         with pytest.warns(AttentionWarning):
@@ -151,7 +151,7 @@ def test_wrong_usage_is_no_verdict():
 
 def test_it_says_where_why_and_how_to_repeat_it(request, monkeypatch):
     monkeypatch.chdir(request.config.rootpath)
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 2.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 4000.0)
     first, *lines = str(failure(in_base_2, CASE.but(seqlen=64))).splitlines()
     name = "tests/testing/test_attention.py:in_base_2"
     assert first.startswith("bug in lse, ") and first.endswith(f"x of budget: lse is in base 2, not in base e ({name})")
@@ -164,7 +164,7 @@ def test_of_a_function_without_a_name_it_says_the_test_and_the_call():
     def local(q, k, v, *, scale, causal):
         return in_base_2(q, k, v, scale=scale, causal=causal)
 
-    token = current.set(Settings(shrink_seconds=0.0, node="tests/test_x.py::test_y[1 2]"))
+    token = current.set(Settings(shrink_effort=0, node="tests/test_x.py::test_y[1 2]"))
     try:
         *_, test, call = str(failure(local, CASE, device="cpu")).splitlines()
     finally:
@@ -178,7 +178,7 @@ def test_of_a_function_without_a_name_it_says_the_test_and_the_call():
 
 @pytest.mark.campaign
 def test_the_smallest_case_is_part_of_it():
-    token = current.set(Settings(shrink_seconds=30.0))
+    token = current.set(Settings(shrink_effort=1.0))
     try:
         said = str(failure(in_base_2, CASE))
     finally:
@@ -187,7 +187,7 @@ def test_the_smallest_case_is_part_of_it():
 
 
 def test_why_there_is_no_smaller_case_is_said():
-    token = current.set(Settings(shrink_seconds=30.0))
+    token = current.set(Settings(shrink_effort=1.0))
     inputs = dict(zip("qkv", CASE.inputs(), strict=True))
     try:
         said = str(failure(in_base_2, CASE, inputs=inputs))
@@ -204,7 +204,7 @@ def test_a_kernel_that_raises_while_its_case_is_shrunk_does_not_hide_the_report(
             raise ValueError("20 queries, or none")
         return in_base_2(q, k, v, scale=scale, causal=causal)
 
-    token = current.set(Settings(shrink_seconds=1.0))
+    token = current.set(Settings(shrink_effort=0.05))
     try:
         assert_attention(picky, CASE)
     except AttentionError as error:
@@ -232,7 +232,7 @@ def test_no_text_is_made_while_hypothesis_shrinks(monkeypatch):
     """hypothesis raises and drops the errors of smaller examples; of the smallest it prints the error of two runs."""
     raised, made = [], []
     monkeypatch.setattr(checks, "of_run", lambda judged, **said: made.append(said) or "said")
-    token = current.set(Settings(shrink_seconds=60.0))
+    token = current.set(Settings(shrink_effort=1.0))
 
     @QUICK
     @given(st.integers(1, 40))
@@ -249,7 +249,7 @@ def test_no_text_is_made_while_hypothesis_shrinks(monkeypatch):
     finally:
         current.reset(token)
     assert str(error.value) == "said" and len(raised) > 5 and 1 <= len(made) <= 2
-    assert {one["seconds"] for one in made} == {0.0}, "hypothesis has shrunk it"
+    assert {one["effort"] for one in made} == {0.0}, "hypothesis has shrunk it"
     assert all(any("Case(seqlen=1, head_dim=8)" in line for line in one["again"]) for one in made)
 
 
@@ -323,8 +323,8 @@ def test_an_example_that_nobody_can_judge_does_not_count():
 @pytest.mark.campaign
 def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(monkeypatch):
     """One number, to which hypothesis shrinks lse in base 2, is what many formulas make."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.5)
-    token = current.set(Settings(shrink_seconds=0.0, failed={}))
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    token = current.set(Settings(shrink_effort=0, failed={}))
 
     @QUICK
     @given(st.integers(1, 40))
@@ -347,10 +347,10 @@ def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(mon
 
 
 def test_a_message_has_the_cause_of_its_longer_search(monkeypatch):
-    found = diff(run(in_base_2, CASE)).explain(1.0)
+    found = diff(run(in_base_2, CASE)).explain(0.1)
     shrunk = SimpleNamespace(explained=found)
-    monkeypatch.setattr(message, "_smallest", lambda judged, seconds: (shrunk, "smallest: as small"))
-    token = current.set(Settings(shrink_seconds=1.0))
+    monkeypatch.setattr(message, "_smallest", lambda judged, effort: (shrunk, "smallest: as small"))
+    token = current.set(Settings(shrink_effort=0.05))
     try:
         text = str(failure(in_base_2, CASE))
     finally:

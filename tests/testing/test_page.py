@@ -17,7 +17,7 @@ KERNEL, PROPERTIES, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL
 @pytest.fixture
 def names(monkeypatch):
     """The names of the first block, and its kernel without its bug, for rows without keys too."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
     made = {"__name__": "page"}
     exec(KERNEL, made)
 
@@ -49,7 +49,7 @@ def test_its_properties_hold_for_a_right_kernel_alone(names):
 
 
 def test_its_first_tests_fail_as_it_shows(names):
-    token = current.set(Settings(shrink_seconds=0.0))
+    token = current.set(Settings(shrink_effort=0))
     try:
         with pytest.raises(AttentionError, match="bug in lse"):
             names["test_the_kernel"]()

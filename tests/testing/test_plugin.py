@@ -68,7 +68,7 @@ def test_suspicious():
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch):
     """Without a search for causes, of which each takes a second; and with the profile of hypothesis that was loaded."""
-    monkeypatch.setattr("workbench.judge.diff.QUICK_S", 0.0)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     before = settings.get_current_profile_name()
     yield
@@ -80,7 +80,7 @@ def ran(pytester, suite, *words, ini=""):
     pytester.makepyfile(suite)
     if ini:
         pytester.makeini(f"[pytest]\n{ini}")
-    search = [] if any("shrink" in word for word in (*words, ini)) else ["--attention-shrink-seconds=0"]
+    search = [] if any("shrink" in word for word in (*words, ini)) else ["--attention-shrink-effort=0"]
     # warnings are those of a user's suite, which ours would take for errors
     usual = ("-p", "no:cacheprovider", "--strict-markers", "-W", "default::UserWarning")
     return pytester.runpytest_inprocess(*PLUGINS, *usual, *search, *words)
@@ -211,9 +211,14 @@ def test_a_backend_is_said_like_a_verdict(pytester):
     [
         ("fail-on=rounding", "attention_fail_on is one of bug, biased, evidence, suspicious; got 'rounding'"),
         ("backend=gpu", "attention_backend is one of auto, emulator, cuda; got 'gpu'"),
-        ("shrink-seconds=-1", "attention_shrink_seconds is a number, 0 or more; got '-1'"),
-        ("shrink-seconds=nan", "attention_shrink_seconds is a number, 0 or more; got 'nan'"),
-        ("shrink-seconds=x", "attention_shrink_seconds is a number, 0 or more; got 'x'"),
+        ("shrink-effort=-1", "attention_shrink_effort is a number, 0 or more; got '-1'"),
+        ("shrink-effort=nan", "attention_shrink_effort is a number, 0 or more; got 'nan'"),
+        (
+            "shrink-seconds=10",
+            "attention_shrink_seconds is gone; give attention_shrink_effort: 1 is that of `workbench shrink`, "
+            "and 0 searches nothing",
+        ),
+        ("shrink-effort=x", "attention_shrink_effort is a number, 0 or more; got 'x'"),
         ("profile=fast", "attention_profile is one of dev, ci, nightly, gpu; got 'fast'"),
     ],
 )
@@ -280,7 +285,7 @@ def test_two_tests_have_two_folders():
 
 @pytest.mark.campaign
 def test_what_a_kernel_prints_while_its_case_is_shrunk_is_captured(pytester):
-    result = ran(pytester, SUITE + WRONG, "--attention-shrink-seconds=1")
+    result = ran(pytester, SUITE + WRONG, "--attention-shrink-effort=0.05")
     result.assert_outcomes(passed=1, failed=1)
     lines = result.outlines
     captured = next(i for i, line in enumerate(lines) if "Captured stdout call" in line)

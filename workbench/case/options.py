@@ -37,7 +37,7 @@ class Options:
     """Options of a run, in the order in which a command line repeats them."""
 
     faults: Sequence[str] = _option(
-        OURS, "Put a fault in; may be repeated. `workbench faults` lists them", default=(), multiple=True, metavar="ID"
+        OURS, "Put a fault of `workbench faults` in; may be repeated", default=(), multiple=True, metavar="ID"
     )
     #: of kernels of ours, and of those of numba.cuda that a foreign function launches
     backend: str = _option(

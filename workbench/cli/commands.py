@@ -28,12 +28,14 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
-    "What is printed": ("verbose", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all"),
+    "What is printed": (
+        "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all",
+    ),
 }  # fmt: skip
 OTHERS = "Options"
 #: what a first screen of help lists, which fits a terminal of 24 lines; --help-all lists every section
 FIRST = (
-    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "seconds",
+    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "effort",
     "worst", "verbose", "html", "out",
 )  # fmt: skip
 #: commands that this package had; they run from a checkout of its repository

@@ -12,7 +12,14 @@ from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
 from workbench.cli.operation import explain_operation, explain_stored, operation_options, refuse_of_operation
-from workbench.cli.options import json_option, one_target, run_options, values_option
+from workbench.cli.options import (
+    effort_option,
+    json_option,
+    one_target,
+    run_options,
+    seconds_option,
+    values_option,
+)
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
@@ -27,9 +34,8 @@ if TYPE_CHECKING:
 @run_options
 @operation_options
 @values_option
-@click.option(
-    "--seconds", type=click.FloatRange(min=0.1), default=30.0, help="For the search, pairs of faults included [30]"
-)
+@effort_option
+@seconds_option
 @click.option(
     "--symptoms",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -44,7 +50,8 @@ if TYPE_CHECKING:
 @html_option
 def explain(
     target: str | None,
-    seconds: float,
+    effort: float,
+    seconds: float | None,
     symptoms: Path | None,
     script: Path | None,
     as_json: bool,
@@ -69,13 +76,13 @@ def explain(
 
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "symptoms": symptoms, "script": script, "html": html}
-        return explain_operation(target, operation, asked, seconds=seconds, as_json=as_json)
+        return explain_operation(target, operation, asked, effort=effort, seconds=seconds, as_json=as_json)
     refuse_of_operation(options)
     if target is not None and is_trace(target):
         asked = {**options, "symptoms": symptoms, "script": script, "html": html}
-        explain_stored(target, asked, seconds=seconds, as_json=as_json)
+        explain_stored(target, asked, effort=effort, seconds=seconds, as_json=as_json)
     if symptoms is not None:
-        return _symptoms(target, symptoms, as_json, html, options)
+        return _symptoms(target, symptoms, effort, as_json, html, options)
     found: list[tuple[Diff, Explained]] = []
     broken: list[Laws | None] = []
     seen: list[Checked | None] = []
@@ -83,7 +90,7 @@ def explain(
         calls = runs(target, **options)
         for call in calls:
             judged = diff(call())
-            explained = judged.explain(seconds)
+            explained = judged.explain(effort, seconds=seconds)
             seen.append(watched(judged.trace) if judged.origins or explained.usual else None)
             found.append((judged, explained))
             racing = seen[-1] is not None and not seen[-1].passed  # of which laws say nothing either
@@ -137,7 +144,9 @@ def _write_page(
     save(runs.page([run_row(judged) for judged, _ in found], parts), html)
 
 
-def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, options: dict[str, Any]) -> None:
+def _symptoms(
+    target: str | None, path: Path, effort: float, as_json: bool, html: Path | None, options: dict[str, Any]
+) -> None:
     """Explain a table of largest errors, which takes no target and none of its options."""
     from workbench.cli.options import given
     from workbench.judge.explain.symptoms import symptoms
@@ -148,7 +157,7 @@ def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, 
     if target is not None or given(options) or options["values"] is not None or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
     with shown():
-        found = symptoms(path)
+        found = symptoms(path, effort)
     if as_json:
         return click.echo(json.dumps(found.as_dict()))
     for line in lines(found):

@@ -33,6 +33,7 @@ from workbench.cli.lists import faults, kernels
 from workbench.cli.measure import measure
 from workbench.cli.operation import diff_operation, diff_stored, operation_options, refuse_of_operation
 from workbench.cli.options import (
+    effort_option,
     json_option,
     mapping_option,
     measure_option,
@@ -133,6 +134,7 @@ for command in (
     help="Mildest verdict that exits with 1: bug, biased, evidence or suspicious [bug]",
 )
 @measure_option
+@effort_option
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Print budgets, other rules, assumptions, too")
 @click.option(
@@ -147,6 +149,7 @@ def diff(
     out: Path | None,
     html: Path | None,
     measure: bool,
+    effort: float,
     **options: Any,
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
@@ -172,7 +175,7 @@ def diff(
 
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
-        return diff_operation(target, operation, asked, as_json=as_json, verbose=verbose, out=out)
+        return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)
     refuse_of_operation(options)
     if target is not None and is_trace(target):
         diff_stored(target, options, as_json=as_json, verbose=verbose, html=html, out=out)
@@ -205,7 +208,7 @@ def diff(
                 calls = [partial(_with_changes_since, call, earlier) for call in calls]
             printed, verdicts, kept = [], [], []
             beside = as_json or out is not None or html is not None or (verbose and len(calls) == 1)
-            for i, judged in enumerate(_judged(calls, report=beside, measure=measure)):
+            for i, judged in enumerate(_judged(calls, report=beside, measure=measure, effort=effort)):
                 if out is not None:
                     write(judged, out if len(calls) == 1 else out / f"{i:03d}")
                 if html is not None:
@@ -232,15 +235,15 @@ def _with_changes_since(call: Callable[[], "Trace"], previous: str) -> "Trace":
     return held_to(call(), previous)
 
 
-def _judged(calls: list[Callable[[], "Trace"]], *, report: bool, measure: bool) -> Iterable["Diff"]:
-    """Run and judge, one after the other, with progress; `report` and `measure` as of `judge.diff.diff`."""
+def _judged(calls: list[Callable[[], "Trace"]], *, report: bool, measure: bool, effort: float) -> Iterable["Diff"]:
+    """Run and judge, one after the other, with progress; the other arguments as of `judge.diff.diff`."""
     from workbench.judge import diff as judge
     from workbench.progress import step
 
     with step(f"run and judge {len(calls)} case{'s' * (len(calls) > 1)}") as tick:
         for i, call in enumerate(calls):
             tick(f"{i} of {len(calls)} done")
-            yield judge.diff(call(), report=report, measure=measure)
+            yield judge.diff(call(), report=report, measure=measure, effort=effort)
 
 
 def _printed(judged: "Diff", *, alone: bool, as_json: bool) -> Any:

@@ -12,16 +12,17 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.operation import measure_operation, operation_options, refuse_of_operation
-from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.options import effort_option, json_option, one_target, run_options
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
+@effort_option
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write ln(P / expected) as FILE.png")
 @json_option
-def measure(target: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
+def measure(target: str | None, effort: float, picture: Path | None, as_json: bool, **options: Any) -> None:
     """Read what TARGET computes off its outputs, by choosing its inputs: no probe, and no list of faults.
 
     TARGET is a function or a kernel, as of `workbench diff`, and so are options. Its out on columns of the identity in
@@ -49,7 +50,7 @@ def measure(target: str | None, picture: Path | None, as_json: bool, **options: 
         calls = runs(target, **options)
         if picture is not None and len(calls) != 1:
             raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
-        found = [measured_in_part(call(), where) for call in calls]
+        found = [measured_in_part(call(), where, effort=effort) for call in calls]
     if picture is not None:
         drawn = BytesIO()
         found[0].plot().savefig(drawn, format="png")

@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operati
 from workbench.cli.options import given
 from workbench.cli.spec import Text
 from workbench.refusal import Refusal
+from workbench.work import ENDED
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -53,7 +55,14 @@ def refuse_of_operation(options: dict[str, Any]) -> None:
 
 
 def diff_operation(
-    target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool, verbose: bool, out: Path | None
+    target: str | None,
+    operation: str,
+    options: Mapping[str, Any],
+    *,
+    effort: float,
+    as_json: bool,
+    verbose: bool,
+    out: Path | None,
 ) -> None:
     """Judge a function of an operation on each case that is asked for; exits with 1 where one has a bug."""
     from workbench.operations.backward_measure import measured
@@ -69,7 +78,7 @@ def diff_operation(
     measure = options.pop("measure") if asked.operation == DIFFERENTIABLE else False
     target = _checked(target, asked, options, TAKEN)
     with shown():
-        diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
+        diffs = [replace(diff(target, asked.operation, **case), effort=effort) for case in _cases(asked, options)]
         read = [measured(one.run) for one in diffs] if measure else []
         for n, one in enumerate(diffs):
             if out is not None:
@@ -116,7 +125,13 @@ def diff_stored(
 
 
 def explain_operation(
-    target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
+    target: str | None,
+    operation: str,
+    options: Mapping[str, Any],
+    *,
+    effort: float,
+    seconds: float | None,
+    as_json: bool,
 ) -> None:
     """Name what is wrong in a function of an operation on each case that is asked for; exits as `diff` does."""
     from workbench.operations.call import diff_operation as diff
@@ -127,16 +142,18 @@ def explain_operation(
     target = _checked(target, asked, options, TAKEN)
     with shown():
         diffs = [diff(target, asked.operation, **case) for case in _cases(asked, options)]
-        _explain(diffs, seconds, as_json)
+        _explain(diffs, effort, seconds, as_json)
 
 
-def explain_stored(target: str, options: Mapping[str, Any], *, seconds: float, as_json: bool) -> None:
+def explain_stored(
+    target: str, options: Mapping[str, Any], *, effort: float, seconds: float | None, as_json: bool
+) -> None:
     """Name what is wrong in a run of an operation in a file, or alone in a folder; nothing where TARGET is none."""
     from workbench.progress import shown
 
     with shown():
         if (found := _stored(target, options)) is not None:
-            _explain([found], seconds, as_json)
+            _explain([found], effort, seconds, as_json)
 
 
 def _stored(target: str, options: Mapping[str, Any]) -> "OperationDiff | None":
@@ -153,12 +170,12 @@ def _stored(target: str, options: Mapping[str, Any]) -> "OperationDiff | None":
     return judged(load(path))
 
 
-def _explain(diffs: "Sequence[OperationDiff]", seconds: float, as_json: bool) -> None:
+def _explain(diffs: "Sequence[OperationDiff]", effort: float, seconds: float | None, as_json: bool) -> None:
     """Print what is wrong in runs; exits as `diff` does."""
     from workbench.report.operation import document, report
     from workbench.report.text import console
 
-    found = [(one, one.explain(seconds)) for one in diffs]
+    found = [(one, one.explain(effort, seconds=seconds)) for one in diffs]
     if as_json:
         documents = [document(*one) for one in found]
         many = {"schema": "workbench.operations/1", "runs": documents}
@@ -218,7 +235,13 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
 
 
 def shrink_operation(
-    target: str | None, operation: str, options: Mapping[str, Any], *, seconds: float, as_json: bool
+    target: str | None,
+    operation: str,
+    options: Mapping[str, Any],
+    *,
+    effort: float,
+    seconds: float | None,
+    as_json: bool,
 ) -> None:
     """Find the smallest case on which a function of an operation fails as it does on this one; exits with 1."""
     from workbench.explore.operation_shrink import shrink_operation as shrink
@@ -233,12 +256,11 @@ def shrink_operation(
     if len(cases) != 1:
         raise Refusal(f"shrink takes one case; TARGET and options make {len(cases)}")
     with shown():
-        found = shrink(diff(target, asked.operation, **cases[0]), seconds)
+        found = shrink(diff(target, asked.operation, **cases[0]), effort, seconds=seconds)
     if as_json:
         click.echo(json.dumps(document(found.diff) | {"tried": found.tried, "complete": found.complete}))
     else:
-        ended = "" if found.complete else ", more in more --seconds"
-        click.echo(f"smallest of {found.tried} cases that were tried{ended}:")
+        click.echo(f"smallest of {found.tried} cases that were tried{ENDED[found.ended_by]}:")
         _print([found.diff], verbose=False)
     sys.exit(BUG)
 

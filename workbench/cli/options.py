@@ -272,6 +272,18 @@ measure_option = click.option(
     is_flag=True,
     help="Also call TARGET on inputs of our choice, and judge the weights and what else is read off its outputs",
 )
+effort_option = click.option(
+    "--effort",
+    metavar="N",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=1.0,
+    help="Search so many times as much as usual [1]",
+)
+seconds_option = click.option(
+    "--seconds",
+    type=click.FloatRange(min=0.0, min_open=True),
+    help="End the search after so long; what it finds may then depend on the machine",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 
 

@@ -12,21 +12,24 @@ from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.operation import operation_options, refuse_of_operation, shrink_operation
-from workbench.cli.options import json_option, one_target, run_options
+from workbench.cli.options import effort_option, json_option, one_target, run_options, seconds_option
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
-@click.option("--seconds", type=click.FloatRange(min=1.0), default=60.0, help="For all of it, compiles among them [60]")
+@effort_option
+@seconds_option
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the test into this file, test_NAME.py, instead of printing it",
 )
 @json_option
-def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, **options: Any) -> None:
+def shrink(
+    target: str | None, effort: float, seconds: float | None, out: Path | None, as_json: bool, **options: Any
+) -> None:
     """Find the smallest case on which TARGET fails as it does on this one, and write a test of it.
 
     TARGET and options are those of `workbench diff`, of one case. As it does: the same stage is the first wrong one,
@@ -36,7 +39,9 @@ def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, 
     and what is unusual left out, while verdict and first wrong stage stay.
     """
     if (operation := options.pop("operation")) is not None:
-        return shrink_operation(target, operation, dict(options, out=out), seconds=seconds, as_json=as_json)
+        return shrink_operation(
+            target, operation, dict(options, out=out), effort=effort, seconds=seconds, as_json=as_json
+        )
     refuse_of_operation(options)
     from workbench.cli.runs import runs
     from workbench.explore.shrink.shrink import shrink
@@ -53,7 +58,7 @@ def shrink(target: str | None, seconds: float, out: Path | None, as_json: bool, 
     if out is not None and out.exists():
         raise Refusal(f"--out {out} exists; name a new file, or remove it")
     with shown(), process.patient():
-        found = shrink(diff(calls[0]()), seconds=seconds)
+        found = shrink(diff(calls[0]()), effort, seconds=seconds)
     if out is not None:
         write_atomically(out, test_file(found).encode())
     if as_json:

@@ -1,6 +1,5 @@
 """The smallest case on which a function of an operation fails as it does on this one."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 from workbench.operations.case import OperationCase
 from workbench.operations.judge import OperationDiff, judged
 from workbench.refusal import Refusal
+from workbench.work import SEARCH, TRIALS_OF_RUN, Work, trials
 
 
 @dataclass(frozen=True)
@@ -16,10 +16,17 @@ class OperationShrunk:
 
     diff: OperationDiff  #: of the smallest case
     tried: int  #: cases that were run
-    complete: bool  #: whether nothing smaller was left to try
+    ended_by: (
+        str  #: what ended it before nothing smaller was left to try: effort, or the user's seconds; empty: nothing
+    )
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing smaller was left to try."""
+        return not self.ended_by
 
 
-def shrink_operation(diff: OperationDiff, seconds: float = 60.0) -> OperationShrunk:
+def shrink_operation(diff: OperationDiff, effort: float = 1.0, *, seconds: float | None = None) -> OperationShrunk:
     """The smallest case, by halving axes, then by one, and leaving out what is not usual, on which the same stage is
     wrong first, with the same verdict. Refusal where no stage is wrong, or the function cannot be called again.
     """
@@ -27,15 +34,17 @@ def shrink_operation(diff: OperationDiff, seconds: float = 60.0) -> OperationShr
     if diff.origin is None or again is None:
         raise Refusal(f"{diff.run.target}: shrink takes a run with a wrong stage of a function that can be called")
     # what the case says, so that what is usual follows its sizes
-    best, until, tried, known = diff, time.monotonic() + seconds, 0, {str(diff.run.case)}
+    best, tried, known = diff, 0, {str(diff.run.case)}
+    work = Work(effort * SEARCH, seconds=seconds)
     moved = True
     while moved:
         moved = False
         for case in _smaller(best.run.case):
             if str(case) in known:
                 continue
-            if time.monotonic() > until:
-                return OperationShrunk(best, tried, False)
+            if work.over:
+                return OperationShrunk(best, tried, work.ended_by)
+            work.take(TRIALS_OF_RUN * trials(sum(x.size for x in best.run.inputs.values())))
             known.add(str(case))
             tried += 1
             try:
@@ -45,7 +54,7 @@ def shrink_operation(diff: OperationDiff, seconds: float = 60.0) -> OperationShr
             if (found.verdict, found.origin) == (diff.verdict, diff.origin):
                 best, moved = found, True
                 break
-    return OperationShrunk(best, tried, True)
+    return OperationShrunk(best, tried, "")
 
 
 def _smaller(case: OperationCase) -> Iterator[OperationCase]:

@@ -15,11 +15,12 @@ def measure(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) 
     each part that is not as the case says, as data, with runs on unseen inputs that prove it.
 
     `target` and `given` are those of `run`; it is called 3 to 200 times. Of a run of more than 4 million scores some
-    rows of one head are read, or those of `where`. Raises Refusal as `run` does, and for a kernel whose v is a part of
-    its k, one that gives no out, and a part of a run whose rows are other ones elsewhere (`trace.rows.of_rows`).
+    rows of one head are read, or those of `where`. `effort`: how many times as many calls may be made. Raises Refusal
+    as `run` does, and for a kernel whose v is a part of its k, one that gives no out, and a part of a run whose rows
+    are other ones elsewhere (`trace.rows.of_rows`).
     """
-    where = given.pop("where", None)
-    return measured_in_part(run(target, case, **given), where)
+    where, effort = given.pop("where", None), given.pop("effort", 1.0)
+    return measured_in_part(run(target, case, **given), where, effort=effort)
 
 
 def measure_contract(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> MeasuredContract:

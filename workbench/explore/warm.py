@@ -8,6 +8,7 @@ from workbench.case.case import Case
 from workbench.foreign.run import run_again
 from workbench.judge.diff import diff
 from workbench.judge.explain.explain import explain
+from workbench.work import Work
 
 
 def _wrong(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
@@ -15,4 +16,4 @@ def _wrong(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal:
 
 
 _judged = diff(run_again(_wrong, Case(seqlen=2, head_dim=2)))
-explain(_judged.run, _judged.stages, seconds=0, alone=True)  # makes the hypotheses, and tries none
+explain(_judged.run, _judged.stages, work=Work(0), alone=True)  # makes the hypotheses, and tries none

@@ -24,11 +24,12 @@ from workbench.judge.diff import diff
 from workbench.judge.explain.explain import explain
 from workbench.judge.fails import failing, outcome
 from workbench.refusal import Raised, Refusal, Unavailable
+from workbench.work import Work
 
 #: seconds between two looks at the files
 LOOK_S = 0.05
-#: seconds of the search for a cause: half of those of a report, since somebody waits
-SEARCH_S = 1.0
+#: trials of the search for a cause: half of those of a report, since somebody waits
+SEARCH = 2000.0
 #: module that the process imports from which those are forked that judge: 1.5 s for each run otherwise
 _LOADED = "workbench.explore.warm"
 
@@ -42,7 +43,7 @@ class Seen:
     outcome: str  #: a verdict, "gate", or, as in a sweep, what came in its place
     case: Case
     origin: str | None = None
-    cause: str = ""  #: what reproduces the errors of the origin, in words, where SEARCH_S is enough to find it
+    cause: str = ""  #: what reproduces the errors of the origin, in words, where SEARCH is enough to find it
     reason: str = ""  #: of what is no verdict, in one line
     out_bits: str = ""  #: a hash of out
     files: tuple[str, ...] = ()  #: what the function is made of: sources, and shared objects that were loaded
@@ -119,7 +120,7 @@ def _judge(answer: Connection, target: str, case: Case, given: dict[str, Any]) -
     except Exception:
         found = Seen(DEFECT, case, reason=traceback.format_exc())  # of the workbench: all of it is told
     else:
-        causes = explain(judged.run, judged.stages, seconds=SEARCH_S, alone=True).causes
+        causes = explain(judged.run, judged.stages, work=Work(SEARCH), alone=True).causes
         named = [one.text for one in causes if judged.origin in one.fit.stages and not one.rivals]
         came = judged.trace.provenance
         found = Seen(

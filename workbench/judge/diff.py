@@ -48,9 +48,10 @@ from workbench.shown import shown_by
 from workbench.trace.headline import headline
 from workbench.trace.narrow import first_of
 from workbench.trace.trace import Trace, check
+from workbench.work import Work
 
-#: seconds that a report spends on causes of the library, at most
-QUICK_S = 2.0
+#: trials that a report spends on causes of the library, at most: 1.6 s
+QUICK = 4000.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,6 +64,7 @@ class Diff:
     gathered: Diagnostics | None = None  #: with the verdicts, where a report was wanted
     of_measure: MeasuredStages | None = None  #: what was measured beside what was dumped, where that was wanted
     of_search: Explained | None = None  #: what a longer search explained, in place of the short one of a report
+    effort: float = 1.0  #: how many times as much as usual that short one tries
 
     @property
     def trace(self) -> Trace:
@@ -153,26 +155,31 @@ class Diff:
     def _explained(self) -> dict[str, Explanation]:
         return {}
 
-    def explain(self, seconds: float = 30.0) -> Explained:
-        """What explains what is wrong: named faults, one and two at a time, searched for so many seconds; what is found
-        is tried on fresh cases, where the kernel can be run. Where no element is outside its budget and something is
-        suspicious, or wrong by what no known library does, what would be wrong of a usual kernel.
+    def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> Explained:
+        """What explains what is wrong: named faults, one and two at a time. What is found is tried on fresh cases
+        where the kernel can be run. Where no element is outside its budget and something is suspicious, or wrong by
+        what no known library does: what would be wrong of a usual kernel.
+
+        `effort`: how many times as much as usual is tried; 1 takes up to 10 s on two cores for 128 queries and keys.
+        `seconds`: a cap; what is found under one may depend on the machine.
         """
         own = self.unmeasured
         within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
         as_usual = within and own.verdict in ("suspicious", "bug")
         of_usual = _of_usual(self.run) if as_usual else own
-        found = explain(of_usual.run, of_usual.stages, seconds=seconds, measurement=None if as_usual else self.measured)
+        work = Work.of_search(self.trace.case.score_count, effort, seconds)
+        known = None if as_usual else self.measured
+        found = explain(of_usual.run, of_usual.stages, work=work, measurement=known)
         return replace(found, judged=own, usual=of_usual.origins if as_usual else ())
 
     @cached_property
     def explained(self) -> Explained:
-        """What reports say: of a longer search (`explained_by`), else of single faults alone, without a run, in QUICK_S
-        at most.
+        """What reports say: of a longer search (`explained_by`), else of single faults alone, without a run, QUICK
+        trials at most.
         """
         if self.of_search is not None:
             return self.of_search
-        return explain(self.run, self.unmeasured.stages, seconds=QUICK_S, alone=True)
+        return explain(self.run, self.unmeasured.stages, work=Work(self.effort * QUICK), alone=True)
 
     def causes_of(self, name: str) -> list[Cause]:
         """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those
@@ -265,13 +272,16 @@ class Diff:
         return shown_by("page.diff.html", self)
 
 
-def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: bool = False) -> Diff:
+def diff(
+    trace: Trace, *, device: str = "auto", report: bool = False, measure: bool = False, effort: float = 1.0
+) -> Diff:
     """Judge every stage of `trace`.
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
     elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
     bits lost are cheaper with the verdicts than later. `measure`: the function is called again, up to 200 times, on
     inputs of our choice, and the weights and what else is read off its outputs are judged beside what it returned.
+    `effort`: how many times as much as usual the searches of a report and `measure` try.
     Raises Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as
     low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
@@ -280,7 +290,7 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     check(trace, trace.target)
     run = Observed(trace)
     _check_sentinel(run)
-    found = measurement(run) if measure else None
+    found = measurement(run, effort) if measure else None
     known = {name: stage for name, stage in run.known.items() if name in run.table}
     names = [name for name in known if name in run.dumped and name not in run.unjudgeable]
     where = parts.placed(run, device)
@@ -336,9 +346,9 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     judged = with_sensitivity(run, judged, failing, where)
     blamed = with_blame(run, with_exactness(run, judged), others)
     if found is None:
-        return Diff(run, *blamed, gathered)
+        return Diff(run, *blamed, gathered, effort=effort)
     stages, rest, of_measure = with_measured(run, found, *blamed)
-    return Diff(run, stages, rest, gathered, of_measure)
+    return Diff(run, stages, rest, gathered, of_measure, effort=effort)
 
 
 def _of_usual(run: Observed) -> Diff:

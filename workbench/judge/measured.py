@@ -45,9 +45,9 @@ class MeasuredStages:
         return bool(np.all(shown | ~some))
 
 
-def measurement(run: Observed) -> Measured:
-    """What the function of a run computes. Refusal for a part of a run, and where it cannot be called again as it
-    was: a trace at rest, a merge of ranks, stages that were put in.
+def measurement(run: Observed, effort: float = 1.0) -> Measured:
+    """What the function of a run computes; `effort` as of `readings.reader.measured`. Refusal for a part of a run, and
+    where it cannot be called again as it was: a trace at rest, a merge of ranks, stages that were put in.
     """
     why, trace = "", run.trace
     if trace.box is not None:
@@ -60,7 +60,7 @@ def measurement(run: Observed) -> Measured:
         why = "it gave a part of out"
     if why:
         raise Refusal(f"{trace.target} cannot be measured: {why}")
-    return read(trace)
+    return read(trace, effort=effort)
 
 
 def with_measured(

@@ -20,9 +20,10 @@ from workbench.reference.graph import nearest_dumped
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.shown import shown_by
+from workbench.work import SEARCH, Work
 
-#: seconds that a report may take for causes
-ON_DIFF_S = 5.0
+#: trials that a report spends on causes, at most: 3 to 5 s
+QUICK = 10_000.0
 
 
 class Condition(NamedTuple):
@@ -40,6 +41,7 @@ class OperationDiff:
     stages: tuple[StageDiff, ...]  #: that were given, in data-flow order
     others: tuple[str, ...]  #: that were not
     conditions: Mapping[str, Condition] = field(default_factory=dict)  #: of the stages of whose terms anything is known
+    effort: float = 1.0  #: how many times as many causes as usual a report tries
 
     @property
     def headline(self) -> str:
@@ -89,14 +91,18 @@ class OperationDiff:
 
     @cached_property
     def explained(self) -> OperationExplained:
-        """What a report says of causes: as `explain`, in ON_DIFF_S."""
-        return self.explain(ON_DIFF_S)
+        """What a report says of causes: as `explain`, with QUICK trials."""
+        return self._explained(Work(self.effort * QUICK))
 
-    def explain(self, seconds: float = 30.0) -> OperationExplained:
+    def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> OperationExplained:
         """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a
-        right run. `seconds`: for the search.
+        right run. `effort`: how many times as much as usual is tried; `seconds`: a cap, under which what is found may
+        depend on the machine.
         """
-        return explain(self.run, seconds) if self.origin is not None else OperationExplained()
+        return self._explained(Work(effort * SEARCH, seconds=seconds))
+
+    def _explained(self, work: Work) -> OperationExplained:
+        return explain(self.run, work) if self.origin is not None else OperationExplained()
 
     def _right_with(self, conventions: Mapping[str, Any]) -> bool:
         case = self.run.case

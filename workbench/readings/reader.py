@@ -6,7 +6,6 @@ import time
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from workbench.readings.target import Target, Weights
 from workbench.readings.verdict import Verdict, verdict
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
+from workbench.work import Work
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,14 +77,16 @@ class Measured:
 
 
 @np.errstate(all="ignore")
-def measured(trace: Trace, seconds: float = inf) -> Measured:
-    """What the function of a trace computes. Refusal where it cannot be called again, or not as often in `seconds`."""
+def measured(trace: Trace, *, effort: float = 1.0, work: Work | None = None) -> Measured:
+    """What the function of a trace computes. `effort`: how many times as many calls as usual it may take; `work`: what
+    they may cost, None: whatever they cost. Refusal where it cannot be called again, or not as often as `work` allows.
+    """
     begun = time.monotonic()
     if trace.case.shared_kv and trace.rerun is not None and "out" in trace.stages:
-        return _of_shared(trace, seconds)
+        return _of_shared(trace, effort, work)
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of rows in which nothing can be read, whose medians are NaN
-        target = Target(trace, seconds)
+        target = Target(trace, effort, work)
         weights = target.identity
         reader = Reader(target, weights)
         if weights.wrong.any() or target.natural.wrong.any():
@@ -108,12 +110,12 @@ def measured(trace: Trace, seconds: float = inf) -> Measured:
     )  # fmt: skip
 
 
-def _of_shared(trace: Trace, seconds: float) -> Measured:
+def _of_shared(trace: Trace, effort: float, work: Work | None) -> Measured:
     """Of a V that is a part of K: the other dims of q and k first, then the shared ones; proved on whole runs."""
     begun, case = time.monotonic(), trace.case
-    own = measured(shared.of_own_dims(trace), seconds)
+    own = measured(shared.of_own_dims(trace), effort=effort, work=work)
     said = f"the last {case.head_dim - case.head_dim_v} of {case.head_dim} dims of q and k, the others of q 0"
-    own.target.whole = whole = Target(trace, seconds - (time.monotonic() - begun), shared=True)
+    own.target.whole = whole = Target(trace, effort, work, shared=True)
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         model, found, calls = shared.of_shared(whole, own.target, own.model, own.findings)

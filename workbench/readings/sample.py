@@ -1,7 +1,6 @@
 """Large runs, measured in part: of more than 2^22 scores some rows of one head, the one farthest from float64."""
 
 from dataclasses import replace
-from math import inf
 
 import numpy as np
 
@@ -21,13 +20,13 @@ SCORES = 2**19
 SEEN = 2**23
 
 
-def measured_in_part(trace: Trace, where: str | None = None, seconds: float = inf) -> Measured:
+def measured_in_part(trace: Trace, where: str | None = None, *, effort: float = 1.0) -> Measured:
     """What the function of a trace computes, measured on the heads and rows of `where` (`box.parse`); without it on the
     whole run if that has at most LARGEST scores, else on some rows of one head. Raises Refusal as `measured` and
-    `of_rows` do.
+    `of_rows` do. `effort`: as of `measured`.
     """
     if where is None and trace.case.score_count <= LARGEST:
-        return measured(trace, seconds)
+        return measured(trace, effort=effort)
     case = trace.case
     if where is not None:
         box = parse(where, case)
@@ -38,7 +37,7 @@ def measured_in_part(trace: Trace, where: str | None = None, seconds: float = in
                 f"{trace.target}: {where} holds {part.case.score_count:,} scores, and {LARGEST:,} are measured; "
                 "say fewer heads or rows: --where b=0,h=0,q=0:64"
             )
-        return replace(measured(part, seconds), part=f"{box} alone")
+        return replace(measured(part, effort=effort), part=f"{box} alone")
     batch, group = farthest(trace)
     heads = case.heads // case.kv_heads
     rows = spread(case.seqlen_q, SCORES // (case.seqlen_k * heads))
@@ -47,7 +46,7 @@ def measured_in_part(trace: Trace, where: str | None = None, seconds: float = in
     said = f"head {own.start}" if heads == 1 else f"heads {own.start} to {own.stop - 1}"
     told = f"{len(rows):,} of {case.seqlen_q:,} rows of batch {batch}, {said}"
     chosen = f"farthest from float64 in the weights of {_looked_at(trace)} rows of every head"
-    return replace(measured(part, seconds), part=f"{told}, {chosen}")
+    return replace(measured(part, effort=effort), part=f"{told}, {chosen}")
 
 
 def spread(count: int, some: int) -> np.ndarray:

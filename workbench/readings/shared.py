@@ -75,8 +75,7 @@ class OfShared(Target):
     """The dims that V shares: K is V, and weights are solved for."""
 
     def __init__(self, trace: Trace, of_own: Target) -> None:
-        super().__init__(_part(trace, slice(0, trace.case.head_dim_v)))
-        self.until = of_own.until
+        super().__init__(_part(trace, slice(0, trace.case.head_dim_v)), of_own.effort, of_own.work)
         self.of_own = of_own
 
     @cached_property

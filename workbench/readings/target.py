@@ -4,7 +4,6 @@ Every experiment is a run of the user's own case with other numbers in q, k and 
 budget, come of the same walk as any verdict. No reading has a tolerance of its own.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -26,6 +25,7 @@ from workbench.readings.codebook import Codebook, codebooks
 from workbench.reference.problem import Problem
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
+from workbench.work import TRIALS_OF_RUN, Work, trials
 
 #: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
 CALLS, CALLS_OF_CODES = 150, 250
@@ -142,11 +142,15 @@ def _beyond(found: Compared) -> np.ndarray:
 class Target:
     """A traced function and the calls that were made of it."""
 
-    def __init__(self, trace: Trace, seconds: float = inf, most: int = LARGEST, *, shared: bool = False) -> None:
-        """Refusal for a trace at rest or of a part, one without `out`, and one of more than `most` scores. `seconds`:
-        after which a call is refused. `shared`: V may be a part of K, as nothing is chosen.
+    def __init__(
+        self, trace: Trace, effort: float = 1.0, work: Work | None = None, *, most: int = LARGEST, shared: bool = False
+    ) -> None:
+        """`effort`: how many times as many calls as usual read maps. `work`: after which a call is refused. `shared`: V
+        may be a part of K, as nothing is chosen. Refusal for a trace at rest or of a part, one without `out`, and one
+        of more than `most` scores.
         """
-        self.until = time.monotonic() + seconds
+        self.effort = effort
+        self.work = Work(inf) if work is None else work
         if trace.rerun is None:
             raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
         if (trace.case.shared_kv and not shared) or "out" not in trace.stages:
@@ -191,7 +195,7 @@ class Target:
     @property
     def spent(self) -> bool:
         """Whether so many calls were made that no more maps are read."""
-        most = CALLS_OF_CODES if self.books else CALLS
+        most = self.effort * (CALLS_OF_CODES if self.books else CALLS)
         return self.calls >= (most if self.some is None else OF_MANY_KEYS * most)
 
     @property
@@ -226,7 +230,7 @@ class Target:
         """The answer to q, k or v (broadcast to their shapes, rounded to the case's dtype or to codes), or to codes and
         scales as they are, in place of the user's.
 
-        Raises Refusal where the function refuses its own case, and where time is up.
+        Raises Refusal where the function refuses its own case, and where `work` is over.
         """
         given: dict[str, np.ndarray] = {}
         read: dict[str, np.ndarray] = {}
@@ -243,19 +247,25 @@ class Target:
             else:
                 given[name] = np.broadcast_to(np.asarray(x).astype(DTYPES[self.coded.case.dtype]), shape)
         assert self.coded.rerun is not None
-        if time.monotonic() > self.until:
-            raise Refusal(f"{self.coded.target}: time was up after {self.calls} calls")
         own = {name: x for name, x in self.coded.inputs.items() if name not in self.books}
         own |= {name: x for name, x in self.coded.stages.items() if self.books and name in self.coded.put_in}
-        self.calls += 1
+        self._count()
         case = self.coded.case.but(distribution=GIVEN, seed=self.seed)
         return Answer(self.coded.rerun(case, {**own, **given}), read)
 
     def drawn(self, seed: int) -> Answer:
         """The answer on the user's case with other random numbers."""
         assert self.coded.rerun is not None
-        self.calls += 1
+        self._count()
         return Answer(self.coded.rerun(self.coded.case.but(seed=seed)))
+
+    def _count(self) -> None:
+        """Count a call; Refusal where `work` allows no more."""
+        if self.work.over:
+            more = "--seconds was over" if self.work.late else "the effort allows no more"
+            raise Refusal(f"{self.coded.target} is not measured: after {self.calls} calls {more}")
+        self.calls += 1
+        self.work.take(TRIALS_OF_RUN * trials(self.coded.case.score_count))
 
     @cached_property
     def some(self) -> np.ndarray | None:

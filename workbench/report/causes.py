@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 
 from workbench.case.fields import FIELDS
 from workbench.case.spellings import said
-from workbench.judge import diff as judging
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import LARGEST, Explained
 from workbench.judge.explain.fit import PROOF
 from workbench.report.command import diff_command
 from workbench.report.numbers import ratio
+from workbench.work import ENDED
 
 #: names of a class that are listed
 LISTED = 4
@@ -40,7 +40,7 @@ def none_found(judged: Diff) -> list[str]:
         return [f"no cause was looked for{of}: {_too_large(judged)}"]
     command = diff_command(judged, "explain")
     longer = f"`{command}`" if command else "`Diff.explain`, in Python,"
-    return [f"no cause found in {judging.QUICK_S:g} s{of}; {longer} looks longer"]
+    return [f"no cause found{of} among {found.tried} hypotheses; {longer} tries more"]
 
 
 def _too_large(judged: Diff) -> str:
@@ -74,8 +74,7 @@ def lines(judged: Diff, found: Explained) -> list[str]:
             lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
     if found.causes and not found.usual:
         lines.append(_remaining(found))
-    time = "" if found.complete else "; time was up before all were tried: --seconds gives more"
-    lines.append(f"{found.tried} hypotheses tried{time}")
+    lines.append(f"{found.tried} hypotheses tried{ENDED[found.ended_by]}")
     return lines
 
 

@@ -16,6 +16,7 @@ from workbench.records import number
 from workbench.refusal import Refusal
 from workbench.report.command import diff_command
 from workbench.trace.headline import headline
+from workbench.work import ENDED
 
 #: coordinates whose name is not that of a field of a case
 _NAMES = {"group": "query heads a kv head", "window_left": "window to the left", "window_right": "window to the right"}
@@ -25,11 +26,7 @@ _CUT_BY = {"seqlen_q": "block_q", "seqlen_k": "block_k"}
 _FEATURES = {"alibi_slopes": "ALiBi", "dropout_p": "dropout", "page_size": "pages"}
 #: coordinates that follow from head_dim where they are None
 _USUAL = {"scale": "1/sqrt(head_dim)", "head_dim_v": "head_dim"}
-_ENDED = {
-    "done": "",
-    "time": "; time was up before all was tried: --seconds gives more",
-    "interrupt": "; stopped before all was tried",
-}
+_ENDED = {"done": "", "interrupt": "; stopped before all was tried", **ENDED}
 
 
 def lines(found: Shrunk) -> list[str]:

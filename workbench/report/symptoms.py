@@ -22,7 +22,7 @@ def lines(found: Symptoms) -> list[str]:
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
     if found.stopped:
         told = " and ".join([*table.unknown, "the errors of a smaller case"])
-        return [head, f"not finished after {found.seconds:.0f} s: give {told}, and ask again"]
+        return [head, f"not finished: --effort 10 tries ten times as much; or give {told}"]
     if not found.plausible:
         return [head, *(_right(found) if found.rounding else _nothing(found))]
     count = len(found.plausible) + found.more

@@ -95,7 +95,7 @@ def assert_attention(
             again.append(f"repeat: pytest {shlex.quote(settings.node)}")
         if not named or not shrinks:  # what hypothesis drew stands in no source
             again.append(f"in Python: {python_line(kernel, case, options)}")
-        return of_run(judged, seconds=settings.shrink_seconds if shrinks else 0.0, again=again)
+        return of_run(judged, effort=settings.shrink_effort if shrinks else 0.0, again=again)
 
     held(judged := diff(trace), fails, text)
     # hypothesis draws them among its cases

@@ -30,18 +30,18 @@ def in_a_line(judged: Diff) -> str:
     return f"{said}{': ' if whys else ''}{'; '.join(whys)}{of}"
 
 
-def of_run(judged: Diff, *, seconds: float, again: Sequence[str]) -> str:
-    """Of a kernel that was run: `seconds` are for the smallest case, 0: none is searched; `again` are lines that tell
-    how to repeat the check, beside the command of the report.
+def of_run(judged: Diff, *, effort: float, again: Sequence[str]) -> str:
+    """Of a kernel that was run. `effort`: of the search for the smallest case; 0: none is searched. `again`: lines that
+    tell how to repeat the check, beside the command of the report.
     """
-    shrunk, said = _smallest(judged, seconds) if seconds and judged.origins else (None, "")
+    shrunk, said = _smallest(judged, effort) if effort and judged.origins else (None, "")
     if shrunk is not None and shrunk.explained.causes:
         # searched on other cases, too: one message has one cause
         judged = judged.explained_by(shrunk.explained)
     return "\n\n".join([in_a_line(judged), "\n".join([str(judged), *again]), *filter(None, [said])])
 
 
-def _smallest(judged: Diff, seconds: float) -> "tuple[Shrunk | None, str]":
+def _smallest(judged: Diff, effort: float) -> "tuple[Shrunk | None, str]":
     """The smallest case that fails alike, and what the search for it gave. It comes after the judgement, which stands
     whatever becomes of the search.
     """
@@ -49,7 +49,7 @@ def _smallest(judged: Diff, seconds: float) -> "tuple[Shrunk | None, str]":
         from workbench.explore.shrink.shrink import shrink
         from workbench.report.shrunk import lines
 
-        found = shrink(judged, seconds=seconds)
+        found = shrink(judged, effort)
         return found, "\n".join(lines(found))
     except (Refusal, Unavailable) as refusal:
         return None, f"no smaller case was searched: {refusal}"

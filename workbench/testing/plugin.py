@@ -4,6 +4,7 @@ Every run of pytest imports it where the workbench is installed. NumPy, numba, h
 when a test uses them.
 """
 
+import argparse
 import re
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -29,10 +30,12 @@ class _Option(NamedTuple):
 OPTIONS = {
     "report": _Option("DIR", "Leave the pictures and the trace of each failure in DIR/<test>/"),
     "backend": _Option("BACKEND", "Where kernels of the workbench run [auto]", ("auto", "emulator", "cuda")),
-    "shrink_seconds": _Option("SECONDS", "For the smallest case of each failure; 0: it is not searched [10]"),
+    "shrink_effort": _Option("N", "Of the search for the smallest case of each failure; 0: none is searched [0.3]"),
     "fail_on": _Option("VERDICT", "Mildest verdict that fails [evidence]", tuple(FAIL_ON)),
     "profile": _Option("NAME", "Settings of hypothesis: workbench.testing.PROFILES [its own]", tuple(PROFILES)),
 }
+#: options that are gone -> what to give in their place
+RETIRED = {"shrink_seconds": "attention_shrink_effort: 1 is that of `workbench shrink`, and 0 searches nothing"}
 #: keywords of the marker, those of a test alone
 OF_MARKER = ("fail_on", "backend")
 #: of a report's user_properties, which travel from xdist's workers
@@ -52,24 +55,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         flag, own = f"--attention-{name.replace('_', '-')}", f"attention_{name}"
         group.addoption(flag, dest=own, metavar=option.metavar, default=None, help=said)
         parser.addini(own, f"as {flag}", default="")
+    for name in RETIRED:
+        flag, own = f"--attention-{name.replace('_', '-')}", f"attention_{name}"
+        group.addoption(flag, dest=own, default=None, help=argparse.SUPPRESS)
+        parser.addini(own, argparse.SUPPRESS, default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Settings of this run; UsageError for a value that an option does not take."""
     words = "attention(fail_on='evidence', backend='auto'): settings of a test's checks of attention kernels"
     config.addinivalue_line("markers", words)
+    for name, instead in RETIRED.items():
+        if _said(config, name):
+            raise pytest.UsageError(f"attention_{name} is gone; give {instead}")
     said = {name: value for name in OPTIONS if (value := _said(config, name))}
     for name, value in said.items():
         if (among := OPTIONS[name].among) and value not in among:
             raise pytest.UsageError(f"attention_{name} is one of {', '.join(among)}; got {value!r}")
     try:
-        seconds = float(said.get("shrink_seconds", Settings.shrink_seconds))
+        effort = float(said.get("shrink_effort", Settings.shrink_effort))
     except ValueError:
-        seconds = -1.0
-    if not seconds >= 0:
-        raise pytest.UsageError(f"attention_shrink_seconds is a number, 0 or more; got {said['shrink_seconds']!r}")
+        effort = -1.0
+    if not effort >= 0:
+        raise pytest.UsageError(f"attention_shrink_effort is a number, 0 or more; got {said['shrink_effort']!r}")
     fail_on = said.get("fail_on", Settings.fail_on)
-    config.stash[_USUAL] = Settings(fail_on=fail_on, backend=said.get("backend"), shrink_seconds=seconds)
+    config.stash[_USUAL] = Settings(fail_on=fail_on, backend=said.get("backend"), shrink_effort=effort)
     if (profile := said.get("profile")) is None:
         return
     if (theirs := config.getoption("--hypothesis-profile", None)) is not None:

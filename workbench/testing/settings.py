@@ -14,7 +14,7 @@ class Settings:
 
     fail_on: str = "evidence"  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
     backend: str | None = None  #: of kernels of ours; None: the one of `workbench.run`
-    shrink_seconds: float = 10.0  #: for the search for the smallest failing case; 0: there is none
+    shrink_effort: float = 0.3  #: of the search for the smallest failing case, as of `shrink`; 0: there is none
     node: str = ""  #: pytest's id of the test that runs; empty outside of pytest
     #: to which every check adds its largest x of budget, None where nothing was judged; None outside of pytest
     checked: list[float | None] | None = None

@@ -326,7 +326,7 @@ def test_seeds_are_the_operating_system_s(file):
 def test_a_cause_is_searched_on_request(file):
     one = next(cheat for cheat in CHEATS if cheat.name == "skipped_softcap")
     found = accept(one.target, one.spec, seed=3, only=0)
-    why = found.explain(1.0)
+    why = found.explain(0.1)
     assert why.smallest.seqlen_k <= found.failure.problem.case.seqlen_k
     said = report.explained(why)  # the cause as explain says it, with its proof, and then the smallest case
     assert said[0] == "out: scores are not capped" and said[1].startswith("  proof: it reproduces ")

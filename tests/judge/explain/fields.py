@@ -1,6 +1,5 @@
 """FlashAttention in NumPy's float32 with every field of a case, of which any part may be another: a fault."""
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from workbench.judge.explain.library import OF_FIELDS, library
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import singles
 from workbench.trace.trace import Trace, check
+from workbench.work import SEARCH, Work
 
 SECONDS = 20.0
 F32 = np.float32
@@ -41,7 +41,7 @@ def fitting(d: Diff, families: Collection[str]) -> set[str]:
     wrong = {name: d[name].decisive.outside for name in d.origins}
     with np.errstate(all="ignore"):
         among = library([name for name in scene.families if name in families])
-        fits = singles(scene, wrong, time.thread_time() + SECONDS, among).fits
+        fits = singles(scene, wrong, Work(SEARCH), among).fits
     whole = [one for one in fits if {*one.stages} == {*wrong}]
     nearest = min((one.residual for one in whole), default=0.0)
     # as `explain` takes rivals together

@@ -25,7 +25,7 @@ def explained(fault: str, case: Case = CASE, **options: Any) -> Explained:
             out = out * factors
         return {"scores": scores, "out": out}
 
-    return diff(run(attention, case)).explain(2)
+    return diff(run(attention, case)).explain(0.2)
 
 
 def test_a_formula_that_is_found_again_is_a_cause() -> None:

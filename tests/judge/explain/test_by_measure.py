@@ -40,7 +40,7 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
 
     monkeypatch.setattr(cover, "pairs", pairs)
     judged = diff(run(_with(_scattered), CASE))
-    found = judged.explain(2)
+    found = judged.explain(0.2)
     (cause,) = found.causes
     assert cause.id == "measured.elements" and cause.text.startswith("K is read wrong") and cause.proved
     assert cause.fit.stages == ("out",) and found.unexplained == ()
@@ -49,7 +49,7 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
 
 
 def test_what_has_a_name_is_told_by_its_name() -> None:
-    (cause,) = diff(run(_with(_of_batch_0), CASE)).explain(5).causes
+    (cause,) = diff(run(_with(_of_batch_0), CASE)).explain().causes
     assert cause.id == "layout.head-zero-k" and cause.stands and not cause.measured
 
 

@@ -43,7 +43,7 @@ def explained(case: Case, **bug: bool) -> Explained:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> Any:
         return tiles_of_their_own(q, k, v, scale=scale, causal=causal, **bug)
 
-    return diff(run(attention, case)).explain(60)
+    return diff(run(attention, case)).explain()
 
 
 def test_a_scale_of_a_kernel_for_as_many_queries_as_keys_keeps_its_cause() -> None:
@@ -53,7 +53,7 @@ def test_a_scale_of_a_kernel_for_as_many_queries_as_keys_keeps_its_cause() -> No
         probs = np.exp((q @ k.swapaxes(-1, -2)) * np.float32(2 * scale))
         return probs @ v / probs.sum(-1, keepdims=True)
 
-    found = diff(run(attention, SQUARE)).explain(3)
+    found = diff(run(attention, SQUARE)).explain(0.3)
     (cause,) = found.causes
     assert cause.id == "scale.double" and not found.withdrawn and not cause.proved
     assert cause.trial is not None and cause.trial.held and "seqlen_q and seqlen_k differ" in cause.trial.beyond
@@ -136,14 +136,14 @@ def mask_fault(seen: Any) -> Any:
     ids=["one more but in row 15", "the first is hidden but in row 30"],
 )
 def test_one_infinity_that_was_not_predicted_refutes_a_mask(seen: Any) -> None:
-    found = diff(run(mask_fault(seen), Case(seqlen=50, head_dim=16, causal=True))).explain(20)
+    found = diff(run(mask_fault(seen), Case(seqlen=50, head_dim=16, causal=True))).explain()
     assert found.causes == () and found.unexplained == ("scores",)
 
 
 @pytest.mark.campaign
 def test_one_more_key_in_every_row_is_named() -> None:
     """The control of the test above."""
-    found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(3)
+    found = diff(run(mask_fault(lambda i, j: j <= i + 1), Case(seqlen=50, head_dim=16, causal=True))).explain(0.3)
     assert [cause.id for cause in found.causes] == ["mask.right-+1"]
 
 
@@ -151,7 +151,7 @@ def test_a_stage_that_is_all_nan_proves_nothing() -> None:
     def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> np.ndarray:
         return (v * np.float32(np.nan))[..., :1, :] + np.zeros_like(q)
 
-    found = diff(run(attention, SQUARE)).explain(2)
+    found = diff(run(attention, SQUARE)).explain(0.2)
     assert found.causes == () and found.unexplained == ("out",)
 
 
@@ -162,5 +162,5 @@ def test_a_stage_that_contradicts_forbids_a_cause() -> None:
         return np.zeros_like(q), np.full(q.shape[:3], -np.inf, np.float32)
 
     case = Case(heads=2, seqlen=50, head_dim=64, dtype="bfloat16")
-    found = diff(run(attention, case)).explain(1)
+    found = diff(run(attention, case)).explain(0.1)
     assert found.causes == () and {*found.unexplained} == {"out", "lse"}

@@ -1,6 +1,5 @@
 """Factors that are no round numbers, found in what a kernel returns; and no factor where there is none."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.measured import measured
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import singles
+from workbench.work import SEARCH, Work
 
 CASE = Case(seqlen=48, head_dim=16, causal=True, seed=2)
 Arrays = dict[str, np.ndarray]
@@ -39,7 +39,7 @@ def explained(kernel: Callable[..., Arrays], case: Case = CASE, only: tuple[str,
         found = kernel(q, k, v, scale, causal)
         return {name: found[name].astype(q.dtype if name == "out" else np.float32) for name in only}
 
-    return diff(run(given, case)).explain(0.1)
+    return diff(run(given, case)).explain(0.01)
 
 
 def times(factor: float) -> Callable[..., Arrays]:
@@ -96,7 +96,7 @@ def test_other_faults_are_no_factors(file: str, only: tuple[str, ...]) -> None:
     kept = {name: x for name, x in trace.stages.items() if name in only or not only}
     trace = replace(trace, stages=kept, requested=())
     wrong = {x.name: x.decisive.outside for x in diff(trace).stages if x.role == "origin" and x.decisive is not None}
-    scene, until = Scene.of(Observed(trace)), time.thread_time() + 60
+    scene, work = Scene.of(Observed(trace)), Work(SEARCH)
     wrong = {name: mask for name, mask in wrong.items() if name in scene.names and mask.any()}
     with np.errstate(all="ignore"):  # of infinite scores, as `explain` has it
-        assert not singles(scene, wrong, until, list(measured(scene, wrong, until))).fits
+        assert not singles(scene, wrong, work, list(measured(scene, wrong, work))).fits

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -19,9 +20,10 @@ from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import pairs, singles
 from workbench.judge.explain.trial import holds
 from workbench.trace.narrow import narrowed
+from workbench.work import Work
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=40, seqlen_k=71, head_dim=16, causal=True, scale=0.4)
-FOREVER = float("inf")
+FOREVER = Work(inf)
 
 
 def named(id_: str) -> Hypothesis:

@@ -262,7 +262,7 @@ def test_tables_of_tests_by_hand_lead_to_the_cause(tmp_path, monkeypatch, fault,
 
 
 def test_time_that_is_up_before_all_cases_were_tried_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(symptom_search, "LIMIT_S", 0.0)
+    monkeypatch.setattr(symptom_search, "MOST_SCORES", 0.0)
     found = symptoms(written(tmp_path, lambda case: errors(case, off_by_one), **KNOWN))
     assert (found.verdict, found.plausible, found.stopped) == ("not finished", (), True)
 

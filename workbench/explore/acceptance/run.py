@@ -23,8 +23,6 @@ from workbench.refusal import Refusal
 from workbench.shown import shown_by
 
 PASS, FAIL, UNFINISHED = "pass", "fail", "unfinished"
-#: seconds for the cause and the smallest case, where these are asked for
-EXPLAIN_S = 30.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,7 +74,7 @@ class Acceptance:
         """Whether the verdict is pass."""
         return self.verdict == PASS
 
-    def explain(self, seconds: float = EXPLAIN_S) -> "Explained | Shrunk | None":
+    def explain(self, effort: float = 1.0) -> "Explained | Shrunk | None":
         """Why the first failing case fails, in a new process: its smallest form with the cause, or where its inputs are
         arrays the cause alone. None where no number is wrong, and where the call before matters, which no formula has.
         """
@@ -90,8 +88,8 @@ class Acceptance:
             if judged.origin is None:
                 return None
             if failure.problem.inputs is None:
-                return shrink(judged, seconds=seconds)
-            return judged.explain(seconds)
+                return shrink(judged, effort)
+            return judged.explain(effort)
 
     def as_dict(self) -> dict[str, Any]:
         """The document `workbench.accept/1`, of plain Python values."""

@@ -1,6 +1,5 @@
-"""Attempts: the kernel run on other cases, each case once, and what came of it, until time is up."""
+"""Attempts: the kernel run on other cases, each case once, and what came of it, until the work is over."""
 
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from workbench.judge.diff import Diff, diff
 from workbench.progress import Tick
 from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Rerun
+from workbench.work import TRIALS_OF_RUN, Work, trials
 
 Inputs = Mapping[str, np.ndarray]
 #: runs of a case whose majority decides, where the kernel does not always do the same
@@ -39,11 +39,11 @@ class Attempts:
     rerun: Rerun
     symptom: Symptom
     best: Case  #: the smallest case so far that fails in the same way
-    until: float  #: of time.monotonic(), from which on nothing is run any more
+    work: Work  #: after which nothing is run any more
     tick: Tick
     runs: int = 1  #: of a case at most; of several the majority decides
     evaluations: int = 0  #: runs that were judged
-    late: bool = False  #: whether something was not run since time was up
+    late: bool = False  #: whether something was not run since the work was over
     inputs: Inputs | None = None  #: of the best, where they are not the case's own
     _known: dict[Case, Outcome] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Attempts:
 
     def fails(self, **changes: Any) -> bool:
         """Whether the best with other values of some coordinates fails in the same way: it is the best then. False
-        where time is up.
+        where the work is over.
         """
         if self.outcome(**changes) is not Outcome.FAILS:
             return False
@@ -60,7 +60,7 @@ class Attempts:
         return True
 
     def outcome(self, **changes: Any) -> Outcome | None:
-        """What comes of the best with other values of some coordinates; None where time is up."""
+        """What comes of the best with other values of some coordinates; None where the work is over."""
         try:
             case = changed(self.best, **changes)
         except Refusal:
@@ -73,11 +73,11 @@ class Attempts:
         return self._known[case]
 
     def of(self, case: Case, inputs: Inputs | None = None) -> Outcome | None:
-        """What comes of a case, on `inputs` in place of its own; None where time is up."""
+        """What comes of a case, on `inputs` in place of its own; None where the work is over."""
         seen: Counter[Outcome] = Counter()
         needed = self.runs // 2 + 1
         while max(seen.values(), default=0) < needed and seen.total() < self.runs:
-            if time.monotonic() >= self.until:
+            if self.work.over:
                 self.late = True
                 return None
             seen[self._once(case, inputs)] += 1
@@ -91,6 +91,7 @@ class Attempts:
         self.tick(f"{self.evaluations} runs, {elements(self.best)} elements in q, k and v")
         found = diff(self.rerun(case) if inputs is None else self.rerun(case.but(distribution=GIVEN), inputs))
         self.evaluations += 1
+        self.work.take(TRIALS_OF_RUN * trials(case.score_count))
         return found
 
     def _once(self, case: Case, inputs: Inputs | None) -> Outcome:
@@ -100,4 +101,4 @@ class Attempts:
             return Outcome.REFUSED
         if judged.origin is None:
             return Outcome.PASSES
-        return Outcome.FAILS if self.symptom.shows_in(judged) else Outcome.OTHERWISE
+        return Outcome.FAILS if self.symptom.shows_in(judged, self.work) else Outcome.OTHERWISE

@@ -14,14 +14,17 @@ from workbench.explore.shrink.symptom import Symptom
 from workbench.explore.shrink.values import plain_inputs
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.cause import Cause
-from workbench.judge.explain.explain import MEASURING_AT_LEAST_S, Explained
+from workbench.judge.explain.explain import Explained
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 from workbench.trace.trace import Rerun, Trace
+from workbench.work import TRIALS_OF_RUN, Work, trials
 
-#: of the time, what the search for the cause may take, and what is left for boundaries
-EXPLAIN, BOUNDARIES = 0.2, 0.2
+#: of the work, what repeating the start may take, and what is left for boundaries
+REPEATS, BOUNDARIES = 0.2, 0.2
+#: a cause that was measured is measured again in each run, a hundred calls each
+OF_MEASURED = 4.0
 #: runs of the smallest case, at most, until one fails again
 AGAIN = 20
 
@@ -44,7 +47,7 @@ class Shrunk:
     boundaries: tuple[Boundary, ...]
     evaluations: int  #: runs that were judged
     seconds: float
-    ended: str  #: done, time or interrupt
+    ended: str  #: done, effort, seconds or interrupt
 
     @property
     def of_start(self) -> Cause | None:
@@ -73,15 +76,17 @@ class Shrunk:
         return f"<Shrunk: {self.origin} in {self.smallest}>"
 
 
-def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
+def shrink(judged: Diff, effort: float = 1.0, *, seconds: float | None = None) -> Shrunk:
     """The smallest case on which the kernel of a judged run fails in the same way.
 
     In the same way: the first wrong stage is the same, and the cause that `explain` names for it reproduces it, or is
     found again where it was measured; where nothing explains it, it is wrong in the same kind. A case becomes smaller
     in its counts (batch, heads, lengths, head_dim, splits, tiles of kernels of ours) and plainer in its mask, softcap,
-    scale and inputs; dtype and contract stay. `seconds`: for all of it, compiles among them; when they are over, or at
-    Ctrl-C, the smallest so far comes back, with `complete` False. Refusal where no stage is wrong, for a run that
-    cannot be repeated on other cases, and where the start fails in fewer than half of its runs.
+    scale and inputs; dtype and contract stay.
+
+    `effort`: how many times as many runs as usual; `seconds`: a cap for all of it, compiles among them. When one of
+    them is over, or at Ctrl-C, the smallest so far comes back, with `complete` False. Refusal where no stage is wrong,
+    for a run that cannot be repeated on other cases, and where the start fails in fewer than half of its runs.
 
     Where no stage is wrong, and out and lse alone were given, the search begins at one of the cases `telling`.
 
@@ -94,24 +99,27 @@ def shrink(judged: Diff, *, seconds: float = 60.0) -> Shrunk:
     tiled = judged.trace.backend != "foreign"
     found: tuple[Boundary, ...] = ()
     ended = "done"
-    with step(f"shrink a case in which {judged.origin} is wrong, {seconds:g} s at most") as tick:
-        explained = judged.explain(EXPLAIN * seconds)
+    with step(f"shrink a case in which {judged.origin} is wrong") as tick:
+        explained = judged.explain(effort, seconds=seconds)
         if not explained.causes and not explained.withdrawn:
-            explained = judged.explained  # in little time a report tries what is common
-        symptom = Symptom.of(judged, explained, max(EXPLAIN * seconds, MEASURING_AT_LEAST_S))
-        attempts = Attempts(rerun, symptom, start, begun + (1 - BOUNDARIES) * seconds, tick)
-        failed, runs, alike = _repeats(attempts, judged.trace, begun + 1.5 * EXPLAIN * seconds)
+            explained = judged.explained  # with little effort a report tries what is common
+        symptom = Symptom.of(judged, explained)
+        measured = symptom.cause is not None and symptom.cause.measured
+        left = None if seconds is None else max(seconds - (time.monotonic() - begun), 0.0)
+        work = Work.of_search(start.score_count, effort * (OF_MEASURED if measured else 1.0), left)
+        attempts = Attempts(rerun, symptom, start, work.part(1 - BOUNDARIES), tick)
+        failed, runs, alike = _repeats(attempts, judged.trace, work.part(REPEATS))
         attempts.runs = 1 if alike else MAJORITY_OF
         try:
             descend(attempts, tiled)
             plain_inputs(attempts)
-            attempts.until = begun + seconds
+            attempts.work = work
             found = boundaries(attempts, start, tiled)
         except KeyboardInterrupt:
             ended = "interrupt"
         last = _failing(attempts)
     if ended == "done" and attempts.late:
-        ended = "time"
+        ended = work.ended_by or "effort"
     return Shrunk(
         judged, attempts.best, last, attempts.inputs, symptom.origin, symptom.kind, symptom.cause, explained,
         failed, runs, not alike, found, attempts.evaluations, time.monotonic() - begun, ended,
@@ -140,16 +148,17 @@ def _repeatable(judged: Diff) -> Rerun:
     return rerun
 
 
-def _repeats(attempts: Attempts, start: Trace, until: float) -> tuple[int, int, bool]:
+def _repeats(attempts: Attempts, start: Trace, work: Work) -> tuple[int, int, bool]:
     """Of runs of the start, how many fail in the same way, and of how many; and whether all have its bits. Refusal
     where fewer than half fail.
     """
     failed = runs = other = 0
-    while runs < MAJORITY_OF and (runs < 2 or time.monotonic() < until):
+    while runs < MAJORITY_OF and (runs < 2 or not work.over):
         runs += 1
+        work.take(TRIALS_OF_RUN * trials(start.case.score_count))
         again = attempts.rerun(start.case)
         same = _same_bits(start, again)
-        failed += same or attempts.symptom.shows_in(diff(again))
+        failed += same or attempts.symptom.shows_in(diff(again), work)
         other += not same
     if 2 * failed < runs:
         raise Refusal(
@@ -169,6 +178,6 @@ def _failing(attempts: Attempts) -> Diff:
     """A run of the best in which it fails in the same way."""
     for _ in range(AGAIN):
         judged = attempts.judged(attempts.best, attempts.inputs)
-        if attempts.symptom.shows_in(judged):
+        if attempts.symptom.shows_in(judged, attempts.work):
             return judged
     raise Refusal(f"{attempts.best}: failed in most of its runs, and then in none of {AGAIN}")

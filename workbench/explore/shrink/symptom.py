@@ -12,9 +12,13 @@ from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.trial import holds
+from workbench.readings.target import CALLS_OF_CODES
+from workbench.work import TRIALS_OF_RUN, Work, trials
 
 #: what may be wrong with the worst element of a stage, beside its number
 NO_NUMBERS = {State.NAN: "NaN or infinite on one side", State.UNWRITTEN: "never written"}
+#: trials at 128 x 128 that no measurement takes
+MEASURING = 4 * TRIALS_OF_RUN * CALLS_OF_CODES
 #: a number of a sentence, or several, as `0-3, 8 and 2 more`
 _NUMBER = r"[-+]?\d[\d.e+-]*"
 _NUMBERS = re.compile(rf"{_NUMBER}(, {_NUMBER})*( and \d+ more)?")
@@ -29,11 +33,10 @@ class Symptom:
     cause: Cause | None  #: that tells of the first wrong stage in other runs, too; None where nothing does
     scene: Scene | Coded | None  #: of the run in which the cause was found
     reached: bool  #: whether an output is wrong, too, from q, k and v
-    measuring: float  #: seconds for which the function may be measured, once a run, where the cause was measured
 
     @staticmethod
-    def of(judged: Diff, explained: Explained, measuring: float) -> "Symptom":
-        """Of a judged run that has a wrong stage, and what explains it; `measuring`: seconds, as of the field."""
+    def of(judged: Diff, explained: Explained) -> "Symptom":
+        """Of a judged run that has a wrong stage, and what explains it."""
         origin = judged.origin
         assert origin is not None
         run = judged.run
@@ -49,17 +52,20 @@ class Symptom:
             scene = Scene(cause.supposed.of(run), supposed=cause.supposed)
         elif cause is not None and not cause.measured:
             scene = Scene.of(run)
-        return Symptom(origin, kind(judged), cause, scene, reached(judged), measuring)
+        return Symptom(origin, kind(judged), cause, scene, reached(judged))
 
-    def shows_in(self, judged: Diff) -> bool:
+    def shows_in(self, judged: Diff, work: Work) -> bool:
         """Whether another run of the kernel fails in this way: the same stage is the first wrong one, and the plainest
         name of the cause reproduces it, or the function is measured again and the same is found, but for its numbers;
-        where nothing explains it, it is wrong in the same kind. Where an output was wrong, one is.
+        where nothing explains it, it is wrong in the same kind. Where an output was wrong, one is. Measuring counts
+        as `work`, and is finished whatever is left of it.
         """
         if judged.origin != self.origin or reached(judged) < self.reached:
             return False
         if self.cause is not None and self.cause.measured:
-            found = by_measure(judged.run, judged.origins, self.measuring)
+            found = by_measure(
+                judged.run, judged.origins, work.part(least=MEASURING * trials(judged.run.case.score_count))
+            )
             said = {_without_numbers(one.text) for one in found if self.origin in one.fit.stages}
             return _without_numbers(self.cause.text) in said
         if self.cause is None or self.scene is None:

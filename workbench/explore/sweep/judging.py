@@ -30,9 +30,6 @@ from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace.file import save
 from workbench.trace.trace import Trace
 
-#: seconds that the search for the causes of a case takes, at most, where a report of it names none
-SEARCH_S = 10.0
-
 
 def answer(ask: Ask, trace: Path) -> Answer:
     """What comes of a case; `trace` is where that of a failing one is left, where it is to be kept. MachineLacks where
@@ -117,7 +114,7 @@ def _causes(judged: Diff) -> dict[str, Named | None]:
     quick = [one for one in judged.explained.causes if not one.rivals]
     found = _named(judged.origins, quick)
     if None in found.values():
-        whole = judged.explain(SEARCH_S)
+        whole = judged.explain()
         more = _named(judged.origins, whole.causes), _named(judged.origins, whole.withdrawn)
         found = {stage: cause or more[0][stage] or more[1][stage] for stage, cause in found.items()}
     return found

@@ -26,8 +26,6 @@ from workbench.trace.trace import Trace
 
 #: fields of a case that say what is computed, and not how large it is
 ASKED = ("scale", "softcap")
-#: seconds in which a cause of the first wrong call is looked for
-CAUSE_S = 5.0
 
 
 def compare_runs(
@@ -160,7 +158,7 @@ def _asked(a: Observed, b: Observed) -> dict[str, tuple[str, str]]:
 
 def _cause(found: Diff) -> Cause | None:
     """What explains a wrong call best; None where nothing of the library does."""
-    causes = found.explain(CAUSE_S).causes
+    causes = found.explain().causes
     if not causes:
         return None
     changed = causes[0].members[0].stages

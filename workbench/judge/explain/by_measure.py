@@ -17,20 +17,21 @@ from workbench.readings.finding import Finding
 from workbench.readings.proof import explained
 from workbench.readings.reader import Measured, measured
 from workbench.refusal import Refusal, Unavailable
+from workbench.work import Work
 
 
-def by_measure(run: Observed, wrong: Sequence[str], seconds: float, known: Measured | None = None) -> list[Cause]:
+def by_measure(run: Observed, wrong: Sequence[str], work: Work, known: Measured | None = None) -> list[Cause]:
     """A cause for each part of a function that is not as its case says, in the order in which they were read; none
     where what was read predicts no runs on unseen inputs, or the function cannot be called with inputs of our choice.
 
-    `wrong`: the wrong stages, out or lse or both, that nothing else explains; `seconds`: that it may take;
-    `known`: what was measured already.
+    `wrong`: the wrong stages, out or lse or both, that nothing else explains; `work`: what it may do; `known`:
+    what was measured already.
     """
     trace = run.trace
     if not wrong or trace.rerun is None or trace.ranks:
         return []
     try:
-        found = measured(trace, seconds) if known is None else known
+        found = measured(trace, work=work) if known is None else known
     except (Refusal, Unavailable):  # of a kernel that takes no inputs, or takes codes
         return []
     out = found.target.natural.out

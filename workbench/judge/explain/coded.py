@@ -18,6 +18,7 @@ from workbench.reference.problem import Problem
 from workbench.reference.stage import Table
 from workbench.reference.walk import budgets, values
 from workbench.trace.trace import Trace, unwritten
+from workbench.work import trials
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,11 @@ class Coded:
     def trace(self) -> Trace:
         """What the run left."""
         return self.run.trace
+
+    @property
+    def trials(self) -> float:
+        """What one hypothesis costs here, as of `work`."""
+        return trials(self.trace.case.score_count)
 
     @staticmethod
     def of(run: Observed) -> "Coded":

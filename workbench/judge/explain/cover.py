@@ -1,6 +1,5 @@
 """Covers: fits that together reproduce what is wrong of a run, how they are found, and what causes they amount to."""
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,9 +17,10 @@ from workbench.judge.explain.scene import Scene
 from workbench.judge.explain.search import Search, pairs, singles
 from workbench.judge.explain.trial import Run, separated, tried
 from workbench.judge.stage import StageDiff
+from workbench.work import Work
 
-#: seconds for which factors are measured in a run, whatever the search took
-MEASURING_S = 0.5
+#: hypotheses that fitting a factor may try, whatever the search took: 13 for each of some ten stages, twice
+FITTING = 300
 #: causes that are tried for what is wrong, one after the other, as each fails on a fresh case
 IN_TURN = 4
 
@@ -35,7 +35,7 @@ def searched(
     scene: Scene | Coded,
     where: Sequence[CounterCase],
     wrong: Mapping[str, np.ndarray],
-    until: float,
+    work: Work,
     alone: bool,
     among: Sequence[Hypothesis],
     *,
@@ -45,15 +45,14 @@ def searched(
     beside: list[Fit] = []
     count = 0
     if mixed(scene, wrong):  # which one fault seldom makes
-        now = time.thread_time()
-        beside, count = apart(scene, wrong, now + (until - now) / 2, among, partial(_of_nan, where))
-    found = _sound(where, singles(scene, wrong, until, among, in_haste=in_haste))
+        beside, count = apart(scene, wrong, work.part(0.5), among, partial(_of_nan, where))
+    found = _sound(where, singles(scene, wrong, work, among, in_haste=in_haste))
     found = replace(found, tried=found.tried + count, fits=(*found.fits, *beside))
     chosen, left = _cover(found.fits, wrong)
     if left and isinstance(scene, Scene) and scene.supposed is None:
         rest = {name: wrong[name] for name in left}
-        at_most = max(until, time.thread_time() + MEASURING_S)
-        factors = _sound(where, singles(scene, rest, at_most, [*measured(scene, rest, at_most)]))
+        fitting = work.part(least=FITTING * scene.trials)
+        factors = _sound(where, singles(scene, rest, fitting, [*measured(scene, rest, fitting)]))
         found = replace(found, tried=found.tried + factors.tried, fits=(*found.fits, *factors.fits))
         by_factors, left = _cover(factors.fits, rest)
         chosen = [*chosen, *by_factors]
@@ -63,14 +62,13 @@ def searched(
     whole = found
     if len(wrong) > 1 and any(len({*scene.touched(one.hypothesis)} & {*wrong}) > 1 for one in found.near):
         # two faults that make all that is wrong are simpler than one that makes a part of it and two more
-        now = time.thread_time()
-        both = _sound(where, pairs(scene, wrong, found, now + (until - now) / 2, all_of_it=True))
+        both = _sound(where, pairs(scene, wrong, found, work.part(0.5), all_of_it=True))
         whole = replace(whole, tried=whole.tried + both.tried, fits=(*whole.fits, *both.fits))
         together, still = _cover(both.fits, wrong)
         if not still:
             return together, whole
     rest = {name: wrong[name] for name in left}
-    more = _sound(where, pairs(scene, rest, _narrowed(found, scene, rest), until))
+    more = _sound(where, pairs(scene, rest, _narrowed(found, scene, rest), work))
     whole = replace(
         whole,
         tried=whole.tried + more.tried,

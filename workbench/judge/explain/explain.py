@@ -1,4 +1,4 @@
-"""From a judged run to causes: where is searched, for how long, and what is said where nothing is found."""
+"""From a judged run to causes: where is searched, how much, and what is said where nothing is found."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +32,7 @@ from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
 from workbench.readings.reader import Measured
 from workbench.shown import shown_by
+from workbench.work import SEARCH, Work
 
 #: scores of a run that is searched, at most: some dozen arrays of them in float64, 1.5 GB
 LARGEST = 2**24
@@ -40,8 +41,8 @@ SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
     Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
 )  # fmt: skip
-#: seconds for which a function is measured, at least, whatever the search took: a hundred calls of 5 ms, and budgets
-MEASURING_AT_LEAST_S = 10.0
+#: of the work of a search, what measuring the function may take; the library has the rest
+MEASURING = 0.8
 #: of SUPPOSED, those of a report, which has little time: without splits
 QUICKLY = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
@@ -55,7 +56,7 @@ class Explained:
     unexplained: tuple[str, ...]  #: wrong stages that no cause reproduces
     withdrawn: tuple[Cause, ...]  #: fitted the run, and failed on a fresh case
     tried: int  #: hypotheses, and pairs of them
-    complete: bool  #: whether time was enough
+    ended_by: str  #: what ended the search before all was tried: effort, or the user's seconds; empty: nothing
     seconds: float
 
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
@@ -64,6 +65,11 @@ class Explained:
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
     of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was tried that is ever tried."""
+        return not self.ended_by
 
     def unknown(self) -> dict[str, Any]:
         """Patterns and formulas as in `workbench.explain/1`."""
@@ -90,14 +96,14 @@ def explain(
     observed: Observed,
     stages: Sequence[StageDiff],
     *,
-    seconds: float,
+    work: Work,
     alone: bool = False,
     without: str = "",
     measurement: Measured | None = None,
 ) -> Explained:
     """The causes of what is wrong in a judged run: none for a right one.
 
-    `seconds`: for the search; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
+    `work`: what the search may do; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
     `without`: a family that is not searched, to see what is said where the cause is in no family. `measurement`:
     what was measured of the run, which is not measured again.
     """
@@ -106,32 +112,33 @@ def explain(
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []
-    # made before the clock starts: once in a process it takes about a second
     among_all = [_hypotheses(observed, [name for name in scene.families if name != without]) for scene in scenes]
     begun = time.monotonic()
     names = [stage.name for stage in origins]
     of_measure: list[Cause] = []
     if run is not nowhere and {*names} <= {*RESULTS}:
-        of_measure = by_measure(observed, names, max(seconds, MEASURING_AT_LEAST_S), measurement)
+        # a measurement that ends early tells nothing: it is allowed what usual effort gives it
+        measuring = work.part(MEASURING, least=MEASURING * SEARCH)
+        of_measure = by_measure(observed, names, measuring, measurement)
+        work = work.part(least=(1 - MEASURING) * work.allowed)
     # what was measured is proved: the library may have a name for it, of one fault, as the run was cut by its contract
     told = {*names} <= {name for cause in of_measure for name in cause.fit.stages}
-    until = time.thread_time() + seconds
     causes: list[Cause] = []
     withdrawn: list[Cause] = []
-    count, complete = 0, bool(scenes) or not origins
+    count, complete = 0, True
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, among_all, strict=True):
             wrong = wrong_of(scene, origins)
             for cut, named in [(scene, among)] if told else _ways(scene, among, alone, without):
-                if not alone and cut is not scene and time.thread_time() > until:
+                if not alone and cut is not scene and work.over:
                     complete = False
                     break
                 where, single = counter_cases(cut), alone or told or cut is not scene
-                chosen, found = searched(cut, where, wrong, until, single, named, in_haste=alone)
+                chosen, found = searched(cut, where, wrong, work, single, named, in_haste=alone)
                 count, complete = count + found.tried, complete and found.complete
                 if chosen and named is not among and cut is scene:
                     # what is common, again among all others, which may be rivals
-                    again, more = searched(cut, where, wrong, until, single, among, in_haste=alone)
+                    again, more = searched(cut, where, wrong, work, single, among, in_haste=alone)
                     count, complete = count + max(more.tried - found.tried, 0), complete and more.complete
                     chosen, found = (again, more) if again else (chosen, found)
                 # of attention on decoded rows cases have no codes; the runs that were made have
@@ -160,7 +167,7 @@ def explain(
         tuple(stage.name for stage in left_over),
         tuple(withdrawn),
         count,
-        complete,
+        "size" if origins and not scenes else "" if complete else work.ended_by,
         time.monotonic() - begun,
         {stage.name: patterns(observed, stage) for stage in known if stage in left_over},
         {name: some for name, some in said.items() if name not in by_any},

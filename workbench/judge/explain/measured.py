@@ -5,7 +5,6 @@ Newton), said in as few digits as leave no more of the error, and then held agai
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from workbench.case.stages import RESULTS, STAGES
 from workbench.judge.explain.fit import unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, altered
 from workbench.judge.explain.scene import Scene, touched
+from workbench.work import Work
 
 #: sums of weights over keys, of each part of a kernel the numerator first
 _SUMS = (x for x in STAGES.values() if x.offset and "k" not in x.axes)
@@ -37,11 +37,11 @@ DIGITS, MORE, ROUNDED = range(2, 8), 1.5, 2.0**-12
 NEAR_1 = 2.0**-12
 
 
-def measured(scene: Scene, wrong: Mapping[str, np.ndarray], until: float) -> Iterator[Hypothesis]:
-    """A factor of each stage that may explain some of what is wrong, as it fits best; `until` on `time.thread_time`."""
+def measured(scene: Scene, wrong: Mapping[str, np.ndarray], work: Work) -> Iterator[Hypothesis]:
+    """A factor of each stage that may explain some of what is wrong, as it fits best, until `work` is over."""
     p = scene.problem
     for stage in _STAGES:
-        fit = _Fit(scene, stage, wrong, until)
+        fit = _Fit(scene, stage, wrong, work)
         factor = fit.factor() if stage in p.table and fit.names else None
         if factor is None or abs(factor.value - 1) < NEAR_1:
             continue
@@ -72,7 +72,7 @@ class _Fit:
     scene: Scene
     stage: str
     wrong: Mapping[str, np.ndarray]
-    until: float
+    work: Work
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -104,9 +104,11 @@ class _Fit:
         return max(unexplained(self.scene, name, made[name], np.ones_like(self.wrong[name])) for name in self.names)
 
     def _made(self, factor: float) -> Mapping[str, np.ndarray] | None:
-        """What a kernel with the factor makes; None of one that cannot have it, and where time is up."""
-        late = time.thread_time() > self.until
-        return None if late else self.scene.predicted(self.of(factor), self.names)
+        """What a kernel with the factor makes; None of one that cannot have it, and where `work` is over."""
+        if self.work.over:
+            return None
+        self.work.take(self.scene.trials)
+        return self.scene.predicted(self.of(factor), self.names)
 
     def _begins(self) -> list[float]:
         """The nearest of BEGINS."""

@@ -4,7 +4,6 @@ A kernel with two faults, one of which makes NaN in some rows, is reproduced by 
 looked for where nothing is NaN, one of NaN by where it is; what comes nearest of both is held against the whole.
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
@@ -14,6 +13,7 @@ from workbench.judge.explain.coded import Coded
 from workbench.judge.explain.fit import NOTHING, UNEXPLAINED, Fit, fit, unexplained
 from workbench.judge.explain.hypothesis import Hypothesis, together
 from workbench.judge.explain.scene import Arrays, Scene
+from workbench.work import TRIALS_OF_FIT, Work
 
 Wrong = Mapping[str, np.ndarray]
 #: hypotheses of each symptom that are held against the whole with all of the other's
@@ -30,25 +30,25 @@ def mixed(scene: Scene | Coded, wrong: Wrong) -> bool:
 def apart(
     scene: Scene | Coded,
     wrong: Wrong,
-    until: float,
+    work: Work,
     among: Sequence[Hypothesis],
     of_nan: Callable[[Hypothesis], bool],
 ) -> tuple[list[Fit], int]:
     """Pairs of hypotheses, one for the NaN of what is wrong and one for the numbers, that reproduce it together, the
-    nearest first; and how many hypotheses were looked at. `until` on `time.thread_time`. `of_nan`: which may be the
-    first.
+    nearest first; and how many hypotheses were looked at until `work` was over. `of_nan`: which may be the first.
     """
     small = scene.group(wrong) if isinstance(scene, Scene) else None
     nan: dict[bytes, Hypothesis] = {}
     numbers: list[tuple[float, int, Hypothesis]] = []
     tried = 0
     for order, one in enumerate(among):
-        if time.thread_time() > until:
+        if work.over:
             break
         tried += 1
         here = scene if small is None or one.across else small
         mine = wrong if here is scene else here.wrong
         names = [name for name in here.touched(one) if name in mine]
+        work.take(here.trials if names else 0.0)
         found = here.predicted(one, names) if names else None
         if found is None:
             continue
@@ -59,7 +59,8 @@ def apart(
             numbers.append((left, order, one))
     # of equals, which differ by how a processor adds, the first
     numbers.sort(key=lambda x: (max(x[0], NOTHING), x[1]))
-    pairs = product([x for *_, x in numbers[:KEPT]], [*nan.values()][:KEPT])
+    pairs = [*product([x for *_, x in numbers[:KEPT]], [*nan.values()][:KEPT])]
+    work.take(TRIALS_OF_FIT * scene.trials * len(pairs))
     fits = [x for a, b in pairs if (x := fit(scene, together(a, b), wrong)) is not None]
     best = min((one.residual for one in fits), default=0.0)
     return sorted(fits, key=lambda x: (-len(x.stages), x.residual > 4 * best + 0.02)), tried

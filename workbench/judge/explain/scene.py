@@ -26,6 +26,7 @@ from workbench.reference.walk import values
 from workbench.trace.dont_care import DontCare
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
+from workbench.work import trials
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -68,6 +69,11 @@ class Scene:
     def trace(self) -> Trace:
         """What the run left."""
         return self.run.trace
+
+    @property
+    def trials(self) -> float:
+        """What one hypothesis costs here, as of `work`."""
+        return trials(self.trace.case.score_count)
 
     def like(self, run: Observed) -> "Scene":
         """The scene of another run of the same kernel, cut as this one is supposed to be."""

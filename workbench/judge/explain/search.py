@@ -1,6 +1,5 @@
 """The search for hypotheses that reproduce a kernel's wrong numbers: one alone, or two together."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from workbench.judge.explain.library import COMMON, shows_in_rows
 from workbench.judge.explain.scene import Arrays, Scene, predicted, touched
 from workbench.reference.problem import Problem
 from workbench.trace.narrow import narrowed
+from workbench.work import TRIALS_OF_FIT, Work
 
 Wrong = Mapping[str, np.ndarray]
 #: hypotheses that come nearest by themselves, each of which is tried with all others
@@ -32,8 +32,8 @@ ROWS = 32
 WORTH = 0.6
 #: names of a pair whose members have others that predict the same by themselves, at most
 TWINS = 16
-#: seconds that what came near may take to be held against budgets, whatever the search took
-HOLDING_S = 2.0
+#: of what came near, how many are held against budgets at least, whatever the search took
+HELD_AT_LEAST = 8
 #: elements of a stage by which predictions are told apart
 SAMPLE = 2048
 #: 2^32 over the golden ratio, odd: multiples of it spread evenly (Knuth, volume 3, section 6.4)
@@ -62,32 +62,32 @@ class Search:
 
 
 def singles(
-    scene: Scene | Coded, wrong: Wrong, until: float, among: Sequence[Hypothesis], *, in_haste: bool = False
+    scene: Scene | Coded, wrong: Wrong, work: Work, among: Sequence[Hypothesis], *, in_haste: bool = False
 ) -> Search:
     """Those `among` hypotheses that reproduce wrong stages by themselves and break no right one, tried from the common
-    ones on; `until` on `time.thread_time`, which no other process shortens. `in_haste`: what does not explain some rows
+    ones on, until `work` is over. `in_haste`: what does not explain some rows
     in which most is wrong is not tried on all; of two faults each may be in rows of its own.
     """
     parts = _Parts(scene, wrong, in_haste) if isinstance(scene, Scene) else None
     near, complete = [], True
     for order, one in sorted(enumerate(among), key=lambda x: not COMMON.match(x[1].id)):
-        if time.thread_time() > until:
+        if work.over:
             complete = False
             break
         part = None if parts is None else parts.showing(one)
-        found = None if part is None else _near(part, one, order, part.wrong)
+        found = None if part is None else _near(part, one, order, part.wrong, work)
         if part is None or (found is not None and found.left < WORTH):
-            found = _near(scene, one, order, wrong)
+            found = _near(scene, one, order, wrong, work)
         if found is not None:
             near.append(found)
     tried = len(near)
     near.sort(key=lambda x: (max(x.left, NOTHING), x.order))
-    held = _held(scene, near, wrong, until)
+    held = _held(scene, near, wrong, work)
     return Search(tuple(held), tuple(near), tried, complete)
 
 
-def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, all_of_it: bool = False) -> Search:
-    """Two hypotheses together: each of those that come nearest with every other, then all others, until time is up.
+def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, work: Work, *, all_of_it: bool = False) -> Search:
+    """Two hypotheses together: each of those that come nearest with every other, then all others, until `work` is over.
     `all_of_it`: only those that touch every wrong stage.
     """
     likely = sorted(found.near, key=lambda x: (x.best, x.order))
@@ -113,7 +113,7 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
             if other is one or key in seen:
                 continue
             seen.add(key)
-            if time.thread_time() > until:
+            if work.over:
                 complete = False
                 break
             names = [name for name in wrong if name in whole.touched or name in scene.touched(other.hypothesis)]
@@ -121,9 +121,9 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
                 continue
             tried += 1
             in_part = None if other.hypothesis.across else part
-            if in_part is not None and in_part.left_beside(other.hypothesis, names)[0] >= WORTH:
+            if in_part is not None and in_part.left_beside(other.hypothesis, names, work)[0] >= WORTH:
                 continue
-            left, both = whole.left_beside(other.hypothesis, names)
+            left, both = whole.left_beside(other.hypothesis, names, work)
             if left >= 2 * UNEXPLAINED:
                 continue
             off = max(missed(scene, name, x, allowed[name]) for name, x in both.items())
@@ -138,9 +138,9 @@ def pairs(scene: Scene | Coded, wrong: Wrong, found: Search, until: float, *, al
             # what may be in the place of the first of them
             asked, bases = BEAM, [near[0][2], *bases]
         elif clear or asked >= BEAM:
-            held = _held(scene, [x[1] for x in near], wrong, until)
+            held = _held(scene, [x[1] for x in near], wrong, work)
             near = []  # what came near and does not hold is not asked again
-    held = held or _held(scene, [x[1] for x in near], wrong, until)
+    held = held or _held(scene, [x[1] for x in near], wrong, work)
     return Search(tuple(held), found.near, tried, complete)
 
 
@@ -197,10 +197,11 @@ def _rows(scene: Scene, wrong: Wrong, *, across: bool) -> Scene | None:
     return found if {*found.wrong} >= {*wrong} else None
 
 
-def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong) -> Near | None:
+def _near(scene: Scene | Coded, hypothesis: Hypothesis, order: int, wrong: Wrong, work: Work) -> Near | None:
     names = tuple(name for name in scene.touched(hypothesis) if name in wrong)
     if not names:
         return None
+    work.take(scene.trials)
     found = scene.predicted(hypothesis, names)
     if found is None:
         return None
@@ -226,15 +227,17 @@ def _print(found: Arrays) -> bytes:
     return b"".join(parts)
 
 
-def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, until: float) -> list[Fit]:
-    """Those of the nearest that hold within budgets, in the order in which they are to be believed; for HOLDING_S at
-    least, `until` or not.
+def _held(scene: Scene | Coded, near: Sequence[Near], wrong: Wrong, work: Work) -> list[Fit]:
+    """Those of the nearest that hold within budgets, in the order in which they are to be believed. HELD_AT_LEAST are
+    tried even where `work` is over.
     """
-    until = max(until, time.thread_time() + HOLDING_S)
+    cost = TRIALS_OF_FIT * scene.trials
+    work = work.part(least=HELD_AT_LEAST * cost)
     fits: list[tuple[Fit, int]] = []
     for one in near[:HELD]:
-        if one.left > 2 * UNEXPLAINED or time.thread_time() > until:
+        if one.left > 2 * UNEXPLAINED or work.over:
             break
+        work.take(cost)
         if (found := fit(scene, one.hypothesis, wrong)) is not None:
             fits.append((found, one.order))
     best = min((one.residual for one, _ in fits), default=0.0)
@@ -272,10 +275,11 @@ class _Faulty:
         problem = replace(scene.problem, table=table)
         return _Faulty(scene, wrong, problem, found, frozenset(scene.touched(hypothesis)))
 
-    def left_beside(self, other: Hypothesis, names: Sequence[str]) -> tuple[float, Arrays]:
+    def left_beside(self, other: Hypothesis, names: Sequence[str], work: Work) -> tuple[float, Arrays]:
         """The share of the error that both faults leave of the one of the stages `names` that they explain worst, and
         these stages; inf where the kernel cannot have both.
         """
+        work.take(self.scene.trials)
         found = predicted(self.problem, self.expected, other, touched(self.problem, names, other))
         if found is None:
             return np.inf, {}

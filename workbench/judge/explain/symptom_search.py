@@ -28,8 +28,8 @@ WITNESSES = 3
 BUDGET, TOGETHER = 2e7, 2**16
 #: how much of what one takes a later one takes, for an estimate only
 LATER = 0.3
-#: seconds of this process after which no cause is begun
-LIMIT_S = 50.0
+#: scores of all causes after which none is begun, with effort 1: 9 s
+MOST_SCORES = 1e8
 
 #: which values of tiles and input_std a hypothesis is still plausible with, bool [tiles, stds]
 Alive = dict[Hypothesis, np.ndarray]
@@ -39,21 +39,22 @@ Fits = dict[int, dict[Hypothesis, np.ndarray]]
 
 @dataclass
 class Pace:
-    """How long the rest takes: scores that are left, at the speed of those that were computed."""
+    """How much was computed, and how long the rest takes: scores that are left, at the speed of those that were."""
 
     tick: Tick
+    most: float  #: scores after which no cause is begun
     left: float = 0.0
     done: float = 0.0
-    began: tuple[float, float] = field(default_factory=lambda: (time.monotonic(), time.process_time()))
+    began: float = field(default_factory=time.monotonic)
 
     @property
     def late(self) -> bool:
-        """Of the time of this process, so that a busy machine finds the same."""
-        return time.process_time() - self.began[1] > LIMIT_S
+        """Whether no further cause is begun."""
+        return self.done > self.most
 
     def note(self, scores: float, text: str) -> None:
         self.done, self.left = self.done + scores, max(self.left - scores, 0.0)
-        self.tick(text, self.left * (time.monotonic() - self.began[0]) / self.done)
+        self.tick(text, self.left * (time.monotonic() - self.began) / self.done)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +62,7 @@ class Search:
     """A table with the values that are tried for what it leaves open."""
 
     table: SymptomTable
+    effort: float = 1.0
 
     @cached_property
     def stds(self) -> tuple[float, ...]:
@@ -122,8 +124,8 @@ class Search:
         return tuple(self.valued(t, int(s)) for t in range(len(self.tiles)) for s in np.flatnonzero(found))
 
     def found(self, tick: Tick) -> tuple[list[Plausible], int, bool]:
-        """The causes that predict every number, the likeliest first, how many were tried, and whether time was up
-        before each case was tried. What costs least is done first: another case, or more draws of one.
+        """The causes that predict every number, the likeliest first, how many were tried, and whether the effort
+        was spent before each case was tried. What costs least is done first: another case, or more draws of one.
         """
         first = next(iter(self.by_case))
         known, one_batch = {*self._draws(first, 0, [0], 1).table}, self.table.cases[first].batch == 1
@@ -137,7 +139,7 @@ class Search:
         fits, drawn = Fits(), dict[int, int]()
         acts = {x: np.zeros_like(where) for x, where in alive.items()}
         spreads = {x: np.tile([FIRST, FIRST_OF_ROW], (len(self.tiles), len(self.stds), 1)) for x in alive}
-        pace = Pace(tick)
+        pace = Pace(tick, self.effort * MOST_SCORES)
         while alive and (ways := self._ways(alive, fits, drawn)):
             (cost, i, seeds), untried = ways[0], len(self.by_case) - len(drawn)
             if not untried and cost > BUDGET:

@@ -34,7 +34,7 @@ class Symptoms:
     measurement: Measurement | None  #: None where one cause is left, and where no measurement parts them
     tried: int  #: hypotheses
     seconds: float
-    stopped: bool = False  #: since time was up before all cases were tried
+    stopped: bool = False  #: since the effort was spent before all cases were tried
 
     @property
     def verdict(self) -> str:
@@ -62,16 +62,18 @@ class Symptoms:
         }
 
 
-def symptoms(path: Path) -> Symptoms:
-    """What explains the table in a file of `workbench.symptoms/1`; Refusal as of `symptom_table.read`."""
-    return explained(read(path))
+def symptoms(path: Path, effort: float = 1.0) -> Symptoms:
+    """What explains the table in a file of `workbench.symptoms/1`; Refusal as of `symptom_table.read`. `effort`:
+    how many times as much as usual is tried.
+    """
+    return explained(read(path), effort)
 
 
 @np.errstate(all="ignore")
-def explained(table: SymptomTable) -> Symptoms:
+def explained(table: SymptomTable, effort: float = 1.0) -> Symptoms:
     """What explains a table."""
     begun = time.monotonic()
-    search = Search(table)
+    search = Search(table, effort)
     with threadpool_limits(1, "blas"), step("explain the table", ESTIMATE_S) as tick:
         found, tried, stopped = search.found(tick)
         classes = search.classes(found[:COMPARED])

@@ -19,6 +19,7 @@ from workbench.reference.stage import Step, Table
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.neutral import CastTo
 from workbench.reference.walk import budgets, values
+from workbench.work import trials
 
 #: share of the error of a stage that a cause may leave: an edit that changes nothing leaves all of it
 UNEXPLAINED = 0.2
@@ -61,6 +62,8 @@ class Scene:
         self.problems: Mapping[str, Problem] = {DUMPED: of_dumps, OWN: alone}
         self.made: Mapping[str, Arrays] = {DUMPED: values(of_dumps, self.kept), OWN: made}
         self._downstream: dict[tuple[str, str], frozenset[str]] = {}
+        #: what one hypothesis costs here, as of `work`
+        self.trials = trials(sum(x.size for x in made.values()))
 
     @cached_property
     def outside(self) -> Mapping[tuple[str, str], np.ndarray]:

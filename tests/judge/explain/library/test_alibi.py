@@ -79,5 +79,5 @@ def test_added_before_the_cap():
 
 
 def test_the_cause_is_proved_on_fresh_cases():
-    (cause,) = judged(CASE, {"alibi": WRONG["head-next"][1]}).explain(20).causes
+    (cause,) = judged(CASE, {"alibi": WRONG["head-next"][1]}).explain().causes
     assert cause.id == "alibi.head-next" and cause.proved and cause.trial.held

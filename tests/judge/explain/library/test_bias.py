@@ -53,6 +53,6 @@ def test_another_mask_is_named_beside_what_is_causal(wrong):
 
 
 def test_the_whole_search_names_it_and_no_case_can_tell_more():
-    (cause,) = judged(CASE, {"bias": BIASES["head-next"]}, inputs=BIAS).explain(20).causes
+    (cause,) = judged(CASE, {"bias": BIASES["head-next"]}, inputs=BIAS).explain().causes
     # of two heads the next is the previous: the arrays are of this case alone, and nothing can be run again
     assert cause.id == "bias.head-next" and cause.trial is None and len(cause.rivals) == 2

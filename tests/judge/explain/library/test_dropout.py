@@ -39,5 +39,5 @@ def test_a_fault_is_named_from_out_and_lse(wrong):
 
 
 def test_the_cause_is_proved_on_fresh_cases():
-    (cause,) = judged(CASE, FAULTS["head-next"]).explain(20).causes
+    (cause,) = judged(CASE, FAULTS["head-next"]).explain().causes
     assert cause.id == "dropout.head-next" and cause.proved and cause.trial.held

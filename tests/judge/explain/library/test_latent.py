@@ -23,5 +23,5 @@ def test_a_fault_is_named(wrong, dump):
 
 def test_the_scale_of_the_absorbed_head_dim_is_named_and_proved():
     """1/sqrt(576) for 1/sqrt(192)."""
-    (cause,) = judged(CASE, {"scale": lambda c, r, scale: c.head_dim**-0.5}).explain(20).causes
+    (cause,) = judged(CASE, {"scale": lambda c, r, scale: c.head_dim**-0.5}).explain().causes
     assert cause.id == "scale.usual" and cause.proved

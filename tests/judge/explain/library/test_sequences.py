@@ -117,7 +117,7 @@ def test_a_fault_is_named_from_out_and_lse(wrong):
 
 @pytest.mark.campaign
 def test_the_cause_is_proved_on_fresh_cases():
-    (cause,) = judged(CASE, FAULTS["start-1-kv-around"][1]).explain(20).causes
+    (cause,) = judged(CASE, FAULTS["start-1-kv-around"][1]).explain().causes
     assert cause.id == "sequences.start-1-kv-around" and cause.proved and cause.trial.held
     assert len(cause.trial.case.seqlens_k) == cause.trial.case.batch
 

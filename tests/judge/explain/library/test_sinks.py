@@ -60,12 +60,12 @@ def test_a_sink_in_the_maximum_alone_is_named():
 
 
 def test_the_cause_is_proved_on_fresh_cases():
-    found = judged(CASE, {"sinks": LOGITS["head-next"]}).explain(20)
+    found = judged(CASE, {"sinks": LOGITS["head-next"]}).explain()
     (cause,) = found.causes
     assert cause.id == "sinks.head-next" and cause.proved and cause.trial.held and not found.unexplained
     assert cause.text == "the sink of another head is taken: the next one"
 
 
 def test_another_fault_is_not_said_to_be_of_sinks():
-    (cause,) = judged(CASE, {"scale": lambda c, r, scale: scale * scale}).explain(20).causes
+    (cause,) = judged(CASE, {"scale": lambda c, r, scale: scale * scale}).explain().causes
     assert cause.id == "scale.twice" and cause.proved
