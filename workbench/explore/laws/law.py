@@ -10,7 +10,7 @@ from workbench.explore.laws.subject import Subject
 KINDS: Mapping[str, str] = {
     "bits": "bit for bit, where no number leaves the normal range of its dtype",
     "invariant": "bit for bit where the kernel claims it, else within the budgets of both runs",
-    "budget": "within the error budgets of the runs, added up",
+    "budget": "within the error budget of the run",
     "hidden": "bit for bit: what no row may see",
     "exact": "by value, on inputs on which a right kernel rounds nothing",
 }
