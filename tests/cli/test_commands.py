@@ -105,6 +105,11 @@ def test_what_was_removed_says_what_to_do_instead(said, instead):
     assert str(result.exception) == f"workbench {said} was removed: {instead}"
 
 
+def test_the_changelog_lists_what_was_removed():
+    lines = Path(__file__).parents[2].joinpath("CHANGELOG.md").read_text().splitlines()
+    assert not [said for said in REMOVED if not any(all(word in line for word in said.split()) for line in lines)]
+
+
 def test_an_option_that_no_command_had_is_unknown_still():
     result = CliRunner().invoke(commands, ["faults", "--kv-heads", "2"])
     assert result.exit_code == 2 and "No such option '--kv-heads'" in result.stderr
