@@ -11,7 +11,7 @@ from workbench.cli.bench import measured
 from workbench.cli.commands import Commands
 from workbench.cli.exits import BUG
 from workbench.cli.main import GROUP, run
-from workbench.cli.options import json_option
+from workbench.cli.options import case_options, cases_of, json_option
 from workbench.refusal import Refusal
 
 
@@ -293,6 +293,40 @@ def fp8(backend: str, jobs: int, as_json: bool) -> None:
     from campaigns import fp8 as fp8_campaign
 
     measured(fp8_campaign, as_json, backend, jobs)
+
+
+@commands.command()
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@case_options
+@json_option
+def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Time kernels of ours beside each other and PyTorch's flash and cuDNN attention, where they are right; on a GPU.
+
+    KERNELs that are not named are flash, flash_tensor, flash_mma and flash_wgmma, and for a single query flash_mma and
+    split_mma. Without case options, which take comma-separated lists, cases are those of docs/gpu.md. What is wrong
+    is not timed; the command then exits with 1.
+    """
+    from campaigns import steps as steps_campaign
+
+    results = measured(steps_campaign, as_json, kernels, *([cases_of(options)] if any(options.values()) else []))
+    for line in [] if as_json else steps_campaign.sentences(results):
+        click.echo(line)
+    sys.exit(BUG if steps_campaign.wrong(results) else 0)
+
+
+@commands.command()
+@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
+@case_options
+@json_option
+def probes(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
+    """Time kernels of ours with every probe and without, beside a copy of as many bytes; on a GPU.
+
+    KERNELs that are not named are flash_tensor, flash_mma and flash_wgmma. Case options take comma-separated lists.
+    """
+    from campaigns import probes as probes_campaign
+
+    cases = cases_of(options) if any(options.values()) else probes_campaign.CASES
+    measured(probes_campaign, as_json, kernels or probes_campaign.NAMES, cases)
 
 
 @commands.command()

@@ -116,7 +116,7 @@ assert check("flash_wgmma", case, probes="output").findings == ()
 # %% [markdown]
 # ## What it is worth
 #
-# `workbench bench steps` judges all four again on a GPU, at lengths that count, times what is right, and puts PyTorch's
+# `python -m campaigns steps` judges all four again on a GPU, at lengths that count, times what is right, and puts PyTorch's
 # attention beside it. What it gave on an H100, from [docs/gpu.md](../docs/gpu.md#from-a-scalar-kernel-to-hoppers-speed):
 
 # %%

@@ -142,7 +142,7 @@ def _printed(rng: Random, trace: Trace) -> str:
 
 
 def _seen(rng: Random, trace: Trace, options: dict[str, Any]) -> Made:
-    """Of a trace a part of its stages, with elements that went wrong, statistics, or a window."""
+    """Of a trace a part of its stages, with elements that went wrong, or a window."""
     if rng.random() < 0.15:
         trace = _spoilt(rng, trace)
     stages = dict(trace.stages)
@@ -157,9 +157,7 @@ def _seen(rng: Random, trace: Trace, options: dict[str, Any]) -> Made:
         requested = [x for x in trace.requested if x in stages or rng.random() < 0.03]
         sparse = {name: x for name, x in trace.sparse.items() if name in stages}
         trace = replace(trace, stages=stages, requested=tuple(requested), sparse=sparse)
-    if rng.random() < 0.08 and trace.algorithm != "fp8" and not trace.sparse and len(stages) > 1:
-        trace = _counted(rng, trace)
-    elif rng.random() < 0.2:
+    if rng.random() < 0.2:
         axis = "bhq"[rng.integers(3)]
         size = trace.case.sizes[axis]
         low = int(rng.integers(size))
@@ -188,30 +186,6 @@ def _spoilt(rng: Random, trace: Trace) -> Trace:
             x.view(np.uint32)[at] = 0x7FA0BEEF  # unwritten
         stages[name] = x
     return replace(trace, stages=stages)
-
-
-def _counted(rng: Random, trace: Trace) -> Trace:
-    """The trace with statistics in the place of some stages."""
-    record = module("workbench.trace.statistics", "workbench.trace.statistics").Statistics
-    given = {}
-    for name in [name for name in trace.stages if rng.random() < 0.4] or [next(iter(trace.stages))]:
-        with np.errstate(invalid="ignore"):  # a slot that nobody wrote
-            x = trace.stages[name].astype(np.float64)
-        finite = x[np.isfinite(x)]
-        if name in trace.put_in or not finite.size:
-            continue
-        given[name] = record(
-            dtype=str(trace.stages[name].dtype),
-            count=x.size,
-            nan=int(np.isnan(x).sum()),
-            pos_inf=int((x == np.inf).sum()),
-            neg_inf=int((x == -np.inf).sum()),
-            min=float(finite.min()),
-            max=float(finite.max()),
-            mean=float(finite.mean()) * (1.5 if rng.random() < 0.2 else 1.0),
-        )
-    kept = {name: x for name, x in trace.stages.items() if name not in given}
-    return replace(trace, stages=kept, statistics=given, requested=())
 
 
 def _bare(path: Path) -> None:

@@ -228,6 +228,15 @@ FAULTS: tuple[Fault, ...] = (
         needs={"dtype": "bfloat16", "probs_dtype": "bfloat16"},
         source="synthetic",
     ),
+    Fault(
+        "flash-row-sum-phantom-key",
+        "flash",
+        "the sum of the first tile begins at 1: a key that does not exist",
+        "        tile_sum = float32(0)\n",
+        "        tile_sum = float32(1) if tile == first_tile and lane == 0 else float32(0)\n",
+        ("row_sum",),
+        source="flashinfer#27",
+    ),
     # ---- probs @ v
     Fault(
         "flash-acc-last-column-left-out",

@@ -11,9 +11,7 @@ import pytest
 
 import campaigns.faults
 from campaigns.faults import conditions
-from campaigns.laws import fault_row
 from campaigns.showing import hiding, showing
-from campaigns.signatures import document, needs
 from tests.cuda.test_lines import changed, clean, lines
 from tests.fault_rules import broken_rules
 from workbench import Case
@@ -22,7 +20,6 @@ from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
-from workbench.explore.laws.alike import signatures
 
 
 def test_what_the_package_says_is_elsewhere_is_here() -> None:
@@ -68,17 +65,6 @@ def test_a_condition_holds_in_some_cases_and_not_in_others(condition: Callable[[
     for _ in range(20):
         other = hiding(fault, random)
         assert condition(showing(fault, random)) is True and other is not None and condition(other) is False
-
-
-def test_signatures_say_what_the_catalogue_says() -> None:
-    for id, one in signatures().items():
-        assert (one.summary, one.stages) == (CATALOGUE[id].summary, CATALOGUE[id].stages), id
-        assert one.needs == needs(CATALOGUE[id]), id
-
-
-def test_a_signature_is_what_the_fault_breaks() -> None:
-    row = fault_row("flash-row-sum-phantom-key", cases=1, seed=0)
-    assert {*document([row])["faults"][row["fault"]]["laws"]} <= {*signatures()[row["fault"]].laws} and row["broken"]
 
 
 def test_faults_are_at_the_lines_where_they_are_looked_for() -> None:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import cli as campaigns
-from workbench.case.spellings import RETIRED, WORDS
+from workbench.case.spellings import REMOVED, RETIRED, WORDS
 from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
 from workbench.refusal import Refusal
@@ -98,6 +98,18 @@ def test_an_option_that_there_was_says_what_it_is_now(option, said):
     context = click.Context(of("diff"))
     values = said.split(";")[0].split()[1].replace("NAME,", "attention_backward,")
     assert param.process_value(context, values), "the words that it names are read"
+
+
+@pytest.mark.parametrize(("said", "instead"), REMOVED.items())
+def test_what_was_removed_says_what_to_do_instead(said, instead):
+    result = CliRunner().invoke(commands, [*said.split(), "mine.py:attention"])
+    assert isinstance(result.exception, Refusal)
+    assert str(result.exception) == f"workbench {said} was removed: {instead}"
+
+
+def test_the_changelog_lists_what_was_removed():
+    lines = Path(__file__).parents[2].joinpath("CHANGELOG.md").read_text().splitlines()
+    assert not [said for said in REMOVED if not any(all(word in line for word in said.split()) for line in lines)]
 
 
 def test_an_option_that_no_command_had_is_unknown_still():

@@ -39,8 +39,7 @@ def test_a_right_kernel_exits_with_0_and_a_wrong_one_with_1_and_a_sentence(tmp_p
     assert right.exit_code == 0 and " 0 broken, " in right.stdout
     assert wrong.exit_code == 1
     assert (
-        "row-moved: A number added to all scores of a row, its sink among them, moves its lse by that, and leaves its out."
-        in wrong.stdout
+        "exact-inputs: On inputs that leave a right kernel nothing to round, out is exact.\n  lse at " in wrong.stdout
     )
     assert f"repeat: workbench laws {tmp_path}/mine.py:attention --seqlen 12 --head-dim 16\n" in wrong.stdout
 
@@ -98,7 +97,7 @@ def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(t
     assert document["schema"] == "workbench.laws-table/1"
     # softcaps and windows are among what is drawn, and refused
     assert document["cases"] > 0 and document["refused"] and document["cases"] + sum(document["refused"].values()) == 2
-    (row,) = [row for row in document["laws"] if row["law"] == "keys-repeated"]
+    (row,) = [row for row in document["laws"] if row["law"] == "exact-inputs"]
     assert row["broken"] == document["cases"] and row["repeat"].startswith(
         f"workbench laws {tmp_path}/mine.py:attention"
     )

@@ -177,6 +177,11 @@ PROMISES = [field.name for field in fields(Contract) if field.name != "assumed"]
             "FILE: the manifest's 'stages' must be an object of stage name -> {\"axes\": letters}, with at least one "
             'stage; got {"out": {"axes": "bhqd", "colour": "red"}}',
         ),
+        (
+            lambda m: m["stages"]["acc"].update(statistics={"dtype": "float32", "count": 5120, "max": 3.25}),
+            "FILE: statistics of acc are judged no more: write the elements, of a large stage those of a part of the run "
+            '(its "window"), or leave the stage out',
+        ),
         (lambda m: m.update(colour="red"), f"FILE: the manifest has unknown fields colour; its fields are {FIELDS}"),
         (
             lambda m: m.update(backend="tpu"),

@@ -90,6 +90,11 @@ RETIRED: Mapping[str, str] = {
     "--optional": "--operation attention_backward,sinks",
     "--gradients": "--operation attention_backward,gradients",
 }
+#: commands, and options of a command, that nothing on the command line replaces -> what to do instead
+REMOVED: Mapping[str, str] = {
+    "watch": "run `workbench diff` at each save of the file; examples/judge_on_save.py of the repository does",
+    "compare-runs --model": "run the model with one layer's attention of the other side, and compare the logits",
+}
 
 
 class Ragged(NamedTuple):

@@ -23,7 +23,7 @@ from workbench.cli.options import (
 
 @click.group(cls=Commands)
 def bench() -> None:
-    """Measure speed and cost, each beside a peer of the same run."""
+    """Measure speed, beside a peer of the same run."""
 
 
 def measured(what: ModuleType, as_json: bool, *given: Any, **options: Any) -> dict[str, Any]:
@@ -64,37 +64,3 @@ def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_j
     for line in [] if as_json else bench_kernel.sentences(results):
         click.echo(line)
     sys.exit(BUG if bench_kernel.wrong(results) else 0)
-
-
-@bench.command()
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@case_options
-@json_option
-def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Time kernels of ours beside each other and PyTorch's flash and cuDNN attention, where they are right; on a GPU.
-
-    KERNELs that are not named are flash, flash_tensor, flash_mma and flash_wgmma, and for a single query flash_mma and
-    split_mma. Without case options, which take comma-separated lists, cases are those of docs/gpu.md. What is wrong
-    is not timed; the command then exits with 1.
-    """
-    from workbench.bench import steps as bench_steps
-
-    results = measured(bench_steps, as_json, kernels, *([cases_of(options)] if any(options.values()) else []))
-    for line in [] if as_json else bench_steps.sentences(results):
-        click.echo(line)
-    sys.exit(BUG if bench_steps.wrong(results) else 0)
-
-
-@bench.command()
-@click.argument("kernels", nargs=-1, metavar="[KERNEL]...")
-@case_options
-@json_option
-def probes(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
-    """Time kernels of ours with every probe and without, beside a copy of as many bytes; on a GPU.
-
-    KERNELs that are not named are flash_tensor, flash_mma and flash_wgmma. Case options take comma-separated lists.
-    """
-    from workbench.bench import probes as bench_probes
-
-    cases = cases_of(options) if any(options.values()) else bench_probes.CASES
-    measured(bench_probes, as_json, kernels or bench_probes.NAMES, cases)

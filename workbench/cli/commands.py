@@ -11,7 +11,7 @@ import click
 
 from workbench.case import options
 from workbench.case.fields import DRAWN, LAID, PROBLEM, TILES, of_role
-from workbench.case.spellings import RETIRED, TRUTHS
+from workbench.case.spellings import REMOVED, RETIRED, TRUTHS
 from workbench.cli.spec import SAID, Spec, Text
 from workbench.refusal import Refusal
 
@@ -47,9 +47,11 @@ CAMPAIGNS = (
     "features",
     "fp8",
     "merges",
+    "probes",
     "sanitizer",
     "score",
     "shrink",
+    "steps",
     "verdicts",
 )
 
@@ -67,6 +69,12 @@ def _may_be_target(word: str) -> bool:
     from workbench.foreign.target import known
 
     return not re.fullmatch(r"\w[\w.-]*", word) or known(word) is not None
+
+
+def _refuse_removed(said: str) -> None:
+    """Refusal for a command, or an option of one, that there was: what to do instead."""
+    if said in REMOVED:
+        raise Refusal(f"workbench {said} was removed: {REMOVED[said]}")
 
 
 class Command(click.Command):
@@ -121,6 +129,7 @@ class Command(click.Command):
             self._check_once(ctx, args)
             return super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
+            _refuse_removed(f"{self.name} {unknown.option_name}")
             now = RETIRED.get(unknown.option_name)
             if now is None or not any(now.split()[0] in one.opts for one in options):
                 raise
@@ -169,7 +178,8 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click has it; Refusal for a campaign, which says how it is run."""
+        """As click has it; Refusal for a campaign, which says how it is run, and for a command that was removed."""
+        _refuse_removed(args[0])
         if args[0] in CAMPAIGNS and args[0] not in self.commands:
             raise Refusal(
                 f"{args[0]} is a campaign, which is not installed with workbench: in a checkout of its repository, run "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.completion import complete
+from workbench.cli.commands import Command
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
 from workbench.cli.options import json_option
@@ -14,31 +14,23 @@ from workbench.cli.options import json_option
 _FOLDER = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command("compare-runs")
+@click.command("compare-runs", cls=Command)
 @click.argument("a", type=_FOLDER)
 @click.argument("b", type=_FOLDER)
-@click.option(
-    "--model",
-    metavar="FILE.py:FUNCTION",
-    shell_complete=complete,
-    help="The model: function(calls, rest), 'AAB...' and 'A', returns its logits with these calls made by A and B",
-)
 @html_option
 @json_option
-def compare_runs(a: Path, b: Path, model: str | None, html: Path | None, as_json: bool) -> None:
+def compare_runs(a: Path, b: Path, html: Path | None, as_json: bool) -> None:
     """Say which call of two runs of one model is wrong first, or which rounding their difference comes from.
 
     A and B are folders of workbench.capture(..., keep="all") on the same tokens: training and inference, two engines,
     two versions. Each call is judged on both sides, on its own inputs. Exits with 1 where a side leaves its budget, the
-    two ask different things, or a call could not be judged. With --model, the share of each call in the difference of
-    the logits, by 3 runs of the model a call.
+    two ask different things, or a call could not be judged.
     """
-    from workbench.foreign.target import target_of
     from workbench.judge.against.calls import compare_runs as compared
     from workbench.progress import shown
 
     with shown():
-        found = compared(a, b, model=None if model is None else target_of(model).function())
+        found = compared(a, b)
     if html is not None:
         found.save_html(html)
     click.echo(json.dumps(found.as_dict()) if as_json else str(found))

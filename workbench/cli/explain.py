@@ -64,11 +64,11 @@ def explain(
     faults are put into the float64 reference, one and two at a time; a cause is one that gives the kernel's wrong
     numbers within the error budget, and gives them again on a fresh case where the kernel can be run. Kernels in
     numba.cuda are watched first: of a race no cause is to be told from its numbers. Where nothing does, the kernel is
-    held to the laws of attention, and known faults that break the same ones are named. Exits as `diff` does. With
-    --operation TARGET is a function, or a kernel of ours, of another operation, whose own faults are tried.
+    held to the laws of attention, and those that it breaks are named. Exits as `diff` does. With --operation TARGET is
+    a function, or a kernel of ours, of another operation, whose own faults are tried.
     """
     from workbench.cli.runs import runs
-    from workbench.explore.laws.alike import as_dict, of_trace
+    from workbench.explore.laws.every import of_trace
     from workbench.foreign.check import watched
     from workbench.judge.diff import diff
     from workbench.progress import shown
@@ -100,9 +100,10 @@ def explain(
         if script is not None:
             _write_script([judged for judged, _ in found], script)
     if as_json:
+        from workbench.report.broken_laws import document
         from workbench.report.document import explained_document, explaineds_document
 
-        of_laws = [None if laws is None else as_dict(laws) for laws in broken]
+        of_laws = [None if laws is None else document(laws) for laws in broken]
         together = zip(found, of_laws, seen, strict=True)
         documents = [explained_document(*one, laws, checked) for one, laws, checked in together]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else explaineds_document(documents)))

@@ -44,7 +44,6 @@ from workbench.cli.options import (
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
-from workbench.cli.watch import watch
 from workbench.judge.fails import FAIL_ON, classed, failing
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def commands(context: click.Context) -> None:
 
 for command in (
     *(accept, bench, check, compare, compare_runs, contract, explain, faults, inputs, kernels, laws, measure),
-    *(show, shrink, sweep, watch),
+    *(show, shrink, sweep),
 ):
     commands.add_command(command)
 

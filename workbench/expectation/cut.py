@@ -29,7 +29,7 @@ def cuts(run: Observed, device: str) -> Cuts | None:
     """
     trace, case, contract = run.trace, run.case, run.contract
     changed = case.score_mod is not None or case.slopes is not None or "bias" in trace.inputs or trace.input_errors
-    beside = changed or case.dropout_p is not None or trace.statistics or trace.requested
+    beside = changed or case.dropout_p is not None or trace.requested
     alone = all(run.known[name].result for name in trace.stages)
     if not alone or beside or contract.block_k is not None or contract.splits is not None:
         return None

@@ -46,9 +46,7 @@ def _behind(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff]:
     def behind(stage: StageDiff) -> tuple[str, ...]:
         if stage.verdict != "bug" or stage.isolated is not None or stage.measured:
             return ()
-        # statistics are judged from what was dumped; anything else here from q, k and v
-        before = unseen_upstream(run.table, stage.name, run.readable if stage.name in run.trace.statistics else ())
-        return tuple(name for name in before if name in wrong)
+        return tuple(name for name in unseen_upstream(run.table, stage.name, ()) if name in wrong)
 
     return [replace(stage, behind=behind(stage)) for stage in judged]
 

@@ -21,7 +21,6 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
-from workbench.judge import from_statistics as plausible
 from workbench.judge.bias import biases, second_case, verdicts
 from workbench.judge.blame import with_blame
 from workbench.judge.cancellation import room
@@ -312,13 +311,7 @@ def diff(
     for name, stage in known.items():
         nothing = partial(StageDiff, name, stage.axes, isolated=None, propagated=None, first=first_of(trace, stage))
         ruled_out = run.unjudgeable.get(name, "")
-        if name in trace.statistics and not ruled_out:
-            broken, why = _of_statistics(run, name)
-            from_ = nearest_dumped(run.table, name, run.readable)
-            (judged if broken else others).append(
-                nothing(verdict="bug" if broken else "not judged", reason=why, judged_from=from_)
-            )
-        elif name not in run.dumped and name not in trace.statistics:
+        if name not in run.dumped:
             missing = name in trace.requested
             why = "the run was to dump it and did not" if missing else "not given"
             (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
@@ -375,16 +368,6 @@ def _check_sentinel(run: Observed) -> None:
             f"{run.trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
             f"bias holds {lowest:g}: give -inf or a mask in its place"
         )
-
-
-def _of_statistics(run: Observed, name: str) -> tuple[bool, str]:
-    """Whether the statistics of a stage prove a bug, and what they say in words."""
-    allowed = plausible.allowed(run, name)
-    if isinstance(allowed, str):
-        return False, allowed
-    if broken := allowed.broken(run.trace.statistics[name]):
-        return True, "; ".join(broken)
-    return False, "its statistics are those of a kernel within its budgets; nobody saw its elements"
 
 
 def comparisons(

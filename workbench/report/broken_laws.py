@@ -1,19 +1,23 @@
-"""Laws that a kernel breaks in words, and the known faults that break the same."""
+"""Laws that a kernel breaks whose fault nothing reproduces, in words and as a document."""
 
-from workbench.explore.laws.alike import alike
+from typing import Any
+
 from workbench.explore.laws.law import Laws
 
 
 def lines(found: Laws) -> list[str]:
-    """What laws tell of a kernel whose fault nothing reproduces, a line each."""
-    signature = found.signature
-    broken = [name for name, held in signature.items() if held is False]
-    asked = sum(held is not None for held in signature.values())
+    """A line of how many were broken, and which."""
+    told = document(found)
+    broken, asked = told["broken"], sum(map(len, told.values()))
     if not broken:
         return [f"laws: all {asked} that were asked hold (workbench laws)"]
-    said = [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)} (workbench laws says how)"]
-    for one in alike(found):
-        said.append(
-            f"  {one.share:.0%} the same laws are broken by {one.fault}: {one.summary} ({', '.join(one.stages)})"
-        )
-    return said
+    return [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)} (workbench laws says how)"]
+
+
+def document(found: Laws) -> dict[str, Any]:
+    """What `workbench explain --json` says of them: names of those that were broken and of those that held."""
+    signature = found.signature
+    return {
+        "broken": [name for name, held in signature.items() if held is False],
+        "held": [name for name, held in signature.items() if held],
+    }

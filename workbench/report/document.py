@@ -77,7 +77,7 @@ def explained_document(
     diff: Diff, found: Explained, laws: Mapping[str, Any] | None = None, watched: "Checked | None" = None
 ) -> dict[str, Any]:
     """The document `workbench.explain/1` of one judged run and what explains it; `laws`, where nothing does, as of
-    `laws.alike`; `watched`: what a watched run of it finds.
+    `broken_laws.document`; `watched`: what a watched run of it finds.
     """
     trace = diff.trace
     return {

@@ -35,8 +35,8 @@ def show_findings(findings: Sequence[Finding], between: Sequence[str] = ()) -> N
 def not_asked(why: Mapping[str, Sequence[str]]) -> str:
     """Which laws were not asked, in a line: reason -> their names; empty of none.
 
-    >>> not_asked({"no splits": ["partials-doubled", "partials-permuted"], "no sinks": ["sinks-merged"]})
-    '3 laws were not asked: no splits (partials-doubled, partials-permuted); no sinks (sinks-merged)'
+    >>> not_asked({"no splits": ["partials-doubled", "partial-maxima-moved"], "no pages": ["pages-in-another-order"]})
+    '3 laws were not asked: no splits (partials-doubled, partial-maxima-moved); no pages (pages-in-another-order)'
     """
     count = sum(map(len, why.values()))
     if not count:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from workbench.judge.against.logits import Logits
 from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
@@ -14,11 +13,7 @@ WORTH = 0.01
 
 def rows(found: Runs) -> list[dict[str, Any]]:
     """A row for each call, as a table for a screen."""
-    made = [_row(pair) for pair in found.pairs]
-    if found.logits is not None:
-        for row, of in zip(made, found.logits.calls, strict=True):
-            row |= {"of logits": percent(of.alone), "in order": percent(of.front), "from behind": percent(of.back)}
-    return made
+    return [_row(pair) for pair in found.pairs]
 
 
 def _row(pair: CallPair) -> dict[str, Any]:
@@ -73,8 +68,6 @@ def verdict(found: Runs) -> list[str]:
             made.append(f"the two ask different things, first at call {first_asked.call}: {what} {a} of A, {b} of B")
     if found.verdict in ("rounding", "suspicious", "identical"):
         made += _rounding(found)
-    if found.logits is not None:
-        made += _of_logits(found.logits)
     if found.verdict == "untestable":
         made.append("a call could be judged on neither or one side, and so nothing is known to be right")
     return made
@@ -97,26 +90,6 @@ def _rounding(found: Runs) -> list[str]:
         made += [f"  {percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
         made.append(f"  {percent(left):>5}  what none of these explains: order of sums, exp, other casts")
         made.append(f"  {percent(found.interaction):>5}  interaction: goes to another, left out in the other order")
-    return made
-
-
-def _of_logits(found: Logits) -> list[str]:
-    """Where the final difference comes from."""
-    if not found.difference:
-        return ["the logits are the same bit for bit"]
-    made = [
-        f"the logits differ by {number(found.largest)} at most, {number(found.difference)} root mean square, of which:"
-    ]
-    i = max(range(len(found.calls)), key=lambda i: abs(found.calls[i].alone))
-    alone, largest = found.attention - found.interaction, percent(found.calls[i].alone)
-    made += [
-        f"  {percent(alone):>5}  calls, each replaced alone; call {i} most, {largest}",
-        f"  {percent(found.interaction):>5}  interaction: what calls make together, which none makes alone",
-        f"  {percent(found.rest):>5}  what is around the calls, and no attention",
-        f"replaced in order, and from behind, {percent(found.orders)} goes to other calls",
-    ]
-    if found.repeats:
-        made.append(f"  the model does not repeat itself: the same calls gave logits {number(found.repeats)} apart")
     return made
 
 

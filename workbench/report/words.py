@@ -100,7 +100,7 @@ def assumptions(diff: Diff) -> list[str]:
 
 def _ends_alone(diff: Diff) -> tuple[str, ...]:
     """The results that were given of a kernel where nothing else was; () otherwise."""
-    given = (*diff.trace.stages, *diff.trace.statistics)
+    given = (*diff.trace.stages,)
     return given if {*given} <= {*RESULTS} else ()
 
 

@@ -28,7 +28,6 @@ from workbench.refusal import Refusal
 from workbench.trace.manifest import KEY, checked, fields_of_case
 from workbench.trace.provenance import of_dict as provenance_of
 from workbench.trace.seen import promise_of
-from workbench.trace.statistics import of_dict as statistics_of
 from workbench.trace.trace import Trace, check
 
 SCHEMA = "workbench.trace/2"
@@ -45,15 +44,13 @@ def save(trace: Trace, path: str | Path) -> None:
     from safetensors.numpy import save as serialised
 
     known = ALGORITHMS[trace.algorithm]
-    stages: dict[str, dict[str, Any]] = {name: {"axes": known[name].axes} for name in trace.stages}
-    stages |= {name: {"axes": known[name].axes, "statistics": one.as_dict()} for name, one in trace.statistics.items()}
     manifest = {
         "schema": SCHEMA,
         "target": trace.target,
         "algorithm": trace.algorithm,
         "case": trace.case_run.as_dict(),
         "contract": trace.contract.as_dict(),
-        "stages": stages,
+        "stages": {name: {"axes": known[name].axes} for name in trace.stages},
         "window": None if trace.box is None else str(trace.box),
         "requested": list(trace.requested),
         "put_in": list(trace.put_in),
@@ -137,11 +134,14 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
     """The trace of a manifest and its arrays; Refusal where they do not fit each other."""
     stages: Mapping[str, Mapping[str, Any]] = manifest["stages"]
     sparse = {name: f"sparse.{name}" for name in manifest["sparse"]}
-    statistics = {name: one["statistics"] for name, one in stages.items() if "statistics" in one}
-    whole = [name for name in stages if name not in statistics]
-    if missing := [name for name in (*whole, *sparse.values()) if name not in arrays]:
+    if counted := [name for name, one in stages.items() if "statistics" in one]:  # which older files have
+        raise Refusal(
+            f"statistics of {', '.join(counted)} are judged no more: write the elements, of a large stage those of a "
+            'part of the run (its "window"), or leave the stage out'
+        )
+    if missing := [name for name in (*stages, *sparse.values()) if name not in arrays]:
         raise Refusal(f"the manifest names {', '.join(missing)}, which the file does not hold")
-    if unnamed := [name for name in arrays if name not in (*INPUTS, *MASKS, *whole, *sparse.values())]:
+    if unnamed := [name for name in arrays if name not in (*INPUTS, *MASKS, *stages, *sparse.values())]:
         raise Refusal(f"the file holds {', '.join(unnamed)}, which the manifest does not name")
     inputs = {name: arrays[name] for name in (*INPUTS, *MASKS) if name in arrays}
     case = _case(manifest, {**inputs, **{name: arrays[name] for name in manifest["put_in"] if name in arrays}})
@@ -150,7 +150,7 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
     for name, one in stages.items():
         if one["axes"] != known[name].axes:
             raise Refusal(f"stage {name} has axes {known[name].axes!r}, outermost first; got {one['axes']!r}")
-    promise = _contract(manifest, case, {name: arrays[name] for name in whole}, inputs)
+    promise = _contract(manifest, case, {name: arrays[name] for name in stages}, inputs)
     if "assumed" not in manifest["contract"]:
         case = case.but(block_k=promise.block_k, splits=promise.splits)
     box = None if manifest["window"] is None else parse(manifest["window"], case)
@@ -160,14 +160,13 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
         case=case if box is None else case_of(case, box),
         contract=promise,
         inputs=inputs if box is None else with_causal(inputs, case, box),
-        stages={name: arrays[name] for name in known if name in whole},
+        stages={name: arrays[name] for name in known if name in stages},
         requested=tuple(manifest["requested"]),
         put_in=tuple(manifest["put_in"]),
         backend=manifest["backend"],
         faults=tuple(manifest["faults"]),
         versions=manifest["versions"],
         sparse={name: arrays[errors] for name, errors in sparse.items()},
-        statistics={name: statistics_of(one, f"statistics of {name}") for name, one in statistics.items()},
         notes=tuple(manifest["notes"]),
         gates=tuple(manifest["gates"]),
         provenance=None if manifest["provenance"] is None else provenance_of(manifest["provenance"]),

@@ -68,12 +68,10 @@ def concatenated(traces: Mapping[str, Trace]) -> Trace:
         for field in (*_SHARED, "case_run"):
             if getattr(part, field) != getattr(first, field):
                 raise Refusal(f"{names[0]} and {name} are not of one run: {field.replace('case_run', 'case')} differs")
-        for what in ("stages", "statistics", "sparse"):
+        for what in ("stages", "sparse"):
             if {*getattr(part, what)} != {*getattr(first, what)}:
                 other = sorted({*getattr(part, what)} ^ {*getattr(first, what)})
                 raise Refusal(f"{names[0]} and {name} are not of one run: {', '.join(other)} is in one of them alone")
-    if first.statistics:
-        raise Refusal(f"{names[0]}: statistics of {', '.join(first.statistics)} are of a whole run, and of no part")
     case = first.case_run
     _check_boxes(traces, case)
     known = ALGORITHMS[first.algorithm]

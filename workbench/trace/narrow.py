@@ -38,8 +38,6 @@ def narrowed(
         raise Refusal(f"{trace.target} is limited to {trace.box} already")
     box = parse(part, case) if isinstance(part, str) else part
     bounds = box.edges()
-    if trace.statistics:
-        raise Refusal(f"statistics of {', '.join(trace.statistics)} are of the whole run, and tell of no part of it")
     cut_through = "qkv" if bounds["b"] != (0, case.batch) else "q" if bounds["q"] != (0, case.seqlen_q) else ""
     unseen = [name for x in cut_through if x in case.coded and (name := f"scale_{x}") not in trace.stages]
     if before_attention(trace.algorithm) and case.codes is not None and unseen:

@@ -81,7 +81,6 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
         return replace(cut, case=ran, inputs=dict(given), stages=found)
 
     cut = replace(
-        trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), statistics={}, rerun=again,
-        resident=None,
+        trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), rerun=again, resident=None,
     )  # fmt: skip
     return cut

@@ -1,6 +1,5 @@
 """A trace: every dumped stage of one run, with the case, the contract and where it came from."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +23,6 @@ from workbench.refusal import Refusal
 if TYPE_CHECKING:
     from workbench.case.box import Box
     from workbench.trace.provenance import Provenance
-    from workbench.trace.statistics import Statistics
 
 # A slot that nobody wrote holds a signalling NaN of our own. Arithmetic turns any signalling NaN into a quiet one, so
 # that no computed value can be taken for it; copies keep it bit for bit.
@@ -90,8 +88,6 @@ class Trace:
     #: of stages of which only some elements were given: how far each may be from what the kernel held (half a unit of
     #: the last digit that it printed), float64 of the stage's shape; NaN where none was given
     sparse: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    #: of stages whose elements nobody gave, what is known of them
-    statistics: "Mapping[str, Statistics]" = field(default_factory=dict)
     #: what went wrong with the run itself, such as an extension that was not rebuilt: it stands above any verdict
     gates: tuple[str, ...] = ()
     provenance: "Provenance | None" = None  #: what code ran, of a foreign run
@@ -230,14 +226,6 @@ def check_stages(trace: Trace, where: str) -> Trace:
             raise Refusal(
                 f"{where}: stage {name} has axes [{' '.join(axes)}] and must have shape {list(expected)} "
                 f"for this case; got {list(stage.shape)}"
-            )
-    for name, given in trace.statistics.items():
-        axes = known[name].axes
-        dims = shape(known[name], sizes) if set(axes) <= set(sizes) else None
-        if dims is not None and given.count != math.prod(dims):
-            of = ", ".join(f"{axis}={size}" for axis, size in zip(axes, dims, strict=True))
-            raise Refusal(
-                f"{where}: statistics of {name} must count its {math.prod(dims)} elements ({of}); got {given.count}"
             )
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:

@@ -12,21 +12,16 @@ F32 = np.float32
 Array = np.ndarray
 #: what goes wrong -> the laws that it must break, among others
 WRONG: Mapping[str, tuple[str, ...]] = {
-    "sink of the next head": ("sinks-merged", "heads-permuted"),
-    "sink added raw": ("sinks-merged", "queries-of-zeros"),
-    "sink left out": ("sinks-merged",),
-    "sink not in lse": ("sinks-merged",),
-    "ALiBi from the first key on": ("queries-of-zeros", "rows-alone"),
-    "slope of the next head": ("queries-of-zeros", "heads-permuted"),
-    "dropped before row_sum": ("dropout-added",),
-    "kept not divided": ("v-of-ones",),
-    "mask_mod of head 0": ("heads-alone", "heads-permuted"),
-    "score_mod of head 0": ("heads-alone", "heads-permuted"),
+    "sink of the next head": ("heads-alone",),
+    "ALiBi from the first key on": ("rows-alone",),
+    "slope of the next head": ("heads-alone",),
+    "mask_mod of head 0": ("heads-alone",),
+    "score_mod of head 0": ("heads-alone",),
     "keys of the next sequence": ("batches-alone", "other-sequences-beside-it"),
-    "diagonal of the longest": ("other-sequences-beside-it", "queries-of-zeros"),
+    "diagonal of the longest": ("batches-alone", "other-sequences-beside-it"),
     "pages in order": ("pages-in-another-order",),
     "last page read whole": ("memory-of-no-sequence",),
-    "v as wide as k": ("row-of-one-key", "keys-permuted"),
+    "v as wide as k": ("heads-alone", "exact-inputs"),
 }
 
 
@@ -141,18 +136,12 @@ def attended(
     safe = np.where(top == -np.inf, F32(0), top)
     probs = np.exp(scores - safe)
     rows = probs.sum(-1, keepdims=True)
-    of_sink = {"sink added raw": np.where(logits == -np.inf, 0, abs(logits)), "sink left out": 0 * safe}.get(
-        wrong, np.exp(logits - safe)
-    )
     if "dropout_mask" in masks:
-        probs = np.where(
-            masks["dropout_mask"], probs / F32(1 - F32(dropout_p if wrong != "kept not divided" else 0)), F32(0)
-        )
-        rows = probs.sum(-1, keepdims=True) if wrong == "dropped before row_sum" else rows
-    total = rows + of_sink
+        probs = np.where(masks["dropout_mask"], probs / F32(1 - F32(dropout_p)), F32(0))
+    total = rows + np.exp(logits - safe)
     with np.errstate(all="ignore"):
         out = np.where(total == 0, 0, probs @ v / total)
-        lse = (top + np.log(rows if wrong == "sink not in lse" else total))[..., 0]
+        lse = (top + np.log(total))[..., 0]
     return out, np.where(top[..., 0] == -np.inf, -np.inf, lse)
 
 

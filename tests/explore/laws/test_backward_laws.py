@@ -17,12 +17,6 @@ SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 20, "keys": 24, "dim"
 HIDDEN = {"window_left": 3, "window_right": -1}
 #: law -> the fault that breaks it, and what its case has
 BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
-    "dscores-add-up-to-dlse": ("delta left out", {}),
-    "dk-adds-up-to-0": ("delta left out", {}),
-    "dv-times-v-is-dout-times-out": ("P of the row before in dv", {}),
-    "dq-times-q-is-dk-times-k": ("scale left out of dq", {}),
-    "batches-permuted": ("delta of the first batch", {}),
-    "heads-permuted": ("delta of the first head", {}),
     "directional-derivative": ("delta of dout alone", {}),
     "dout-times-power-of-two": ("clipped", {}),
     "dq-of-a-row-without-keys-is-0": ("mask left out", {"numbers": {"causal": 1}, "axes": {"queries": 30}}),
@@ -55,14 +49,19 @@ def test_a_wrong_function_breaks_the_law(law: str, dtype: str) -> None:
     assert gradient_laws(backward(), **case).signature[law] is True
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "causal, more queries than keys": {"numbers": {"causal": 1}, "axes": {"queries": 30}},
-    "softcap, window": {"numbers": {"softcap": 2.0, **HIDDEN}, "axes": {"keys": 60}},
-    "sinks, bias": {"optional": ("sinks", "bias"), "axes": {"bias_heads": 1}},
-    "dlse, lengths": {"optional": ("dlse", "seqlens_k")},
-    "v in k, window": {"numbers": {"shared_kv": 1, **HIDDEN}, "axes": {"keys": 60}},
-    "dropout, alibi": {"numbers": {"dropout_p": 0.25}, "optional": ("dropout_mask", "alibi_slopes")},
+DERIVATIVE, ROW, KEY = "directional-derivative", "dq-of-a-row-without-keys-is-0", [*GRADIENT_LAWS][-1]
+#: case -> what it has, and the laws that are asked of it beside that of dout, which float16 may not hold
+CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "plain": ({}, {DERIVATIVE}),
+    "causal, more queries than keys": ({"numbers": {"causal": 1}, "axes": {"queries": 30}}, {DERIVATIVE, ROW}),
+    "softcap, window": ({"numbers": {"softcap": 2.0, **HIDDEN}, "axes": {"keys": 60}}, {KEY}),
+    "sinks, bias": ({"optional": ("sinks", "bias"), "axes": {"bias_heads": 1}}, {DERIVATIVE}),
+    "dlse, lengths": ({"optional": ("dlse", "seqlens_k")}, {DERIVATIVE, KEY}),
+    "v in k, window": ({"numbers": {"shared_kv": 1, **HIDDEN}, "axes": {"keys": 60}}, {DERIVATIVE, KEY}),
+    "dropout, alibi": (
+        {"numbers": {"dropout_p": 0.25}, "optional": ("dropout_mask", "alibi_slopes")},
+        {DERIVATIVE},
+    ),
 }
 
 
@@ -80,11 +79,12 @@ def test_autograd_keeps_all_laws(name: str, dtype: str) -> None:
         out, lse = dense({**wide, **beside}, numbers)
         return out.to(q.dtype), lse
 
-    has = CASES[name]
+    has, asked = CASES[name]
     case = {**has, "axes": {**SIZES, **has.get("axes", {})}}
     found = gradient_laws(attention, dtype=dtype, gradients=True, arrays="torch", **case)
     assert not found.broken, [(one.law.name, one.broke) for one in found.broken]
-    assert sum(one.held is True for one in found.findings) >= 4
+    held = {one.law.name for one in found.findings if one.held}
+    assert held - {"dout-times-power-of-two"} == asked and ("dout-times-power-of-two" in held) is (dtype != "float16")
 
 
 @pytest.mark.parametrize("distribution", ["one-hot", "along-out", "mean-of-4", "equal-scores", "outliers"])
@@ -110,7 +110,7 @@ def test_the_command_says_what_is_broken(tmp_path: Path) -> None:
     ]
     done = invoked(*words)
     assert done.exit_code == 1 and "BROKEN" in done.stdout
-    assert "directional-derivative: <dQ, D>, <dK, D>" in done.stdout and "8 laws held" not in done.stdout
+    assert "directional-derivative: <dQ, D>, <dK, D>" in done.stdout and "3 laws held" not in done.stdout
     assert f"repeat: workbench laws {tmp_path}/mine.py:f --operation attention_backward" in done.stdout
     document = json.loads(invoked(*words, "--json").stdout)
     assert document["schema"] == "workbench.gradient-laws/1" and document["broken"] >= 1

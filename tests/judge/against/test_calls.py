@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.report.page.test_page import text_of
 from workbench import Refusal, Runs, capture, compare_runs, load
 from workbench.cli.main import commands
 from workbench.judge.against.calls import _calls
@@ -48,7 +49,7 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return captured(tmp_path_factory.mktemp("wrong"), at_layer(7, scale=0.3))
 
 
-def test_a_wrong_scale_in_layer_7_of_one_side_is_layer_7_and_scores(plain: Path, wrong: Path) -> None:
+def test_a_wrong_scale_in_layer_7_of_one_side_is_layer_7_and_scores(plain: Path, wrong: Path, tmp_path: Path) -> None:
     found = compare_runs(plain, wrong)
     assert found.verdict == "bug" and found.first.call == 7
     assert [pair.wrong for pair in found.pairs] == [("B",) if pair.call == 7 else () for pair in found.pairs]
@@ -59,6 +60,9 @@ def test_a_wrong_scale_in_layer_7_of_one_side_is_layer_7_and_scores(plain: Path,
     text = str(found)
     assert "A is within its budget in all 12 calls" in text and "B leaves its budget at call 7: out" in text
     assert "cause, in scores: scores are multiplied by 1.2" in text
+    found.save_html(tmp_path / "two.html")
+    page = text_of((tmp_path / "two.html").read_text())
+    assert "B leaves its budget at call 7: out" in page and "cause, in scores: scores are multiplied by 1.2" in page
 
 
 @pytest.mark.campaign(but=1)
@@ -86,6 +90,7 @@ def test_of_float32_the_probs_of_one_side_are_all_of_the_difference(plain: Path,
     assert share.words == "bfloat16 probs of B" and 0.99 < share.share < 1.01 and share.interaction < 0.01
     text = str(found)
     assert "both are within their budgets in all 12 calls" in text and " 100 %  bfloat16 probs of B" in text
+    assert "interaction: goes to another, left out in the other order" in text
 
 
 def test_a_rounding_that_did_not_happen_has_no_share(plain: Path, tmp_path: Path) -> None:
@@ -121,9 +126,11 @@ def test_the_command_line_finds_a_wrong_call(plain: Path, wrong: Path) -> None:
     assert len(told["calls"]) == 12 and told["calls"][7]["wrong"] == ["A"]
 
 
-def test_the_command_line(plain: Path) -> None:
-    shown = CliRunner().invoke(commands, ["compare-runs", str(plain), str(plain)])
+def test_the_command_line(plain: Path, tmp_path: Path) -> None:
+    page = tmp_path / "two.html"
+    shown = CliRunner().invoke(commands, ["compare-runs", str(plain), str(plain), "--html", str(page)])
     assert shown.exit_code == 0 and "the same bit for bit in all 12 calls" in shown.stdout
+    assert shown.stdout.splitlines()[-1] == f"page: {page}" and "Call 11" in text_of(page.read_text())
     told = json.loads(CliRunner().invoke(commands, ["compare-runs", str(plain), str(plain), "--json"]).stdout)
     assert told["schema"] == "workbench.compare-runs/1" and len(told["calls"]) == 12
 

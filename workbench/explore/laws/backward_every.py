@@ -14,15 +14,7 @@ from workbench.operations.call import Asked, asked_for
 from workbench.refusal import Raised, Refusal
 
 _OF_KIND = {
-    "budget": (
-        backward_laws.dscores_add_up_to_dlse,
-        backward_laws.dk_adds_up_to_0,
-        backward_laws.dv_times_v_is_dout_times_out,
-        backward_laws.dq_times_q_is_dk_times_k,
-        backward_laws.batches_permuted,
-        backward_laws.heads_permuted,
-        backward_laws.directional_derivative,
-    ),
+    "budget": (backward_laws.directional_derivative,),
     "bits": (
         backward_laws.dout_times_power_of_two,
         backward_laws.dq_of_a_row_without_keys_is_0,

@@ -4,59 +4,15 @@ rounding of the out and lse that were given does to what they should be.
 
 import numpy as np
 
-from workbench.explore.laws.backward_run import FLOAT64, Gradients, first, within
+from workbench.explore.laws.backward_run import Gradients, first, within
 from workbench.explore.laws.law import Verdict
-from workbench.floats import smallest_normal, ulp
+from workbench.floats import smallest_normal
 from workbench.operations.backward_inputs import forward
 
 #: a power of two for dout
 POWER = 4.0
 #: steps of a direction, of which q, k and v are of the size of 1
 STEP = 2.0**-16
-
-
-def dscores_add_up_to_dlse(s: Gradients) -> Verdict:
-    """The sum over keys of dscores is dlse, and 0 without one."""
-    if s.has("sinks"):
-        return "a sink has a part of the sum"
-    found = s.told.bounded("dscores")
-    wanted = s.wide("dlse") if s.has("dlse") else np.zeros(found.value.shape[:3])
-    some = s.visible.any(-1)
-    # with P' = P e^d the sum is e^d (delta - delta' + dlse), where delta' is of the out that was given
-    moved = np.exp(s.off_lse) * s.off_delta + np.expm1(s.off_lse) * abs(wanted)
-    allowed = found.off.sum(-1) + moved + FLOAT64 * abs(found.value).sum(-1)
-    return within("sum of dscores", "bhq", found.value.sum(-1), np.where(some, wanted, 0.0), allowed)
-
-
-def dk_adds_up_to_0(s: Gradients) -> Verdict:
-    """The sum over keys of dK is 0 for each kv head, since a row's dS adds up to 0."""
-    if why := next((x for x in ("sinks", "softcap", "score_mod", "dlse") if s.has(x)), ""):
-        return f"with {why} the sum is another"
-    found = s.told.bounded("dk")
-    moved = (np.exp(s.off_lse) * s.off_delta)[..., None] * abs(s.wide("q"))
-    allowed = found.off.sum(2) + abs(s.case.numbers["scale"]) * s.per_group(moved).sum(2)
-    allowed = allowed + FLOAT64 * abs(found.value).sum(2)
-    return within("sum of dk", "bgd", found.value.sum(2), np.zeros(allowed.shape), allowed)
-
-
-def dv_times_v_is_dout_times_out(s: Gradients) -> Verdict:
-    """<dV, V> is <dout, out> for each kv head: both are the sum of P dout V."""
-    found, v, dout, out = s.told.bounded("dv"), s.wide("v"), s.wide("dout"), s.wide("out")
-    rounded = abs(dout) * np.where(out == 0, 0.0, ulp(out, s.inputs["out"].dtype) / 2)
-    moved = np.expm1(s.off_lse)[..., None] * abs(dout * out) + rounded
-    wanted = s.per_group((dout * out).sum((2, 3)))
-    allowed = (found.off * abs(v)).sum((2, 3)) + s.per_group(moved.sum((2, 3)))
-    allowed = allowed + FLOAT64 * (abs(found.value * v).sum((2, 3)) + s.per_group(abs(dout * out).sum((2, 3))))
-    return within("<dv, v>", "bg", (found.value * v).sum((2, 3)), wanted, allowed)
-
-
-def dq_times_q_is_dk_times_k(s: Gradients) -> Verdict:
-    """<dQ, Q> is <dK, K> for each kv head: both are the sum of dS times the scaled products."""
-    dq, dk, q, k = s.told.bounded("dq"), s.told.bounded("dk"), s.wide("q"), s.wide("k")
-    wanted = (dk.value * k).sum((2, 3))
-    allowed = s.per_group((dq.off * abs(q)).sum((2, 3))) + (dk.off * abs(k)).sum((2, 3))
-    sizes = s.per_group(abs(dq.value * q).sum((2, 3))) + abs(dk.value * k).sum((2, 3))
-    return within("<dq, q>", "bg", s.per_group((dq.value * q).sum((2, 3))), wanted, allowed + FLOAT64 * sizes)
 
 
 def dout_times_power_of_two(s: Gradients) -> Verdict:
@@ -67,7 +23,7 @@ def dout_times_power_of_two(s: Gradients) -> Verdict:
     changed = {name: (s.inputs[name] * np.asarray(POWER, s.inputs[name].dtype)) for name in names}
     if not _normal(s):
         return "dS may be subnormal"
-    other, again = s.again(forward_too=False, **changed), s.again(forward_too=False)
+    other, again = s.again(**changed), s.again()
     verdicts = []
     for name in _results(s):
         same = np.array_equal(s.first.value(name), again.value(name), equal_nan=True)
@@ -96,44 +52,6 @@ def _normal(s: Gradients) -> bool:
     added = sum(2 * abs(s.wide(name)).max() * (s.case.sizes["k"] if name == "alibi_slopes" else 1)
                 for name in ("bias", "alibi_slopes", "sinks") if name in s.inputs)  # fmt: skip
     return bool(2 * scores + added < 50)
-
-
-def batches_permuted(s: Gradients) -> Verdict:
-    """Sequences in another order give their gradients in that order."""
-    if s.case.sizes["b"] == 1:
-        return "one sequence"
-    return _permuted(s, {"b": np.roll(np.arange(s.case.sizes["b"]), 1)})
-
-
-def heads_permuted(s: Gradients) -> Verdict:
-    """Kv heads in another order, with their query heads, give their gradients in that order."""
-    groups, heads = s.case.sizes["g"], s.case.sizes["h"]
-    if groups == 1:
-        return "one kv head"
-    kv = np.roll(np.arange(groups), 1)
-    return _permuted(s, {"g": kv, "h": (kv[:, None] * (heads // groups) + np.arange(heads // groups)).reshape(-1)})
-
-
-def _permuted(s: Gradients, some: dict[str, np.ndarray]) -> Verdict:
-    """Whether inputs in another order along axes give gradients in that order; a bias of all stays as it is."""
-    if s.has("score_mod"):
-        return "a score_mod may read the indices of batches and heads"
-    alike = {**some, **{"m": some.get("b"), "n": some.get("h")}}
-
-    def taken(x: np.ndarray, axes: str) -> np.ndarray:
-        for n, axis in enumerate(axes):
-            order = alike.get(axis)
-            x = x if order is None or x.shape[n] == 1 else x.take(order, n)
-        return x
-
-    takes = s.case.takes
-    other = s.again(forward_too=False, **{name: taken(x, takes[name]) for name, x in s.inputs.items()})
-    verdicts = []
-    for name in _results(s):
-        one, axes = s.told.bounded(name), s.first.axes(name)
-        mine, theirs = taken(one.value, axes), other.bounded(name)
-        verdicts.append(within(name, axes, theirs.value, mine, taken(one.off, axes) + theirs.off))
-    return first(verdicts)
 
 
 def dq_of_a_row_without_keys_is_0(s: Gradients) -> Verdict:

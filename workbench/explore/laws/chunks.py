@@ -1,17 +1,18 @@
 """Laws of how a model calls attention: a prompt in one shot or in chunks, a token after the other, and from a graph.
 
-Bits alone are asked, where the kernel claims that a row depends on nothing beside it: within budgets they are laws of
-rows and prefixes.
+Bits alone are asked, where the kernel claims that a row depends on nothing beside it. Within budgets each call is
+judged on its own, by its case.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from workbench.explore.laws.codes import NO_CODES
 from workbench.explore.laws.compare import alike, by_pairs, first
-from workbench.explore.laws.keys import cut
 from workbench.explore.laws.law import Verdict
-from workbench.explore.laws.part import own, sequences
+from workbench.explore.laws.part import Alike, own, sequences
 from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject
 from workbench.refusal import Refusal
@@ -28,7 +29,7 @@ def chunks_are_one_shot(s: Subject) -> Verdict:
     """
     if not s.claimed:
         return _UNCLAIMED
-    cuts = cut(s)
+    cuts = _cuts(s)
     if isinstance(cuts, str):
         return cuts
     groups, whole = sequences(s.case), Rows.all(s.case)
@@ -79,6 +80,26 @@ def graph_replay_is_eager(s: Subject) -> Verdict:
         return "graphs are of functions in this process"
     rows = Rows.all(s.case)
     return alike(s, (s.first, rows), (Run(s.behind(_replayed)(s.asked, s.given)), rows))
+
+
+def _cuts(s: Subject) -> list[tuple[int, int]] | str:
+    """Of each of `sequences` a row of a causal run, and the number of keys that the rows before it see, about half of
+    both, zeros where there are none; why that is so of all.
+    """
+    case = s.case
+    if not case.causal:
+        return "the mask is not causal"
+    found = [_cut(one, case.causal_alignment == "bottom-right") for one in sequences(case)]
+    if not any(keys for _, keys in found) or not s.read:
+        return "no row sees a part of the keys" if s.read else NO_CODES
+    return found
+
+
+def _cut(one: Alike, bottom_right: bool) -> tuple[int, int]:
+    seen = np.clip(np.arange(one.q) + 1 + (one.k - one.q) * bottom_right, 0, one.k)  # by row
+    rows = [row for row in range(1, one.q) if 0 < seen[row - 1] < min(one.k, seen[row])]
+    row = rows[len(rows) // 2] if rows else 0
+    return row, int(seen[row - 1]) if rows else 0
 
 
 def _alike(s: Subject) -> Callable[..., Verdict]:

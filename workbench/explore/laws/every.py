@@ -11,7 +11,7 @@ from workbench.case.assumptions import Choice, alternatives, usual
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.inputs import Arrays
-from workbench.explore.laws import bits, chunks, exact, hidden, invariant, keys, merge, scores, sinks, values
+from workbench.explore.laws import bits, chunks, exact, hidden, invariant, merge
 from workbench.explore.laws.compare import NOTHING
 from workbench.explore.laws.law import Break, Finding, Law, Laws, Verdict
 from workbench.explore.laws.subject import Failed, Subject
@@ -46,30 +46,6 @@ _OF_KIND = {
         chunks.chunks_are_one_shot,
         chunks.decode_is_prefill,
         chunks.graph_replay_is_eager,
-    ),
-    "budget": (
-        values.v_of_ones,
-        values.v_added,
-        values.v_split_by_digits,
-        values.dropout_added,
-        values.out_lies_between,
-        values.row_of_one_key,
-        values.queries_of_zeros,
-        scores.row_moved,
-        scores.dims_permuted,
-        scores.dims_shared_out,
-        scores.one_key_and_its_opposite,
-        scores.softcap_bounds_lse,
-        keys.keys_permuted,
-        keys.keys_repeated,
-        keys.prefix_alone,
-        keys.halves_merged,
-        sinks.sinks_merged,
-        invariant.heads_permuted,
-        invariant.batches_permuted,
-        invariant.rows_permuted,
-        merge.partials_permuted,
-        merge.lse_of_sums,
     ),
     "hidden": (
         hidden.hidden_keys_changed,
@@ -156,6 +132,17 @@ def _explaining(broken: Sequence[Law], s: Subject) -> list[Choice]:
             return []
         choices = [choice for choice in choices if keeps(law, _with(promise, choice.contract, usual(promise)))]
     return choices
+
+
+def of_trace(trace: Trace) -> Laws | None:
+    """The laws, asked of the kernel of a trace on its case; None where it cannot be run again."""
+    if trace.rerun is None or trace.box is not None:
+        return None
+    again = trace.rerun
+    try:
+        return asked(Subject(lambda case, inputs=None: again(case, inputs), trace.case_run))
+    except Refusal:  # of the case itself, by a kernel that is not repeatable
+        return None
 
 
 def _with(promise: Contract, choice: Contract, base: Contract) -> Contract:

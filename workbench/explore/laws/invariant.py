@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 
-from workbench.explore.laws.codes import IN_TILES, NO_CODES
-from workbench.explore.laws.compare import alike, budgets, by_pairs, first
+from workbench.explore.laws.codes import NO_CODES
+from workbench.explore.laws.compare import alike, by_pairs, first
 from workbench.explore.laws.law import Verdict
 from workbench.explore.laws.part import Arrays, own, part_of, sequences, taken
 from workbench.explore.laws.run import Rows
@@ -140,51 +140,3 @@ def tiles_change_nothing(s: Subject) -> Verdict:
     rows = Rows.all(s.case)
     other = s.case.but(block_k=16 if s.case.block_k != 16 else 32)
     return alike(s, (s.first, rows), (s.part(other), rows))
-
-
-def heads_permuted(s: Subject) -> Verdict:
-    """Heads permuted with their kv heads permute out and lse.
-
-    Preconditions: several heads.
-    """
-    case, group = s.case, s.case.heads // s.case.kv_heads
-    if case.heads == 1:
-        return "one head has no other order"
-    kv_heads = [*range(case.kv_heads)][::-1]
-    heads = [g * group + i for g in kv_heads for i in reversed(range(group))]
-    turned = s.whole(h=heads, g=kv_heads)
-    rows = Rows.all(case)
-    return budgets((s.first, rows._replace(h=heads)), (turned, rows))
-
-
-def batches_permuted(s: Subject) -> Verdict:
-    """Sequences of a batch permuted permute out and lse.
-
-    Preconditions: several sequences.
-    """
-    if s.case.batch == 1:
-        return "one sequence has no other order"
-    order = [*range(s.case.batch)][::-1]
-    rows = Rows.all(s.case)
-    return budgets((s.first, rows._replace(b=order)), (s.whole(b=order), rows))
-
-
-def rows_permuted(s: Subject) -> Verdict:
-    """Queries in another order give their rows in that order.
-
-    Preconditions: no causal mask, no window and no distance in ALiBi; several queries; no codes with scales of tiles.
-    """
-    case = s.case
-    if case.causal or case.window is not None or (case.alibi_slopes is not None and case.alibi_form == "distance"):
-        return "the mask or ALiBi tells queries apart by their place"
-    if case.seqlen_q == 1:
-        return "one query has no other order"
-    if s.in_tiles:
-        return IN_TILES
-    some = [range(one.q)[::-1] for one in sequences(case)]
-    whole = Rows.all(case)
-    pairs = [
-        (whole._replace(b=one.b, q=q), whole._replace(b=one.b, q=range(one.q)))
-        for one, q in zip(sequences(case), some, strict=True)
-    ]
-    return by_pairs(budgets, s.first, s.whole(q=own(case, some)), pairs)

@@ -6,15 +6,6 @@ from typing import Any
 
 from workbench.explore.laws.subject import Subject
 
-#: class of laws -> what is compared, and how
-KINDS: Mapping[str, str] = {
-    "bits": "bit for bit, where no number leaves the normal range of its dtype",
-    "invariant": "bit for bit where the kernel claims it, else within the budgets of both runs",
-    "budget": "within the error budgets of the runs, added up",
-    "hidden": "bit for bit: what no row may see",
-    "exact": "by value, on inputs on which a right kernel rounds nothing",
-}
-
 
 @dataclass(frozen=True)
 class Break:
@@ -49,7 +40,7 @@ class Law:
     """A property of attention; its function says what it is, and what it asks of a case."""
 
     check: Callable[[Any], Verdict]  #: of what it is asked: a kernel, or a backward pass, on a case
-    kind: str  #: of KINDS
+    kind: str  #: its class: what is compared, and how (docs/laws.md)
 
     @property
     def name(self) -> str:

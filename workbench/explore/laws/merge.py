@@ -1,21 +1,18 @@
-"""Laws of the merge: of kernels that take partial results from outside, and what stages say of lse."""
+"""Laws of the merge, of kernels that take partial results from outside."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from workbench.expectation.observed import Observed
-from workbench.explore.laws.beside import of_heads
 from workbench.explore.laws.bits import SMALLEST
-from workbench.explore.laws.compare import budgets, first, results, within
+from workbench.explore.laws.compare import budgets, first, results
 from workbench.explore.laws.law import Verdict
-from workbench.explore.laws.run import Bounded, Rows, Run, elements
+from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject
 from workbench.floats import largest
 
 PARTIALS = ("partial_O", "partial_max", "partial_sum")
-#: where lse is made from: the largest score and the sum over all keys
-_SUMS = (("merge_max", "merge_sum"), ("row_max", "row_sum"))
 
 
 def partials_doubled(s: Subject) -> Verdict:
@@ -62,59 +59,6 @@ def partial_maxima_moved(s: Subject) -> Verdict:
         results((before, rows), (after, rows), only=("out",)),
         budgets((before, rows), (after, rows), {"lse": lambda x: x.plus(moved)}, only=("lse",)),
     )
-
-
-def partials_permuted(s: Subject) -> Verdict:
-    """Partial results in another order of splits leave out and lse.
-
-    Preconditions: as of partials-doubled; several splits.
-    """
-    partials = _partials(s)
-    if isinstance(partials, str):
-        return partials
-    if s.case.splits == 1:
-        return "one split has no other order"
-    rows = Rows.all(s.case)
-    turned = {name: np.ascontiguousarray(x[:, :, ::-1]) for name, x in partials.items()}
-    return budgets((_merge(s, partials), rows), (_merge(s, turned), rows))
-
-
-def lse_of_sums(s: Subject) -> Verdict:
-    """lse is the largest score plus the log of the sum of exponentials that a kernel has at the end, its sink among
-    them.
-
-    Preconditions: lse and both are among the stages that it gave.
-    """
-    trace, rows, promise = s.first.trace, Rows.all(s.case), s.first.trace.contract
-    names = next((pair for pair in _SUMS if {*pair, "lse"} <= {*trace.stages}), None)
-    if names is None or (names[0] == "row_max" and trace.algorithm.endswith("split_k")):
-        return "lse, and the largest scores and the sums that it is made of, are not all given"
-    if s.first.large:
-        return "budgets are of a part of this run, and stages of all of it"
-    sinks = of_heads(s.case.sink_logits, rows)
-    if s.case.sinks is not None and promise.sinks == "first" and not promise.lse_includes_sink:
-        return "the sums hold a sink, and lse does not"
-    m, l = (Observed(trace).natural(name, trace.stages[name]) for name in names)
-    if names[0] == "row_max":
-        m, l = (_at_the_end(s.first, x) for x in (m, l))
-    found = elements(trace, names)["lse"]
-    with np.errstate(all="ignore"):
-        wanted = m + np.log(l)
-    if s.case.sinks is not None and promise.sinks == "last" and promise.lse_includes_sink:
-        wanted = np.logaddexp(wanted, sinks)
-    off = np.where(np.isfinite(wanted), found.budget, np.nan)
-    given = Bounded(s.first.values("lse", rows), off)
-    return within("lse", Bounded(wanted, np.zeros(wanted.shape)), given, rows)
-
-
-def _at_the_end(run: Run, state: np.ndarray) -> np.ndarray:
-    """A running state [b, h, q, t] after the last tile, of a ragged batch after the last that a sequence has."""
-    case, tiling = run.trace.case, run.trace.contract.tiling(run.trace.case.seqlen_k)
-    found = state[..., tiling.last].copy()
-    for b, count in enumerate(case.lengths_k if case.ragged else ()):
-        have = [t for t, _ in tiling.order if tiling.keys[t].start < count]
-        found[b] = state[b, ..., have[-1]] if have else np.nan
-    return found
 
 
 def _partials(s: Subject) -> dict[str, np.ndarray] | str:

@@ -1,6 +1,6 @@
 """A run as laws look at it: some of its rows, their values, and how far those of a right kernel may be off."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -45,11 +45,6 @@ class Rows(NamedTuple):
                 array = _along(array, some, axes.index(axis))
         return array
 
-    def of_keys(self, array: np.ndarray, case: Case) -> np.ndarray:
-        """What these rows read of k or v, [b, kv head, k, d]: their batches, and the kv head of each of their heads."""
-        group = case.heads // case.kv_heads
-        return array.take(self.b, 0).take([h // group for h in self.h], 1)
-
     def of_one_head(self, most: int) -> "Rows":
         """Those of the first head, `most` around the middle."""
         first = max(0, (len(self.q) - most) // 2)
@@ -70,9 +65,6 @@ class Bounded(NamedTuple):
     value: np.ndarray
     off: np.ndarray  #: NaN where a right kernel may give anything
 
-    def __add__(self, other: "Bounded") -> "Bounded":  # type: ignore[override]  # of numbers, not of tuples
-        return Bounded(self.value + other.value, self.off + other.off)
-
     def plus(self, number: float | np.ndarray) -> "Bounded":
         """All values moved by an exact number."""
         return Bounded(self.value + number, self.off)
@@ -80,23 +72,6 @@ class Bounded(NamedTuple):
     def times(self, factor: float) -> "Bounded":
         """All values times an exact factor."""
         return Bounded(self.value * factor, self.off * abs(factor))
-
-
-def together(one: Mapping[str, Bounded], other: Mapping[str, Bounded]) -> dict[str, Bounded]:
-    """Out and lse of two parts of the keys, as those of both.
-
-    With lse off by e1 and e2, at most b1 and b2, the weight w1 = 1 / (1 + exp(lse2 - lse1)) is off by at most
-    w1 w2 (exp(b1 + b2) - 1), and so is w2 the other way; lse, a weighted mean of exponentials, by at most max(b1, b2).
-    """
-    (o1, l1), (o2, l2) = ((part["out"], part["lse"]) for part in (one, other))
-    w1 = (1 / (1 + np.exp(l2.value - l1.value)))[..., None]
-    w2 = 1 - w1
-    off = w1 * w2 * np.expm1(l1.off + l2.off)[..., None]
-    out = Bounded(
-        w1 * o1.value + w2 * o2.value,
-        w1 * o1.off + w2 * o2.off + off * (abs(o1.value - o2.value) + o1.off + o2.off),
-    )
-    return {"out": out, "lse": Bounded(np.logaddexp(l1.value, l2.value), np.maximum(l1.off, l2.off))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,18 +157,18 @@ def offs(trace: Trace) -> dict[str, np.ndarray]:
     return found
 
 
-def elements(trace: Trace, given: Sequence[str] = ()) -> dict[str, Elements]:
+def elements(trace: Trace) -> dict[str, Elements]:
     """Out and lse of a trace against what they should be given what the kernel read: q, k and v, its codes and scales,
-    or stages that were put in; or stages that are `given`. Casts of probs and of partial results are in the budgets.
+    or stages that were put in. Casts of probs and of partial results are in the budgets.
     """
-    kept = {*PROBE_SETS["output"], *trace.put_in, *given}
+    kept = {*PROBE_SETS["output"], *trace.put_in}
     # casts that the reference could repeat, tile by tile, would make what should come out depend on the tiles
     promise = replace(trace.contract, assumed=(*trace.contract.assumed, "probs_rounding", "partials_rounding"))
     stages = {name: x for name, x in trace.stages.items() if name in kept}
     cut = Observed(replace(trace, stages=stages, contract=promise, requested=(), rerun=None))
     names = [name for name in RESULTS if name in cut.dumped]
     # put in stages are what the kernel read
-    which = 0 if {*trace.put_in, *given} & {*ALGORITHMS["split_k"]} else 1
+    which = 0 if {*trace.put_in} & {*ALGORITHMS["split_k"]} else 1
     pairs = comparisons(cut, names, placed(cut, "auto"))
     found = {name: pair[which] or pair[1 - which] for name, pair in pairs.items()}
     return {name: one.elements for name, one in found.items() if one is not None}

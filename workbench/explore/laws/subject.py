@@ -62,11 +62,6 @@ class Subject:
         """Whether the kernel reads quantised codes."""
         return bool(before_attention(self.first.trace.algorithm))
 
-    @property
-    def in_tiles(self) -> bool:
-        """Whether the scale of a row of codes is that of the rows beside it."""
-        return self.first.trace.case.scale_of == "tile"
-
     def under(self, contract: Contract) -> "Subject":
         """The same of a kernel with another contract."""
 
@@ -97,7 +92,7 @@ class Subject:
         """
         if not self.quantises:
             return self.inputs
-        if self.in_tiles:
+        if self.first.trace.case.scale_of == "tile":
             return {}
         stages = self.first.trace.stages
         if not {*quantised_inputs(coded := self.first.trace.case.coded)} <= {*stages}:
@@ -131,10 +126,6 @@ class Subject:
                 raise
             raise Failed(f"it ran on the case, and not on other values: {refusal}") from None
 
-    def whole(self, **some: Any) -> Run:
-        """The kernel on all that it was given, in another order (`part.taken`); it quantises that itself."""
-        return self.on(part_of(self.case, **some), taken(self.inputs, **some))
-
     def part(self, case: Case | None = None, **some: Any) -> Run:
         """The kernel on a part of what it read (`part.taken`); `case` in place of the case where the part has another
         mask.
@@ -157,14 +148,6 @@ def cast(values: np.ndarray, like: np.ndarray) -> np.ndarray | None:
     with np.errstate(over="ignore"):
         found = values.astype(like.dtype)
     return found if np.array_equal(found.astype(np.float64), values) else None
-
-
-def digits(values: np.ndarray, like: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """The five leading binary digits of float64 values, and the rest, as of `cast`."""
-    with np.errstate(over="ignore"):
-        spacing = 2.0 ** (np.floor(np.log2(np.where(values == 0, 1, abs(values)))) - 4)
-        lead = np.round(values / spacing) * spacing
-    return cast(lead, like), cast(values - lead, like)
 
 
 def wide(x: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ import numpy as np
 from workbench.case.masks import spread, visible
 from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.observed import Observed
-from workbench.judge.against.logits import Model, shares_in_logits
 from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
@@ -28,18 +27,13 @@ from workbench.trace.trace import Trace
 ASKED = ("scale", "softcap")
 
 
-def compare_runs(
-    a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace], *, model: Model | None = None
-) -> Runs:
+def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace]) -> Runs:
     """Two captured runs of one model held against each other, call by call.
 
     `a` and `b` are folders of `capture(..., keep="all")`, or traces by the number of their call (`load_dump`). Calls
-    of one number are a pair. `model(calls, rest)`, where the model is at hand, returns its logits where each call is
-    made by the side that its letter in `calls` says ("AAB..."), and all around the calls as `rest` does ("B" with all
-    calls of B alone): the share of each call in the final difference (`logits.shares_in_logits`, 3 runs a call).
+    of one number are a pair.
 
-    Refusal for a folder without calls, no call that both have, calls of different shapes, and a model of other calls
-    than those that both have.
+    Refusal for a folder without calls, no call that both have, and calls of different shapes.
     """
     sides = [_calls(x) for x in (a, b)]
     names = [str(x) if isinstance(x, str | Path) else name for x, name in zip((a, b), "AB", strict=True)]
@@ -48,10 +42,6 @@ def compare_runs(
         raise Refusal(
             f"{names[0]} and {names[1]} have no call in common: {_numbers(sides[0])} and {_numbers(sides[1])}; capture "
             "both with the same sample and seed"
-        )
-    if model is not None and both != [*range(len(both))]:
-        raise Refusal(
-            f"the model makes every call by A or B, and both have {_numbers(both)} alone: capture with sample=1"
         )
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
@@ -70,8 +60,7 @@ def compare_runs(
         for name, side in zip(names, sides, strict=True)
         if (only := [call for call in side if call not in both])
     ]
-    logits = None if model is None else shares_in_logits(model, len(both))
-    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, logits)
+    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes)
 
 
 def _calls(given: str | Path | Mapping[int, Trace]) -> dict[int, Callable[[], Trace]]:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.judge.against.logits import Logits
 from workbench.judge.against.shares import Share
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
 from workbench.records import number
@@ -70,7 +69,6 @@ class Runs:
     pairs: tuple[CallPair, ...]
     alone: tuple[str, ...]  #: calls that one side has alone, in words
     causes: Mapping[str, Cause]  #: side -> what explains its first wrong call, where something does
-    logits: Logits | None = None  #: what each call makes of the final difference, where the model was at hand
 
     @property
     def verdict(self) -> str:
@@ -117,7 +115,7 @@ class Runs:
             "first": None if first is None else first.call,
             "causes": {name: asdict(cause) for name, cause in self.causes.items()},
             "shares": _documents(self.shares), "interaction": self.interaction,
-            "logits": None if self.logits is None else self.logits.as_dict(), "alone": list(self.alone), "calls": pairs,
+            "alone": list(self.alone), "calls": pairs,
         })  # fmt: skip
         return made
 

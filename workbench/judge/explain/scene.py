@@ -135,7 +135,7 @@ class Scene:
         other, or it cannot be declared apart.
         """
         trace, case = self.trace, self.trace.case
-        if case.batch * case.kv_heads == 1 or self.decoded or trace.box or trace.statistics or trace.input_errors:
+        if case.batch * case.kv_heads == 1 or self.decoded or trace.box or trace.input_errors:
             return None
         size = case.heads // case.kv_heads
         count = np.zeros((case.batch, case.kv_heads))
@@ -219,8 +219,7 @@ class Scene:
             case=carried(self.trace.case, case, whole.case),
             contract=declared,
             inputs=drawn(whole, case),
-            stages={}, sparse={}, statistics={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None,
-            whole=None,
+            stages={}, sparse={}, input_errors={}, requested=(), put_in=(), rerun=None, box=None, whole=None,
         )  # fmt: skip
         return Scene.of(Observed(trace)).problem
 

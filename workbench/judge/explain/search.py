@@ -180,7 +180,7 @@ def _rows(scene: Scene, wrong: Wrong, *, across: bool) -> Scene | None:
     """
     trace, case = scene.trace, scene.trace.case
     axes = [ALGORITHMS[trace.algorithm][name].axes for name in wrong]
-    apart = case.ragged or scene.decoded or trace.box or trace.statistics or trace.input_errors
+    apart = case.ragged or scene.decoded or trace.box or trace.input_errors
     if apart or case.seqlen_q < 2 * ROWS or any(x[:2] != "bh" or "q" not in x for x in axes):
         return None
     count = np.zeros((case.batch, case.heads, case.seqlen_q))

@@ -1,15 +1,15 @@
-"""The bench of probes: what dumping every stage costs, beside a copy of as many bytes."""
+"""The campaign of probes: what dumping every stage costs, beside a copy of as many bytes."""
 
 import json
 
 import pytest
 from click.testing import CliRunner
 
+from campaigns import probes
+from campaigns.cli import commands
+from campaigns.probes import CASES, NAMES, measure, tables
 from tests.refusals import refusal
 from workbench import Case
-from workbench.bench import probes
-from workbench.bench.probes import CASES, NAMES, measure, tables
-from workbench.cli.bench import bench
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
 
@@ -24,7 +24,7 @@ def test_every_kernel_takes_the_cases():
 
 
 def test_a_kernel_that_is_none_of_ours():
-    assert refusal(measure, ["sdpa"]) == f"bench probes times kernels of ours: {', '.join(KERNELS)}; got 'sdpa'"
+    assert refusal(measure, ["sdpa"]) == f"probes times kernels of ours: {', '.join(KERNELS)}; got 'sdpa'"
 
 
 def test_the_table(monkeypatch):
@@ -60,7 +60,7 @@ class _Torch:
 @pytest.mark.gpu
 def test_a_run_on_a_gpu():
     found = CliRunner().invoke(
-        bench, ["probes", "flash_mma", "--seqlen", "512", "--heads", "4", "--dtype", "float16", "--json"]
+        commands, ["probes", "flash_mma", "--seqlen", "512", "--heads", "4", "--dtype", "float16", "--json"]
     )
     assert found.exit_code == 0, found.output
     (row,) = json.loads(found.stdout)["rows"]

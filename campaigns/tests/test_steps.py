@@ -1,4 +1,4 @@
-"""The bench of steps: kernels of ours and PyTorch's attention on one case, what is right among them timed."""
+"""The campaign of steps: kernels of ours and PyTorch's attention on one case, what is right among them timed."""
 
 import json
 from functools import partial
@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from campaigns import steps
+from campaigns.cli import commands
+from campaigns.steps import CASES, PEERS, TIMES, measure, sentences, tables, wrong
 from tests.refusals import refusal
 from workbench import Case, diff, run
-from workbench.bench import latency, steps
+from workbench.bench import latency
 from workbench.bench.latency import Call
-from workbench.bench.steps import CASES, PEERS, TIMES, measure, sentences, tables, wrong
-from workbench.cli.bench import bench
 from workbench.cuda.gpu import gpu
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
@@ -71,7 +72,6 @@ def without_gpu(monkeypatch):
     monkeypatch.setattr(latency, "replays", lambda graphs: [np.array([us, us]) for us in replayed[len(graphs)]])
 
 
-@pytest.mark.campaign
 def test_a_row_for_each_kernel_and_each_peer(without_gpu):
     results = measure(("flash", "split_k"), [SMALL, SMALL.but(seqlen=40)])
     assert json.loads(json.dumps(results)) == results and results["device"] == "a GPU"
@@ -136,16 +136,16 @@ def test_the_command_takes_kernels_and_cases(monkeypatch):
         return {"rows": [], "versions": {"torch": "9"}, "device": "a GPU"}
 
     monkeypatch.setattr(steps, "measure", measured)
-    result = CliRunner().invoke(bench, ["steps", "flash", "--seqlen", "64,128", "--causal", "--dtype", "float16"])
+    result = CliRunner().invoke(commands, ["steps", "flash", "--seqlen", "64,128", "--causal", "--dtype", "float16"])
     cases = [Case(seqlen=seqlen, causal=True, dtype="float16") for seqlen in (64, 128)]
     assert (result.exit_code, asked.pop()) == (0, (("flash",), cases))
-    result = CliRunner().invoke(bench, ["steps"])
+    result = CliRunner().invoke(commands, ["steps"])
     assert (result.exit_code, asked.pop()) == (0, ((), []))
 
 
 def test_wrong_usage_is_refused():
     kernels = ", ".join(KERNELS)
-    assert refusal(measure, ["flesh"]) == f"bench steps times kernels of ours: {kernels}; got 'flesh'"
+    assert refusal(measure, ["flesh"]) == f"steps times kernels of ours: {kernels}; got 'flesh'"
 
 
 @pytest.mark.skipif(gpu() is not None, reason="there is a GPU")

@@ -66,7 +66,7 @@ def measure(kernels: Sequence[str] = (), cases: Sequence[Case] = CASES) -> dict[
     Refusal for a kernel that is none of ours; Unavailable without torch and without a GPU.
     """
     if unknown := [name for name in kernels if name not in KERNELS]:
-        raise Refusal(f"bench steps times kernels of ours: {', '.join(KERNELS)}; got {unknown[0]!r}")
+        raise Refusal(f"steps times kernels of ours: {', '.join(KERNELS)}; got {unknown[0]!r}")
     torch = torch_on_gpu(", ".join(kernels) or "a kernel of ours", ours=True, on_gpu=True)
     timed = (_rows(kernels or (STEPS if case.seqlen_q > 1 else DECODING), case) for case in cases)
     rows = gathered(f"judge and time {len(cases)} cases", CASE_S * len(cases), timed)
