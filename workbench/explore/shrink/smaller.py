@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from random import Random
 from typing import Any
-from unittest.mock import patch
 
 from workbench.case.fields import DRAWN, of_role
 from workbench.explore.shrink.attempts import Attempts, Outcome
@@ -40,10 +40,9 @@ def by_hypothesis(attempts: Attempts, among: Mapping[str, Sequence[Any]]) -> Non
     """Shrink the best with hypothesis, which replays it first and goes on from there. Each coordinate of `among` is one
     choice, the place of its value; what inputs are drawn from is left for later.
     """
-    from hypothesis import HealthCheck, Phase, Verbosity, core, find, settings
+    from hypothesis import HealthCheck, Phase, Verbosity, find, settings
     from hypothesis import strategies as st
     from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
-    from hypothesis.internal.conjecture import engine
 
     among = {name: values for name, values in among.items() if name not in of_role(DRAWN)}
     if not among:
@@ -72,11 +71,24 @@ def by_hypothesis(attempts: Attempts, among: Mapping[str, Sequence[Any]]) -> Non
         suppress_health_check=list(HealthCheck),
     )
     places = st.tuples(*(st.integers(0, len(values) - 1) for values in among.values()))
-    # Work ends the search, not the 300 s after which hypothesis stops. Its order is drawn from one seed; `random=` would
-    # take the database away.
-    ends = patch.object(engine, "MAX_SHRINKING_SECONDS", math.inf)
-    with ends, patch.object(core.threadlocal, "_hypothesis_global_random", Random(0)):
+    with _alike_everywhere():
         find(places, fails, settings=quiet, database_key=_KEY)
+
+
+@contextmanager
+def _alike_everywhere() -> Iterator[None]:
+    """Work ends the search, not the 300 s after which hypothesis stops, and one seed draws its order. `find` has no
+    option for the former, and with `random=` it takes no database.
+    """
+    from hypothesis import core
+    from hypothesis.internal.conjecture import engine
+
+    before = engine.MAX_SHRINKING_SECONDS, core.threadlocal._hypothesis_global_random
+    engine.MAX_SHRINKING_SECONDS, core.threadlocal._hypothesis_global_random = 2**31, Random(0)
+    try:
+        yield
+    finally:
+        engine.MAX_SHRINKING_SECONDS, core.threadlocal._hypothesis_global_random = before
 
 
 def below(value: Any, values: Sequence[Any]) -> Iterator[Any]:
