@@ -84,7 +84,7 @@ print(failed)
 from workbench import diff, run, shrink
 
 large = diff(run(tiled, Case(heads=2, seqlen=70, head_dim=16), arrays="torch"))
-small = shrink(large, seconds=300)
+small = shrink(large, effort=3)
 print(small)
 assert small.smallest.seqlen_k == 33 and small.cause is not None and "correction" in small.cause.text
 
@@ -117,7 +117,7 @@ def grouped(q, k, v, *, scale, causal):
 
 
 judged = diff(run(grouped, Case(heads=4, kv_heads=2, seqlen_q=50, seqlen_k=80, head_dim=32, causal=True)))
-small = shrink(judged, seconds=300)
+small = shrink(judged)
 print(small)
 assert small.smallest.causal and small.smallest.seqlen_k != small.smallest.seqlen_q
 

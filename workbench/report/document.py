@@ -95,6 +95,7 @@ def explained_document(
         "watched": None if watched is None else check_document(watched)["findings"],
         "tried": found.tried,
         "complete": found.complete,
+        "ended_by": found.ended_by,
         "seconds": found.seconds,
     }
 

@@ -110,6 +110,7 @@ class OperationExplained:
             "withdrawn": list(self.withdrawn),
             "tried": self.tried,
             "complete": self.complete,
+            "ended_by": self.ended_by,
         }
 
 
