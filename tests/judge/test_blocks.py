@@ -1,16 +1,18 @@
 """However a trace is cut, wherever it is judged and whether its elements are kept: the judgement is the same."""
 
 import io
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from campaigns.known import reduced
 from tests.stored import stored
-from workbench import Case, Refusal, Trace, Unavailable, diff
+from workbench import Case, Refusal, Trace, Unavailable, diff, run
 from workbench.expectation.elements import Comparison
 from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
@@ -94,12 +96,41 @@ def test_elements_that_were_not_kept_are_computed_again(trace: Trace, monkeypatc
 
 
 def test_torch_gives_the_same_verdicts(trace: Trace) -> None:
+    assert_torch_judges_alike(trace)
+
+
+def test_torch_gives_the_same_verdicts_where_nobody_knows_what_row_sum_adds_up() -> None:
+    """Probs, or what they are cast to."""
+    made = stored("flash", CASES["flash"])
+    given = {name: made.stages[name] for name in ("scores", "probs", "out", "lse")}
+    case = CASES["flash"].but(block_q=None, block_k=None, probs_dtype=None)
+    assert_torch_judges_alike(run(lambda *qkv, **options: given, case, contract={"block_k": 16}))
+
+
+def assert_torch_judges_alike(trace: Trace) -> None:
     pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
     numpy = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
     torch = parts.comparisons(Observed(trace), list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
     for name in numpy:
         for found, expected in zip(torch[name], numpy[name], strict=True):
             assert_same(found, expected)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_large_run_is_judged_on_a_gpu_where_there_is_one(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large is what is computed: scores, whatever was dumped, and dumped elements."""
+    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: there))
+    monkeypatch.setattr(parts, "module", lambda name: torch)
+
+    def placed(seqlen: int, head_dim: int) -> str:
+        case = Case(seqlen=seqlen, head_dim=head_dim)
+        trace = run(lambda q, k, v, **options: np.zeros_like(q), case)
+        return parts.placed(Observed(trace), "auto")
+
+    at_most = math.isqrt(parts.LARGE) - 1  # squared and with its outputs, of 2 dims
+    assert at_most**2 + 2 * at_most == parts.LARGE - 1
+    assert placed(at_most, 2) == "cpu"
+    assert placed(at_most, 4) == placed(at_most + 1, 2) == ("cuda" if there else "cpu")
 
 
 def test_devices_that_do_not_exist_are_refused() -> None:

@@ -25,7 +25,7 @@ from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
 
-#: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
+#: scores and elements of the dumped stages, together, beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
 #: elements of all comparisons beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**24
@@ -178,7 +178,8 @@ def placed(run: Observed, device: str) -> str:
         raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
     if device != "auto":
         return device
-    if sum(stage.size for stage in run.dumped.values()) <= LARGE:
+    # scores are computed whatever was dumped: all the work where a kernel gives its output alone
+    if run.case.score_count + sum(stage.size for stage in run.dumped.values()) <= LARGE:
         return "cpu"
     try:
         return "cuda" if module("torch").cuda.is_available() else "cpu"

@@ -269,9 +269,10 @@ def diff(trace: Trace, *, device: str = "auto", report: bool = False, measure: b
     """Judge every stage of `trace`.
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
-    elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
-    bits lost are cheaper with the verdicts than later. `measure`: the function is called again, up to 200 times, on
-    inputs of our choice, and the weights and what else is read off its outputs are judged beside what it returned.
+    scores and dumped elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted,
+    whose other rules and bits lost are cheaper with the verdicts than later. `measure`: the function is called again,
+    up to 200 times, on inputs of our choice, and the weights and what else is read off its outputs are judged beside
+    what it returned.
     Raises Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as
     low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
