@@ -8,6 +8,7 @@ import pytest
 
 import workbench
 from campaigns.cheats import CHEATS, DEVICE, UNSEEN
+from tests.python_path import python_path
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, Problem, problem
@@ -208,7 +209,7 @@ def test_where_there_is_no_own_proc_a_gpu_that_lacks_is_told_why(file, tmp_path,
     (tmp_path / "sitecustomize.py").write_text(
         "from workbench.explore.acceptance import namespaces\nnamespaces._PRIVATE = -1  # no flags of mount\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     with pytest.raises(Unavailable, match="without a /proc of its own"):
         accept(f"{file}:sdpa", {"arrays": "torch", "device": "cuda"}, seed=1, only=0)
 
