@@ -107,6 +107,14 @@ def test_torch_gives_the_same_verdicts_where_nobody_knows_what_row_sum_adds_up()
     assert_torch_judges_alike(run(lambda *qkv, **options: given, case, contract={"block_k": 16}))
 
 
+def test_torch_gives_the_same_verdicts_of_a_function_of_scores_in_numpy() -> None:
+    def doubled(score: np.ndarray, b: np.ndarray, h: np.ndarray, q: np.ndarray, k: np.ndarray) -> np.ndarray:
+        return np.where(k > q, 2 * score, score)
+
+    case = Case(seqlen=9, head_dim=4, score_mod=doubled)
+    assert_torch_judges_alike(run(lambda q, k, v, **options: v, case))
+
+
 def assert_torch_judges_alike(trace: Trace) -> None:
     pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
     numpy = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
