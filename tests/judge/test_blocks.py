@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,12 +116,29 @@ def test_torch_gives_the_same_verdicts_of_a_function_of_scores_in_numpy() -> Non
     assert_torch_judges_alike(run(lambda q, k, v, **options: v, case))
 
 
+def test_torch_gives_the_same_verdicts_of_rows_without_keys_that_are_to_be_nan() -> None:
+    case = Case(seqlen_q=9, seqlen_k=5, head_dim=4, causal=True)
+
+    def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, **options: Any) -> np.ndarray:
+        out = np.zeros_like(q)
+        out[..., :4, :] = np.nan
+        out[..., :1, :] = 0
+        return out
+
+    assert_torch_judges_alike(run(attention, case, contract={"empty_out": np.nan}))
+
+
 def assert_torch_judges_alike(trace: Trace) -> None:
-    pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
-    numpy = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
-    torch = parts.comparisons(Observed(trace), list(trace.stages), "cpu:0")  # to torch the cpu is a device like others
-    for name in numpy:
-        for found, expected in zip(torch[name], numpy[name], strict=True):
+    """On the cpu, to torch a device like others, but that NumPy takes its tensors: of those of a GPU it takes none, nor
+    do these meet what was made on no device.
+    """
+    torch = pytest.importorskip("torch", reason="torch is the library whose tensors are judged here")
+    by_numpy = parts.comparisons(Observed(trace), list(trace.stages), "cpu")
+    with pytest.MonkeyPatch.context() as patch, torch.device("meta"):
+        patch.delattr(torch.Tensor, "__array__")
+        by_torch = parts.comparisons(Observed(trace), list(trace.stages), "cpu:0")
+    for name in by_numpy:
+        for found, expected in zip(by_torch[name], by_numpy[name], strict=True):
             assert_same(found, expected)
 
 

@@ -234,7 +234,8 @@ def _without_keys(
         return array_namespace(actual).where(empty[..., None], expected, actual), expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
         actual = actual + 0.0
-        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
+        xp, there = array_namespace(actual), actual[empty]
+        actual[empty] = xp.where(xp.isnan(there), xp.full_like(there, usual), np.nan)
     else:
         expected = expected + 0.0
         expected[empty] = value
