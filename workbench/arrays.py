@@ -167,4 +167,4 @@ def in_float64(x: np.ndarray, device: str) -> Any:
 
 def on_cpu(x: Any) -> np.ndarray:
     """The NumPy array that `x` is, or of the torch tensor that it is, on any device."""
-    return x if isinstance(x, np.ndarray) else x.cpu().numpy()  # type: ignore[no-any-return]
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
