@@ -13,7 +13,7 @@ import pytest
 
 from campaigns.known import reduced
 from tests.stored import stored
-from workbench import Case, Refusal, Trace, Unavailable, diff, run
+from workbench import Case, Refusal, Trace, Unavailable, against, diff, run
 from workbench.expectation.elements import Comparison
 from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
@@ -157,6 +157,26 @@ def test_a_large_run_is_judged_on_a_gpu_where_there_is_one(there: bool, monkeypa
     assert at_most**2 + 2 * at_most == parts.LARGE - 1
     assert placed(at_most, 2) == "cpu"
     assert placed(at_most, 4) == placed(at_most + 1, 2) == ("cuda" if there else "cpu")
+
+
+def test_a_gpu_that_is_full_leaves_a_run_to_the_cpu_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes may have taken its memory meanwhile."""
+
+    class Full(Exception):
+        pass
+
+    def full() -> None:
+        raise Full
+
+    cuda = SimpleNamespace(is_available=lambda: True, mem_get_info=full)
+    torch = SimpleNamespace(cuda=cuda, OutOfMemoryError=Full, AcceleratorError=Full)
+    monkeypatch.setattr(parts, "module", lambda name: torch)
+    monkeypatch.setattr(parts, "LARGE", 0)
+    trace = reduced(stored("flash", CASES["flash"]), "output")
+    assert diff(trace).verdict == diff(trace, device="cpu").verdict == "rounding"
+    assert against(diff(trace), diff(trace)).verdict == "identical"
+    with pytest.raises(Full):
+        diff(trace, device="cuda")
 
 
 def test_devices_that_do_not_exist_are_refused() -> None:

@@ -187,6 +187,20 @@ def placed(run: Observed, device: str) -> str:
         return "cpu"
 
 
+def judged_at(run: Observed, device: str, judge: Callable[[str], Found]) -> Found:
+    """What `judge` makes of a run on the device where it is placed; on the cpu where nobody asked for the GPU, and it
+    fails or is full: processes that share one may each find its memory free.
+    """
+    where = placed(run, device)
+    if where == device or where == "cpu":
+        return judge(where)
+    torch = module("torch")
+    try:
+        return judge(where)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        return judge("cpu")
+
+
 def determined(run: Observed, name: str) -> bool:
     """Whether q, k and v determine the stage: per-split values need the keys of each split, and what is merged of
     maxima that the kernel may choose needs these.
