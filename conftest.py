@@ -9,7 +9,7 @@ from hypothesis import settings
 
 from workbench.cuda.gpu import gpu
 
-pytest_plugins = ["tests.compile_first"]
+pytest_plugins = ["tests.kept", "tests.compile_first"]  # the later one imports the first
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are written to files, no test opens a window
 

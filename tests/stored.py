@@ -1,8 +1,9 @@
 """Traces of our kernels at rest, for tests of what judges and shows them: a compile takes seconds, a file milliseconds.
 
-    STORE=1 pytest tests/judge ...    records those that the tests ask for and that are missing; a warning names them
+    STORE=1 pytest tests/judge ...    records those that the tests ask for and that are missing, each of which fails
     STORE=run pytest tests/judge ...  runs the kernels instead, as campaigns do
     python -m tests.stored            runs the kernels of all that are there again, and writes the files anew
+    python -m tests.stored forget ... takes out these files, which no test reads: a whole run that finds any fails
 
 `manifest.json` names every file by what was asked: the kernel, the case, and the options of the run.
 tests/test_stored.py holds them against today's kernels.
@@ -12,9 +13,9 @@ import hashlib
 import json
 import lzma
 import os
+import sys
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -32,6 +33,8 @@ from workbench.files import write_atomically
 FOLDER = Path(__file__).with_name("stored")
 MANIFEST = FOLDER / "manifest.json"
 HOW = "STORE=1 .venv/bin/pytest -k NAME_OF_THE_TEST"
+#: files that this process read for tests
+READ: set[str] = set()
 #: right kernels that run where no file has their trace, which would take more room than their few builds take seconds
 SHARED = ("flash", "split_k")
 run_kernel = of_ours.run_kernel
@@ -62,9 +65,10 @@ def at_rest(name: str, case: Case, options: Options, *, guarded: bool = True, ag
         if name in SHARED and not options.faults:
             return trace
         if os.environ.get("STORE") != "1":
-            warnings.warn(f"no trace is stored for {json.dumps(asked)}: the kernel ran. {HOW} records it", stacklevel=2)
-            return trace
+            # no exception of the code under test, which may go on after any
+            pytest.fail(f"no trace is stored for {json.dumps(asked)}; {HOW} records it", pytrace=False)
         record(file, asked, trace)
+    READ.add(file)
     trace = read(file)
 
     def rerun(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
@@ -112,7 +116,19 @@ def record(file: str, asked: dict[str, Any], trace: Trace) -> None:
         save(replace(trace, versions={}), path)
         (FOLDER / file).write_bytes(lzma.compress(path.read_bytes(), preset=9))
     manifest.cache_clear()  # another process may have written it
-    lines = (f"{json.dumps(name)}: {json.dumps(one)}" for name, one in sorted({**manifest(), file: asked}.items()))
+    _name({**manifest(), file: asked})
+
+
+def forget(files: Collection[str]) -> None:
+    """Take out traces, and their lines of the manifest."""
+    for file in files:
+        (FOLDER / file).unlink()
+    _name({file: asked for file, asked in manifest().items() if file not in files})
+
+
+def _name(files: Mapping[str, Any]) -> None:
+    """Write the manifest."""
+    lines = (f"{json.dumps(name)}: {json.dumps(one)}" for name, one in sorted(files.items()))
     write_atomically(MANIFEST, b"".join([b"{\n", ",\n".join(lines).encode(), b"\n}\n"]))
     manifest.cache_clear()
 
@@ -144,6 +160,8 @@ def today(file: str) -> Trace:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["forget"]:
+        sys.exit(forget(sys.argv[2:]))
     for file, asked in list(manifest().items()):
         print(file, flush=True)
         record(file, asked, today(file))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, Unavailable, run
-from workbench.arrays import as_numpy, handed_over, home
+from workbench.arrays import as_numpy, handed_over, home, in_float64
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -171,3 +171,11 @@ def test_cupy_streams_are_waited_for() -> None:
         torch.cuda._sleep(int(2e9))
         torch.from_dlpack(late).add_(1)
     assert np.all(as_numpy(late, "late") == 1)
+
+
+def test_what_may_only_be_read_is_copied_to_float64_in_torch() -> None:
+    """Torch warns of it once, and writes to it where it is told to."""
+    library("torch")
+    parts = np.broadcast_to(np.ones((2, 3)), (2, 3))
+    made = in_float64(parts, "cpu:0")  # to torch the cpu is a device like others
+    assert not np.shares_memory(made.numpy(), parts) and made.tolist() == parts.tolist()

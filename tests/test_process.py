@@ -65,7 +65,7 @@ def interrupted(folder: Path, command: list[str]) -> tuple[int, str]:
             time.sleep(0.01)
         running.send_signal(signal.SIGINT)
         try:
-            out, err = running.communicate(timeout=20)
+            out, err = running.communicate(timeout=60)
         finally:
             running.kill()
     assert out == ""

@@ -15,6 +15,14 @@ def lines(stream):
     return re.sub(r"\d+\.\d s", "N s", stream.getvalue()).splitlines()
 
 
+def until_it_shows(stream, count):
+    """Wait for so many lines, which come from a thread of their own, on a busy machine late."""
+    until = time.monotonic() + 60
+    while len(lines(stream)) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -59,7 +67,7 @@ def test_signs_of_life_carry_the_tick():
     stream = io.StringIO()
     with shown(stream, patience=0.0, interval=0.02), step("run", estimate_s=3.0) as tick:
         tick("12 of 65 cases")
-        time.sleep(0.1)
+        until_it_shows(stream, 2)
     first, *signs, last = lines(stream)
     assert (first, last) == ("run: about N s", "run took N s")
     assert set(signs) == {"run: N s so far, expected about N s, 12 of 65 cases"}
@@ -69,7 +77,7 @@ def test_an_estimate_is_corrected_by_the_tick():
     stream = io.StringIO()
     with shown(stream, patience=0.0, interval=0.02), step("run", estimate_s=3.0) as tick:
         tick("12 of 65 cases", 600.0)
-        time.sleep(0.1)
+        until_it_shows(stream, 2)
     assert "expected about 10 min, 12 of 65 cases" in lines(stream)[1]
 
 

@@ -1,7 +1,5 @@
 """The stored traces are those of today's kernels: the same bits, but for what exp may do on another CPU."""
 
-from functools import partial
-
 import ml_dtypes
 import numpy as np
 import pytest
@@ -89,14 +87,15 @@ def apart(trace: Trace, name: str, values: np.ndarray) -> float:
     return (2 + 2 * tiles + keys) * unit * size
 
 
-def test_of_what_is_not_stored_the_kernel_runs_and_a_warning_says_how_to_add_it(
+def test_what_is_not_stored_fails_the_test_that_asks_for_it_and_says_how_to_add_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("STORE", raising=False)
     case = Case(seqlen=3, head_dim=8, block_q=16, block_k=16, seed=1234567)
-    asked = partial(stored, "flash", case, faults=["flash-no-correction"])
-    with pytest.warns(match=r'^no trace is stored for \{"kernel": "flash".*: the kernel ran. STORE=1 .* records it$'):
-        assert asked().stages["out"].shape == (1, 1, 3, 8)
+    message = r'^no trace is stored for \{"kernel": "flash".*\}; STORE=1 .* records it$'
+    with pytest.raises(pytest.fail.Exception, match=message):
+        stored("flash", case, faults=["flash-no-correction"])
+    assert stored("flash", case).stages["out"].shape == (1, 1, 3, 8)  # of a right one the kernel runs
     with pytest.raises(Refusal, match="unknown fault"):
         stored("flash", case, faults=["none"])
 

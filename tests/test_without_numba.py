@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.python_path import python_path
+
 #: as of an environment without numba, for every process that is started
 BLOCKED = """
 import sys
@@ -73,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(folder), str(Path(__file__).parents[1])])
+    path = python_path(folder, Path(__file__).parents[1])
     command = [sys.executable, *words]
     return subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
 

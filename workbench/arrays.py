@@ -161,4 +161,10 @@ def in_float64(x: np.ndarray, device: str) -> Any:
     if device == "cpu":
         return to_float64(x)
     torch = module("torch")
-    return handed_over(np.ascontiguousarray(x), "torch", device).to(torch.float64)
+    # torch warns of arrays that may only be read, such as parts of a broadcast one
+    return handed_over(np.require(x, requirements=("C", "W")), "torch", device).to(torch.float64)
+
+
+def on_cpu(x: Any) -> np.ndarray:
+    """The NumPy array that `x` is, or of the torch tensor that it is, on any device."""
+    return x if isinstance(x, np.ndarray) else x.cpu().numpy()

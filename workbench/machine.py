@@ -29,17 +29,26 @@ def machine() -> dict[str, Any]:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Versions of Python and of those of `packages` that are installed; nothing is imported."""
+    """Versions of Python and of those of `packages` that are installed; nothing is imported.
+
+    An imported module's `__version__` comes first: it names the build (torch 2.13.0+cu130), which the metadata of the
+    wheels on the package index leave out.
+    """
     return {"python": platform.python_version()} | {name: found for name in packages if (found := _version(name))}
 
 
-@cache
 def _version(package: str) -> str:
-    """Of a distribution, else of the module of that name if it is imported; empty where neither is there."""
+    """Of the imported module of that name, else of the distribution; empty where neither is there."""
+    module = sys.modules.get(package.replace("-", "_"))
+    return str(getattr(module, "__version__", "")) or _of_distribution(package)
+
+
+@cache
+def _of_distribution(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # CuPy's wheels have names of their own
-        return str(getattr(sys.modules.get(package), "__version__", ""))
+    except importlib.metadata.PackageNotFoundError:
+        return ""
 
 
 def memory_bytes() -> int:

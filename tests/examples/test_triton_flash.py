@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.python_path import python_path
 from workbench import Case, diff, run
 from workbench.foreign.find import find
 
@@ -158,7 +159,7 @@ def test_without_buffers_it_is_the_kernel_without_probes(tmp_path: Path) -> None
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_DISABLE_LINE_INFO": "1", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
-    environment["PYTHONPATH"] = f"{EXAMPLE.parent.parent}:{environment.get('PYTHONPATH', '')}"
+    environment["PYTHONPATH"] = python_path(EXAMPLE.parent.parent)
     paths = [tmp_path / name / EXAMPLE.name for name in ("probed", "stripped")]
     for path, text in zip(paths, (source, stripped), strict=True):
         path.parent.mkdir()

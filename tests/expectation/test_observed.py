@@ -13,7 +13,7 @@ from workbench.case.stages import STAGES
 from workbench.expectation.observed import Observed
 from workbench.reference import attention
 
-SMALL = Case(batch=1, heads=2, kv_heads=1, seqlen=100, head_dim=16, block_q=16, block_k=16)
+SMALL = Case(batch=1, heads=2, kv_heads=1, seqlen=40, head_dim=16, block_q=16, block_k=16)
 
 
 @pytest.mark.parametrize(

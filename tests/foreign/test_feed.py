@@ -59,7 +59,7 @@ def test_the_reduce_alone_on_reference_partials() -> None:
 
 
 def test_the_command_names_the_reduce_alone() -> None:
-    words = ["diff", "split_k", "--fault", FAULTS[0], "--fault", FAULTS[1], "--heads", "2"]
+    words = ["diff", "split_k", "--fault", FAULTS[0], "--fault", FAULTS[1], "--heads", "2", "--seqlen", "64"]
     done = workbench(*words, "--feed", "partial_O,partial_max,partial_sum=reference")
     text = " ".join(done.output.split())
     assert done.exit_code == 1 and "first wrong stage: merge_weight" in text and "also wrong" not in text

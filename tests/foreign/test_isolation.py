@@ -1,6 +1,9 @@
 """Foreign functions in a process of their own: what ends that process, or keeps it, is told in a sentence."""
 
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from tests.refusals import invoked, refusal, refused
 from workbench import Case, diff, run
+from workbench.foreign.isolation import ask_place
 
 CASE = Case(seqlen=8, head_dim=8)
 SOURCE = """
@@ -80,12 +84,37 @@ def test_how_a_process_ended_is_told(mine: str) -> None:
 
 @pytest.mark.campaign
 def test_a_function_that_hangs_or_grows_is_ended(mine: str) -> None:
-    said = refusal(run, f"{mine}:hangs", CASE, timeout=5).replace(mine, "mine.py")
-    assert said.startswith("mine.py:hangs did not return within timeout=5 seconds, and was ended:\n")
+    said = refusal(run, f"{mine}:hangs", CASE, timeout=15).replace(mine, "mine.py")
+    assert said.startswith("mine.py:hangs did not return within timeout=15 seconds, and was ended:\n")
     assert said.endswith('\n  File "mine.py", line 19 in hangs')
     said = refusal(run, f"{mine}:grows", CASE, memory_gb=1).replace(mine, "mine.py")
     assert re.match(r"mine.py:grows took 1(\.\d+)? GB of memory, more than memory_gb=1, and was ended:\n", said)
     assert " in grows" in said
+
+
+def test_a_process_that_is_late_to_tell_where_it_is_is_waited_for(tmp_path: Path) -> None:
+    """On a busy machine it may be."""
+    crash, ready = tmp_path / "crash", tmp_path / "ready"
+    crash.touch()
+    code = f"""
+import pathlib, signal, time
+def tell(*_):
+    time.sleep(1.5)
+    pathlib.Path({str(crash)!r}).write_text("here")
+signal.signal(signal.SIGUSR1, tell)
+pathlib.Path({str(ready)!r}).touch()
+while True:
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while not ready.exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        ask_place(process.pid, crash, lambda: process.poll() is None)
+        assert crash.read_text() == "here"
+        process.kill()
+        process.wait()
+        ask_place(process.pid, crash, lambda: True)  # of one that has ended nothing is waited for
 
 
 @pytest.mark.parametrize("value", [0, -1.5, float("nan"), True, "9"])

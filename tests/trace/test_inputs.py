@@ -1,5 +1,6 @@
 """Inputs from outside: what a file holds is what a kernel reads, and what does not fit is refused by name."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -220,8 +221,8 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         assert message("x.pt", damaged) == "FILE: not a complete .pt file as torch.save writes it"
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     assert message("tensor.pt") == "FILE: must hold a dict of name -> tensor; got Tensor"
-    torch.save({"q": Path("x")}, tmp_path / "code.pt")
-    assert message("code.pt") == "FILE: must hold a dict of name -> tensor alone; it holds a pathlib.PosixPath"
+    torch.save({"q": Fraction(1)}, tmp_path / "code.pt")
+    assert message("code.pt") == "FILE: must hold a dict of name -> tensor alone; it holds a fractions.Fraction"
 
 
 @pytest.mark.parametrize(("given", "got"), [((Q, Q), "2 of them"), ([Q] * 4, "4 of them"), (3, "int")])

@@ -7,7 +7,7 @@ from operator import add, and_
 
 import numpy as np
 
-from workbench.arrays import in_float64
+from workbench.arrays import in_float64, on_cpu
 from workbench.case.box import Box
 from workbench.case.contract import Contract
 from workbench.case.stages import OUT, Stage
@@ -199,16 +199,12 @@ def _keep(found: Compared, elements: Elements, part: Box, axes: str) -> None:
     for name in ("expected", "budget", "statistical", "over_budget", "state"):
         target = part.of(getattr(elements, name), axes)
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            target[...] = _on_host(getattr(found, name))
+            target[...] = on_cpu(getattr(found, name))
 
 
 def on_host(found: Compared) -> Compared:
     """The same as arrays of NumPy."""
-    return Compared(*(_on_host(getattr(found, one.name)) for one in fields(Compared)))
-
-
-def _on_host(x: np.ndarray) -> np.ndarray:
-    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
+    return Compared(*(on_cpu(getattr(found, one.name)) for one in fields(Compared)))
 
 
 def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
@@ -238,7 +234,8 @@ def _without_keys(
         return array_namespace(actual).where(empty[..., None], expected, actual), expected
     if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
         actual = actual + 0.0
-        actual[empty] = np.where(np.isnan(actual[empty]), usual, np.nan)
+        xp, there = array_namespace(actual), actual[empty]
+        actual[empty] = xp.where(xp.isnan(there), xp.full_like(there, usual), np.nan)
     else:
         expected = expected + 0.0
         expected[empty] = value

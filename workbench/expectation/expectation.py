@@ -12,7 +12,7 @@ from weakref import WeakMethod
 
 import numpy as np
 
-from workbench.arrays import handed_over, in_float64
+from workbench.arrays import handed_over, in_float64, on_cpu
 from workbench.case.box import WHOLE, Box
 from workbench.case.case import in_window
 from workbench.case.contract import Contract
@@ -165,7 +165,7 @@ class Expectation:
             numbers=trace.case.numbers,
             attn_bias=self._bias(None if added is None else added.bias),
             bias_computed=self._bias(None if added is None else added.computed),
-            score_mod=trace.modified(self.part),
+            score_mod=self._score_mod(),
             exact_products=trace.case.dtype != "float32",
             tiling=run.tiling,
             given=self.given,
@@ -182,6 +182,13 @@ class Expectation:
 
     def _bias(self, x: np.ndarray | None) -> np.ndarray | None:
         return None if x is None else in_float64(x, self.device)
+
+    def _score_mod(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """The case's score_mod, which takes scores as an array of NumPy wherever they are; None without one."""
+        mod = self.run.trace.modified(self.part)
+        if mod is None or self.device == "cpu":
+            return mod
+        return lambda scores: in_float64(mod(on_cpu(scores)), self.device)
 
     def _sinks(self) -> np.ndarray | None:
         """The logits of sinks, float64 [1, h, 1]; None without any."""
@@ -277,6 +284,5 @@ def in_bool(mask: np.ndarray, device: str) -> np.ndarray:
     """The mask where the other arrays are."""
     if device == "cpu":
         return mask
-    import torch
-
-    return torch.from_numpy(np.ascontiguousarray(mask)).to(device)  # type: ignore[return-value]
+    found: np.ndarray = handed_over(np.require(mask, requirements=("C", "W")), "torch", device)
+    return found

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,6 +30,8 @@ from workbench.trace.trace import Trace
 
 #: seconds between two looks at the process, in which it may take a few GB more
 LOOK_S = 0.05
+#: seconds that a process may take to tell where its threads are, which takes no time where another leaves it the cores
+_PLACE_S = 10.0
 #: runs in the process; what it may import is what this one may
 _PROGRAM = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from workbench.foreign.isolation import main; main()"
@@ -137,12 +139,23 @@ def _watched(process: subprocess.Popen, limits: Limits, crash: Path) -> str:
         else:
             continue
         if crash.exists():  # the process can tell where it is
-            before = crash.stat().st_size
-            os.kill(process.pid, signal.SIGUSR1)
-            waited = time.monotonic() + 1
-            while crash.stat().st_size == before and process.poll() is None and time.monotonic() < waited:
-                time.sleep(LOOK_S)
+            ask_place(process.pid, crash, lambda: process.poll() is None)
         return what
+
+
+def ask_place(pid: int, crash: Path, runs: Callable[[], bool]) -> None:
+    """Have a process write to `crash` where its threads are, and wait until it has, or runs no more."""
+    size = before = crash.stat().st_size
+    until = time.monotonic() + _PLACE_S
+    try:
+        os.kill(pid, signal.SIGUSR1)
+    except ProcessLookupError:
+        return
+    while runs() and time.monotonic() < until:
+        time.sleep(LOOK_S)
+        last, size = size, crash.stat().st_size
+        if size == last != before:  # all of it: frames are written one after the other
+            return
 
 
 def resident_bytes(pid: int) -> float:

@@ -25,7 +25,7 @@ from workbench.progress import step
 from workbench.reference.graph import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
 
-#: elements of the dumped stages beyond which a trace is judged on a GPU, where there is one
+#: scores and elements of the dumped stages, together, beyond which a trace is judged on a GPU, where there is one
 LARGE = 2**26
 #: elements of all comparisons beyond which they are not kept, but computed again when one is asked for: 25 bytes each
 KEPT = 2**24
@@ -178,12 +178,27 @@ def placed(run: Observed, device: str) -> str:
         raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
     if device != "auto":
         return device
-    if sum(stage.size for stage in run.dumped.values()) <= LARGE:
+    # scores are computed whatever was dumped: all the work where a kernel gives its output alone
+    if run.case.score_count + sum(stage.size for stage in run.dumped.values()) <= LARGE:
         return "cpu"
     try:
         return "cuda" if module("torch").cuda.is_available() else "cpu"
     except Unavailable:
         return "cpu"
+
+
+def judged_at(run: Observed, device: str, judge: Callable[[str], Found]) -> Found:
+    """What `judge` makes of a run on the device where it is placed; on the cpu where nobody asked for the GPU, and it
+    fails or is full: processes that share one may each find its memory free.
+    """
+    where = placed(run, device)
+    if where == device or where == "cpu":
+        return judge(where)
+    torch = module("torch")
+    try:
+        return judge(where)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):
+        return judge("cpu")
 
 
 def determined(run: Observed, name: str) -> bool:

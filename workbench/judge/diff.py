@@ -277,10 +277,11 @@ def diff(
     """Judge every stage of `trace`.
 
     `device`: where the float64 arithmetic runs; cpu, cuda (in torch), or auto: cuda for a trace of more than LARGE
-    elements where torch finds a GPU. Verdicts do not depend on it. `report`: a report is wanted, whose other rules and
-    bits lost are cheaper with the verdicts than later. `measure`: the function is called again, up to 200 times, on
-    inputs of our choice, and the weights and what else is read off its outputs are judged beside what it returned.
-    `effort`: how many times as much as usual the searches of a report and `measure` try.
+    scores and dumped elements where torch finds a GPU with room. Verdicts do not depend on it. `report`: a report is
+    wanted, whose other rules and bits lost are cheaper with the verdicts than later. `measure`: the function is called
+    again, up to 200 times, on inputs of our choice, and the weights and what else is read off its outputs are judged
+    beside what it returned. `effort`: how many times as much as usual the searches of a report and `measure` try.
+
     Raises Refusal for a trace whose inputs are not finite, whose stages are unknown or misshaped, or whose bias is as
     low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
@@ -290,9 +291,14 @@ def diff(
     run = Observed(trace)
     _check_sentinel(run)
     found = measurement(run, effort) if measure else None
+    return parts.judged_at(run, device, partial(_diff_at, run, found, report, effort))
+
+
+def _diff_at(run: Observed, found: Measured | None, report: bool, effort: float, where: str) -> Diff:
+    """`diff` of a run, with what was measured of its function, on the device `where`."""
+    trace = run.trace
     known = {name: stage for name, stage in run.known.items() if name in run.table}
     names = [name for name in known if name in run.dumped and name not in run.unjudgeable]
-    where = parts.placed(run, device)
     # of a kernel on codes they are of other traces, and arithmetic on a GPU is torch's
     gathered = Diagnostics(room(run)) if report and where == "cpu" and not run.before_attention and names else None
     strict = usual(run.contract)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.python_path import python_path
 from workbench.cuda.emulator import EmulatorError, cache
 
 SCRIPT = """
@@ -37,7 +38,7 @@ def start(tmp_path):
     script.write_text(textwrap.dedent(SCRIPT))
 
     def process():
-        environment = os.environ | {"WORKBENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(Path.cwd())}
+        environment = os.environ | {"WORKBENCH_CACHE": str(tmp_path / "cache"), "PYTHONPATH": python_path(Path.cwd())}
         return subprocess.Popen([sys.executable, script], env=environment, stdout=subprocess.PIPE, text=True)
 
     return process

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cuda.prepared.driver import FLOAT32, bits, emulated, filled, given, options_of, tensor, tensors
 from workbench import Case, run
 from workbench.cuda import prepared
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.cuda.prepared.driver import FLOAT32, bits, emulated, filled, given, options_of, tensor, tensors  # noqa: E402 - needs torch
 
 CASES = {
     "flash_mma": dict(

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from numba import types
 
-from tests.cuda.prepared.driver import FLOAT16, bits, filled, options_of
 from tests.refusals import refusal
 from workbench import Case, run
 from workbench.cuda import prepared
@@ -15,6 +14,8 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.cuda.prepared.driver import FLOAT16, bits, filled, options_of  # noqa: E402 - needs torch
 
 SHAPE = dict(batch=2, heads=4, kv_heads=2, seqlen_q=150, seqlen_k=200, head_dim=64)
 ON_GPU = {

@@ -3,12 +3,13 @@
 import pytest
 
 import workbench
-from tests.cuda.prepared.driver import BFLOAT16, FLOAT16, FLOAT32, given, tensor, tensors
 from tests.refusals import refusal
 from workbench import Unavailable
 from workbench.cuda import prepared
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from tests.cuda.prepared.driver import BFLOAT16, FLOAT16, FLOAT32, given, tensor, tensors  # noqa: E402 - needs torch
 
 
 def refused(driver, name, *given, **options):

@@ -1,13 +1,17 @@
 """Verdicts on functions that cheat, on right ones, and on hostile ones."""
 
+import itertools
 import os
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import workbench
 from campaigns.cheats import CHEATS, DEVICE, UNSEEN
+from tests.python_path import python_path
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, Problem, problem
@@ -131,6 +135,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture
+def by_cases(monkeypatch):
+    """`accept` judges as many cases as it is given seconds, on any machine."""
+    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0)))
+    monkeypatch.setattr("workbench.explore.acceptance.run.time", clock)
+
+
 @pytest.mark.parametrize("cheat", [one for one in CHEATS if one.path.endswith("first.py")], ids=lambda one: one.name)
 def test_a_cheat_fails(cheat):
     found = accept(cheat.target, cheat.spec)
@@ -138,7 +149,6 @@ def test_a_cheat_fails(cheat):
         "fail",
         "overwritten" if cheat.name == "input_overwritten" else "wrong",
     )
-    assert found.seconds < 10
 
 
 @pytest.mark.parametrize(
@@ -149,12 +159,12 @@ def test_a_cheat_fails(cheat):
         *(pytest.param("sdpa", "torch", dtype, marks=pytest.mark.campaign) for dtype in ("float32", "float16")),
     ],
 )
-def test_a_right_function_passes(file, name, arrays, dtype):
-    short = {"from": 1, "to": 48}  # a round of all families takes 0.5 s
+def test_a_right_function_passes(file, name, arrays, dtype, by_cases):
+    short = {"from": 1, "to": 48}
     case = {"dtype": dtype, "seqlen_q": short, "seqlen_k": short, "head_dim": [32]}
-    found = accept(f"{file}:{name}", {"arrays": arrays, "case": case}, seconds=4)
+    found = accept(f"{file}:{name}", {"arrays": arrays, "case": case}, seconds=100)
     assert found.verdict == "pass", str(found)
-    assert found.failure is None and found.cases >= 20 and found.deterministic and 0 < found.worst < 1
+    assert len(found.due) < found.cases and found.deterministic and 0 < found.worst < 1
 
 
 def test_a_function_has_no_network(file, monkeypatch):
@@ -208,7 +218,7 @@ def test_where_there_is_no_own_proc_a_gpu_that_lacks_is_told_why(file, tmp_path,
     (tmp_path / "sitecustomize.py").write_text(
         "from workbench.explore.acceptance import namespaces\nnamespaces._PRIVATE = -1  # no flags of mount\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
     with pytest.raises(Unavailable, match="without a /proc of its own"):
         accept(f"{file}:sdpa", {"arrays": "torch", "device": "cuda"}, seed=1, only=0)
 
@@ -219,18 +229,18 @@ def test_a_machine_without_namespaces_is_refused_unless_it_is_unsafe(file, monke
         accept(f"{file}:online")
 
 
-def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file):
+def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file, by_cases):
     spec = {"batch_invariant": True, "case": {"batch": 2}, "without": [name for name in FAMILIES if name != "beside"]}
-    assert accept(f"{file}:online", spec, seconds=1).passed
-    found = accept(f"{file}:alone_other", spec, seconds=1)
+    assert accept(f"{file}:online", spec, seconds=10).passed
+    found = accept(f"{file}:alone_other", spec, seconds=10)
     assert found.failure.kind == "bits" and "in a batch of 2 than alone" in found.failure.words
 
 
-def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
+def test_poison_behind_the_end_of_a_sequence_is_not_read(file, by_cases):
     rest = tuple(name for name in FAMILIES if name != "lengths")
     spec = {"case": {"feature": ["padded"], "seqlen_q": 4}, "without": rest}
-    assert accept(f"{file}:of_lengths", spec, seconds=1).passed
-    assert accept(f"{file}:forgets_lengths", spec, seconds=1).failure.kind == "wrong"
+    assert accept(f"{file}:of_lengths", spec, seconds=10).passed
+    assert accept(f"{file}:forgets_lengths", spec, seconds=10).failure.kind == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -245,7 +255,7 @@ def test_poison_behind_the_end_of_a_sequence_is_not_read(file):
 def test_a_family_shows_what_it_is_for(family, name):
     one = next(cheat for cheat in [*UNSEEN, *DEVICE] if cheat.name == name)
     alone = {**one.spec, "without": [other for other in FAMILIES if other != family]}
-    assert accept(one.target, alone, seconds=10).failure.kind == ("overwritten" if name == "out_in_v" else "wrong")
+    assert accept(one.target, alone, seconds=100).failure.kind == ("overwritten" if name == "out_in_v" else "wrong")
 
 
 @pytest.mark.parametrize(
@@ -261,7 +271,7 @@ def test_a_family_shows_what_it_is_for(family, name):
 def test_what_shows_in_tensors_of_torch_alone(name, kind, words):
     """Their offset in memory, who they are, their class, and whether autograd records."""
     one = next(cheat for cheat in DEVICE if cheat.name == name)
-    found = accept(one.target, one.spec, seconds=10)
+    found = accept(one.target, one.spec, seconds=100)
     assert found.failure.kind == kind and words in found.failure.words
 
 
@@ -269,10 +279,11 @@ def test_what_shows_in_tensors_of_torch_alone(name, kind, words):
 def test_a_result_that_changes_later(name):
     """One that the next call overwrites fails where the spec asks for fresh ones; one that changes by itself always."""
     one = next(cheat for cheat in UNSEEN if cheat.name == name)
-    found = accept(one.target, one.spec, seconds=10)
+    found = accept(one.target, one.spec, seconds=100)
     assert found.failure.kind == "overwritten" and "of the call before" in found.failure.words
-    reused = accept(one.target, {**one.spec, "fresh": False}, seconds=3)
-    assert (reused.verdict == "fail") == (name == "t_thread_overwrites")
+    changes = name == "t_thread_overwrites"  # after a while, which a busy machine makes longer
+    reused = accept(one.target, {**one.spec, "fresh": False}, seconds=60 if changes else 3)
+    assert (reused.verdict == "fail") == changes
 
 
 def test_of_a_call_that_failed_no_result_is_held(tmp_path):
@@ -295,14 +306,14 @@ def test_of_a_call_that_failed_no_result_is_held(tmp_path):
         assert call(5).stages["out"].shape[2] == 5
 
 
-def test_a_maximum_with_headroom_may_round_exact_inputs():
+def test_a_maximum_with_headroom_may_round_exact_inputs(by_cases):
     """A silent spec allows it; one that says row_max=running does not."""
     rest = [name for name in FAMILIES if name != "exact"]
     style = str(Path(__file__).parent / "headroom.py") + ":attention"
     spec = {"case": {"dtype": "float16", "kv_heads": 1, "group": 1, "batch": 1}, "without": rest}
     assert accept(style, spec, seconds=3).passed
     told = {**spec, "contract": {"row_max": "running"}}
-    assert accept(style, told, seconds=5).failure.kind == "wrong"
+    assert accept(style, told, seconds=100).failure.kind == "wrong"
 
 
 def test_too_little_time_is_no_pass(file):

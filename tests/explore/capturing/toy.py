@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-import torch.nn.functional as F
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+F = torch.nn.functional
 
 LAYERS, HEADS, WIDTH, TOKENS = 12, 4, 64, 48
 DIM = WIDTH // HEADS

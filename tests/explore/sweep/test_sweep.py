@@ -107,7 +107,7 @@ def test_a_right_kernel_has_no_group(tmp_path: Path, pool: Executor) -> None:
 def test_what_ends_or_keeps_a_process_is_a_row_with_the_reason(tmp_path: Path, pool: Executor) -> None:
     target = kernel(tmp_path / "k", "raises", "crashes", "hangs", "grows")
     cases = [Case(seqlen=n, head_dim=4) for n in range(4, 13)]
-    found = sweep(target, cases, out=tmp_path / "s.sqlite", executor=pool, timeout=3.0, memory_gb=0.35)
+    found = sweep(target, cases, out=tmp_path / "s.sqlite", executor=pool, timeout=10.0, memory_gb=0.35)
     outcomes = {row.case.seqlen_k: row for row in found.rows}
     assert [outcomes[n].outcome for n in (7, 8, 9, 10)] == ["raised", "crashed", "timeout", "memory"]
     assert all(outcomes[n].outcome in ("exact", "rounding") for n in (4, 5, 6, 11, 12))
@@ -115,7 +115,7 @@ def test_what_ends_or_keeps_a_process_is_a_row_with_the_reason(tmp_path: Path, p
     first, *_, last = outcomes[8].reason.splitlines()
     assert first == "was ended by signal 11 (SIGSEGV, Segmentation fault) before it returned:"
     assert last == "printed last: the last words" and 'mine.py", line 9 in attention' in outcomes[8].reason
-    assert outcomes[9].reason.startswith("did not return within 3 seconds, and was ended:")
+    assert outcomes[9].reason.startswith("did not return within 10 seconds, and was ended:")
     assert outcomes[10].reason.startswith("took more than 0.35 GB of memory, and was ended:")
     assert [(one.origin, one.kind, len(one.rows)) for one in found.groups] == [
         (None, kind, 1) for kind in ("raised", "crashed", "timeout", "memory")
@@ -237,7 +237,7 @@ def test_a_killed_sweep_goes_on_where_it_stopped(undisturbed: Sweep, tmp_path: P
     process.wait()
     stopped = rows_in(out)
     assert 4 < stopped < len(LENGTHS) and load_sweep(out).left == len(LENGTHS) - stopped
-    until(lambda: not [*(tmp_path / "tmp").iterdir()], 20)
+    until(lambda: not [*(tmp_path / "tmp").iterdir()])
     times = {row.id: row.seconds for row in load_sweep(out).rows}
     found = sweep(target, LENGTHS, out=out, executor=pool, resume=True)
     assert told(found) == told(undisturbed)
@@ -253,7 +253,7 @@ def test_ctrl_c_waits_for_no_case(tmp_path: Path) -> None:
     until(lambda: rows_in(out) > 4)
     time.sleep(1)  # in which a process comes upon the case that hangs for an hour
     process.send_signal(signal.SIGINT)
-    process.wait(10)
+    process.wait(60)
     assert not [*(tmp_path / "tmp").iterdir()] and 4 < rows_in(out) < len(LENGTHS)
 
 

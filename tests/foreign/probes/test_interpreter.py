@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.python_path import python_path
 from workbench import Case, Refusal, run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -94,7 +95,7 @@ def test_how_to_run_without_a_gpu_is_said() -> None:
     code = "from workbench.cli.main import main; main()"
     target = [f"{root}/examples/triton_flash.py:attention", "--arrays", "torch"]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["PYTHONPATH"] = f"{root}:{environment.get('PYTHONPATH', '')}"
+    environment["PYTHONPATH"] = python_path(root)
     command = [sys.executable, "-c", code, "diff", *target]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert ran.returncode == 3 and ran.stdout == ""

@@ -26,6 +26,8 @@ from workbench.refusal import Refusal, Unavailable
 OUT, LSE = RESULTS
 #: seconds in which a function is imported, and called for the first time, which may compile it
 LOAD_S = 120.0
+#: seconds in which a process that has closed the way back has ended, on a busy machine too
+_ENDS_S = 10.0
 #: of a reply the most that is read, bytes
 _MOST = 4 * worker.TEXT
 #: what is left in freed memory, as out is stored and as it is summed up
@@ -174,7 +176,7 @@ class Caller:
 
     def _ended(self) -> Fault:
         try:
-            code = self.process.wait(LOOK_S * 20)
+            code = self.process.wait(_ENDS_S)
         except subprocess.TimeoutExpired:
             return Fault("ended", "its process closed the way back")
         return Fault("ended", how_it_ended(128 - code if code > 128 else code))

@@ -7,7 +7,6 @@ import pickle
 import re
 import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from workbench.explore.sweep import child
 from workbench.explore.sweep.ask import Answer, Ask, MachineLacks
 from workbench.explore.sweep.row import CRASHED, MEMORY, RAISED, TIMEOUT
-from workbench.foreign.isolation import LOOK_S, Limits, how_it_ended, kill, place, resident_bytes
+from workbench.foreign.isolation import LOOK_S, Limits, ask_place, how_it_ended, kill, place, resident_bytes
 from workbench.machine import memory_bytes
 
 _PROGRAM = (
@@ -149,15 +148,9 @@ class Worker:
         return event
 
     def _place(self, pid: int) -> str:
-        """Where the threads of the process are, as it tells within a second."""
+        """Where the threads of the process are, as it tells."""
         crash = self.folder / f"{child.CRASH}.{pid}"
-        before, waited = crash.stat().st_size, time.monotonic() + 1
-        try:
-            os.kill(pid, signal.SIGUSR1)
-        except ProcessLookupError:
-            return ""
-        while crash.stat().st_size == before and time.monotonic() < waited:
-            time.sleep(LOOK_S)
+        ask_place(pid, crash, Path(f"/proc/{pid}").exists)  # its parent waits for it, and takes what is left
         return _alike(place(crash, child.FRAMES))
 
     def _crash(self, pid: int) -> str:

@@ -12,6 +12,7 @@ fault in a stage that one kernel has alone arises in the next one that they shar
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.against.alike import ORDER, check_same_problem, shared
 from workbench.judge.against.stage import StageAgainst, side, stage_against
-from workbench.judge.blocks import placed
+from workbench.judge.blocks import judged_at
 from workbench.judge.diff import Diff, comparisons
 from workbench.reference.graph import nearest_dumped
 from workbench.shown import shown_by
@@ -103,7 +104,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     one, other = (judged.run.attention if mixed else judged.run for judged in (a, b))
     sparse = {*one.trace.sparse, *other.trace.sparse}
     in_part = [name for name, tiles in found.tiles.items() if tiles is not None or name in sparse]
-    compared = [_comparisons(run, found.tiles, in_part, placed(run, device)) for run in (one, other)]
+    compared = [judged_at(run, device, partial(_comparisons, run, found.tiles, in_part)) for run in (one, other)]
     stages = []
     for name, tiles in found.tiles.items():
         axes, keep = one.axes(name), _keep(name, tiles, one)

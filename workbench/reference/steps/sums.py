@@ -79,7 +79,7 @@ class RunningSum:
         events = at.once("rescaling", lambda: self._rescaling(at))
         c0, total_p = abs(c * l), xp.sum(abs(probs), axis=-1)
         total = c0 + total_p
-        worst_p = 0.0 if of is EXACT else xp.sum(of.worst, axis=-1)
+        worst_p = _of_terms(of.worst, n)
         incoming = of_c.worst * (abs(l) + of_l.worst) + abs(c) * of_l.worst + worst_p + events * total
         worst = bound_of_sum(at, total, incoming, losses.sum(n + 1 + dumped), n + 1)
         size = xp.maximum(total, NEGLIGIBLE)
@@ -87,10 +87,9 @@ class RunningSum:
             return Bounded(Bound(worst, 0.0, 0.0), size)
         own = losses.sums**2 * (n + 1) * (c0 * c0 + c0 * total_p + total_p**2 / 3 + xp.sum(probs * probs, axis=-1) / 2)
         own = own + losses.sums**2 * dumped * total * total
-        random_p = 0.0 if of is EXACT else xp.sum(of.random * of.random, axis=-1)
+        random_p = _of_terms(of.random * of.random, n)
         common = of_c.common * abs(l) + abs(c) * of_l.common + events * total + (n + 1) * losses.floor
-        if of is not EXACT:
-            common = common + (worst_p if self.cast else xp.sum(of.common, axis=-1))
+        common = common + (worst_p if self.cast else _of_terms(of.common, n))
         random = xp.sqrt(own + random_p + (of_c.random * l) ** 2 + (c * of_l.random) ** 2)
         return Bounded(Bound(worst, random, common), size)
 
@@ -231,3 +230,8 @@ def bound_of_sum(at: Any, total: np.ndarray, incoming: np.ndarray | float, added
     """
     reach = total + incoming
     return incoming + added * reach + array_namespace(reach).where(reach > 0, n * at.losses.floor, 0.0)
+
+
+def _of_terms(bounds: np.ndarray | float, n: int) -> np.ndarray | float:
+    """The bounds of the n terms along the last axis, added up; a float is the bound of each."""
+    return n * bounds if isinstance(bounds, float) else array_namespace(bounds).sum(bounds, axis=-1)
