@@ -13,11 +13,12 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from tests.stored import stored
-from workbench import Case, Refusal, Trace, diff, load, narrowed, run, save
+from workbench import Case, Refusal, Trace, diff, load, run, save
 from workbench.cli.main import commands
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.from_statistics import allowed
+from workbench.trace.narrow import narrowed
 from workbench.trace.statistics import Statistics
 
 CASE = Case(batch=2, heads=2, seqlen_q=40, seqlen_k=30, head_dim=16, causal=True, block_k=16, block_q=16)

@@ -54,8 +54,8 @@ def _size(diff: OperationDiff | None) -> int:
 def sweep_operation(
     target: str | Callable[..., Any], operation: str | Operation, cases: Iterable[Mapping[str, Any]]
 ) -> OperationSweep:
-    """What `target` makes of each case; `cases`: arguments as of `workbench.diff_operation`. A case that does not fit,
-    or on which it raises, is a row. Refusal where none was taken.
+    """What `target` makes of each case; `cases`: arguments as of `call.diff_operation`. A case that does not fit, or on
+    which it raises, is a row. Refusal where none was taken.
     """
     of = operation_of(operation)
     rows = [_row(target, of, dict(case)) for case in cases]

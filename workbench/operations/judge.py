@@ -96,7 +96,8 @@ class OperationDiff:
         """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a
         right run. `seconds`: for the search.
         """
-        return explain(self.run, seconds) if self.origin is not None else OperationExplained()
+        found = explain(self.run, seconds) if self.origin is not None else OperationExplained()
+        return replace(found, judged=self)
 
     def _right_with(self, conventions: Mapping[str, Any]) -> bool:
         case = self.run.case

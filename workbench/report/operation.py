@@ -50,9 +50,9 @@ def stage_table(diff: OperationDiff, full: bool = False) -> Table:
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
 
 
-def html(diff: OperationDiff) -> str:
-    """The report for Jupyter."""
-    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff))
+def html(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
+    """The report for Jupyter, arguments as of `report`."""
+    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff, explained))
 
 
 def sentences(diff: OperationDiff, explained: OperationExplained | None = None) -> list[str]:
@@ -140,9 +140,9 @@ def _of_origin(stage: StageDiff) -> list[str]:
     return said
 
 
-def in_short(diff: OperationDiff) -> str:
-    """The report as plain text."""
-    return plain(report(diff, unicode=False, width=WIDTH))
+def in_short(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
+    """The report as plain text, arguments as of `report`."""
+    return plain(report(diff, unicode=False, width=WIDTH, explained=explained))
 
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:

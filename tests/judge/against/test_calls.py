@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from workbench import Refusal, Runs, capture, compare_runs, load
+from workbench import Refusal, capture, compare_runs, load
 from workbench.cli.main import commands
 from workbench.judge.against.calls import _calls
+from workbench.judge.against.runs import Runs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from tests.explore.capturing import toy  # noqa: E402 - needs torch

@@ -91,7 +91,7 @@ class Acceptance:
                 return None
             if failure.problem.inputs is None:
                 return shrink(judged, seconds=seconds)
-            return judged.explain(seconds)
+            return replace(judged.explain(seconds), alone=True)  # the process of the function ends here
 
     def as_dict(self) -> dict[str, Any]:
         """The document `workbench.accept/1`, of plain Python values."""

@@ -67,7 +67,7 @@ class GradientLaws:
 
 def gradient_laws(target: str | Callable[..., Any], **asked: Unpack[Asked]) -> GradientLaws:
     """What `target` makes of every law of the backward pass on a case; arguments as of
-    `workbench.diff_operation`. Raises what the run of the case itself raises.
+    `operations.call.diff_operation`. Raises what the run of the case itself raises.
     """
     run, case = asked_for(target, ATTENTION_BACKWARD, **asked)
     subject = Gradients(run, case, case.inputs())

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,6 +13,7 @@ from workbench.operations.causes.neutral import hypotheses
 from workbench.operations.causes.scene import Fit, Scene
 from workbench.operations.run import OperationRun
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 
 #: fresh runs that a cause must predict
 FRESH = 2
@@ -78,6 +79,8 @@ class OperationExplained:
     withdrawn: tuple[str, ...] = ()  #: what fitted the run, and not a fresh one
     tried: int = 0  #: hypotheses
     complete: bool = True  #: whether all of them were, in the time that there was
+    #: the OperationDiff that was explained, which shows it
+    judged: Any = field(default=None, repr=False, compare=False)
 
     @property
     def sentences(self) -> list[str]:
@@ -105,6 +108,12 @@ class OperationExplained:
             "tried": self.tried,
             "complete": self.complete,
         }
+
+    def __str__(self) -> str:
+        return repr(self) if self.judged is None else shown_by("operation.in_short", self.judged, self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("operation.html", self.judged, self)
 
 
 def library(run: OperationRun) -> Iterator[Hypothesis]:
