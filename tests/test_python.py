@@ -103,8 +103,12 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert found.fields == told["fields"] and found.unread == told["unread"] and found.calls == told["calls"]
     elif isinstance(found, OperationExplained):
         assert found.as_dict() == {name: told[name] for name in found.as_dict()} and found.causes
+        assert [part.rstrip() for part in CliRunner().invoke(commands, words).stdout.splitlines()] == str(
+            found
+        ).splitlines()
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
+        assert CliRunner().invoke(commands, words).stdout == f"{found}\n"
     elif isinstance(found, Diff | Against | OperationDiff | Runs) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):

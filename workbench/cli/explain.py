@@ -126,7 +126,6 @@ def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, 
     from workbench.judge.explain.symptoms import symptoms
     from workbench.progress import shown
     from workbench.refusal import Refusal
-    from workbench.report.symptoms import lines
 
     if target is not None or given(options) or options["values"] is not None or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
@@ -134,5 +133,4 @@ def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, 
         found = symptoms(path)
     if as_json:
         return click.echo(json.dumps(found.as_dict()))
-    for line in lines(found):
-        click.echo(line)
+    click.echo(str(found))

@@ -8,6 +8,7 @@ from typing import Any
 from workbench.operations.case import OperationCase
 from workbench.operations.judge import OperationDiff, judged
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,9 @@ class OperationShrunk:
     diff: OperationDiff  #: of the smallest case
     tried: int  #: cases that were run
     complete: bool  #: whether nothing smaller was left to try
+
+    def __str__(self) -> str:
+        return shown_by("operation.shrunk_in_short", self)
 
 
 def shrink_operation(diff: OperationDiff, seconds: float = 60.0) -> OperationShrunk:

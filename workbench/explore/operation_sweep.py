@@ -9,6 +9,7 @@ from workbench.operations.call import asked_for, operation_of
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.operation import Operation
 from workbench.refusal import Raised, Refusal
+from workbench.shown import shown_by
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class OperationSweep:
         """The failing case with the fewest numbers as inputs."""
         failing = [one for one in self.rows if one.fails and one.diff is not None]
         return min(failing, key=lambda one: _size(one.diff), default=None)
+
+    def __str__(self) -> str:
+        return shown_by("operation_sweep.in_short", self)
 
 
 def _size(diff: OperationDiff | None) -> int:

@@ -44,7 +44,7 @@ class OperationDiff:
     @property
     def headline(self) -> str:
         """What was run, in words."""
-        return f"{self.run.target}: {self.run.case.operation.name}, {self.run.case}"
+        return self.run.headline
 
     @cached_property
     def origins(self) -> tuple[str, ...]:

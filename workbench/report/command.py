@@ -14,6 +14,7 @@ from workbench.case.telling import telling
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.explore.laws.law import Laws
     from workbench.judge.against.pair import Against
     from workbench.judge.diff import Diff
     from workbench.trace.trace import Trace
@@ -123,6 +124,16 @@ def check_command(checked: "Checked") -> str:
     foreign = [] if checked.called_with is None else checked.called_with.words()
     options = [] if checked.case is None else case_options(checked.case, own=checked.called_with is None)
     return _command("check", checked.target, checked.faults, [*options, *checked.words, *schedules, *foreign])
+
+
+def laws_command(found: "Laws") -> str:
+    """The command that asks the laws of the same kernel on the same case again; empty where none does."""
+    trace, s = found.subject.first.trace, found.subject
+    if not _has_names(trace):
+        return ""
+    invariant = ["--invariant"] if s.claimed else []
+    words = case_options(trace.case if s.ours else s.asked, own=s.ours)
+    return _command("laws", trace.target, trace.faults, [*words, *invariant, *trace.called_with.words()])
 
 
 def _named(trace: "Trace") -> str:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from workbench.case import spellings
 from workbench.expectation.elements import State
+from workbench.explore.operation_shrink import OperationShrunk
 from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
 from workbench.operations.causes.explain import OperationExplained
@@ -143,6 +144,17 @@ def _of_origin(stage: StageDiff) -> list[str]:
 def in_short(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
     """The report as plain text, arguments as of `report`."""
     return plain(report(diff, unicode=False, width=WIDTH, explained=explained))
+
+
+def shrunk(found: OperationShrunk) -> str:
+    """What stands above the report of the smallest case."""
+    ended = "" if found.complete else ", more in more --seconds"
+    return f"smallest of {found.tried} cases that were tried{ended}:"
+
+
+def shrunk_in_short(found: OperationShrunk) -> str:
+    """What `workbench shrink --operation NAME` shows, for `print`."""
+    return f"{shrunk(found)}\n{in_short(found.diff)}"
 
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def test_several_runs_are_a_row_each_and_what_is_said_of_each() -> None:
 
 
 def test_causes_stand_among_the_sentences() -> None:
-    found = wrong().explain(2)
+    found = replace(wrong().explain(2), alone=True)
     assert found.judged is wrong()
     lines = [*page(wrong(), found).lines]
     assert any(line.startswith("merge_weight: weights of partial_O are multiplied by partial_sum") for line in lines)

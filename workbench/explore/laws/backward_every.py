@@ -12,6 +12,7 @@ from workbench.explore.laws.law import Break, Finding, Law, Verdict
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
 from workbench.operations.call import Asked, asked_for
 from workbench.refusal import Raised, Refusal
+from workbench.shown import shown_by
 
 _OF_KIND = {
     "budget": (
@@ -63,6 +64,9 @@ class GradientLaws:
             "broken": len(self.broken),
             "laws": [one.as_dict() for one in self.findings],
         }
+
+    def __str__(self) -> str:
+        return shown_by("gradient_laws.in_short", self)
 
 
 def gradient_laws(target: str | Callable[..., Any], **asked: Unpack[Asked]) -> GradientLaws:
