@@ -12,7 +12,7 @@ from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.html import html_option
 from workbench.cli.operation import explain_operation, explain_stored, operation_options, refuse_of_operation
-from workbench.cli.options import json_option, one_target, run_options, values_option
+from workbench.cli.options import json_option, mapping_option, one_target, run_options, values_option
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 @run_options
 @operation_options
 @values_option
+@mapping_option
 @click.option(
     "--seconds", type=click.FloatRange(min=0.1), default=30.0, help="For the search, pairs of faults included [30]"
 )
@@ -127,7 +128,7 @@ def _symptoms(target: str | None, path: Path, as_json: bool, html: Path | None, 
     from workbench.progress import shown
     from workbench.refusal import Refusal
 
-    if target is not None or given(options) or options["values"] is not None or html is not None:
+    if target is not None or given(options) or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
     with shown():
         found = symptoms(path)

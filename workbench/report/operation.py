@@ -22,6 +22,7 @@ from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, plain, wrapped
+from workbench.suggested import command
 
 SCHEMA = "workbench.operation/1"
 
@@ -118,12 +119,12 @@ def operation_command(verb: str, run: OperationRun) -> str:
         return ""
     if case.functions:  # which no option of an operation names
         return ""
-    words = ["workbench", verb, name, *(word for fault in called.get("faults", ()) for word in ("--fault", fault))]
+    words = [word for fault in called.get("faults", ()) for word in ("--fault", fault)]
     gradients = bool(called.get("gradients"))
     usual = {**_USUAL, **({"arrays": "torch"} if gradients else {})}
     words += case.words_of(*(["gradients"] if gradients else []))
     words += spellings.said({key: called[key] for key, x in usual.items() if called.get(key, x) != x})
-    return shlex.join(words)
+    return command(verb, name, map(shlex.quote, words))
 
 
 def _of_origin(stage: StageDiff) -> list[str]:

@@ -17,7 +17,7 @@ from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.causes import lines as causes
 from workbench.report.causes import none_found
-from workbench.report.command import diff_command, watch_command
+from workbench.report.command import diff_command, run_command, watch_command
 from workbench.report.document import largest
 from workbench.report.findings import words
 from workbench.report.numbers import number, ratio, value
@@ -161,7 +161,7 @@ def of_laws(found: Explained) -> list[str]:
     """What a kernel made of the laws of attention, where nothing explains a stage."""
     from workbench.report.broken_laws import lines
 
-    return [] if found.laws is None else lines(found.laws)
+    return [] if found.laws is None else lines(found.laws, run_command("laws", found.judged.trace))
 
 
 def wrapped(line: str, style: str, width: int | None) -> list[Text]:

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.case.fields import FIELDS
 from workbench.case.inputs import NAMES, normalised
-from workbench.case.options import Options
+from workbench.case.options import NAMELESS, Options
 from workbench.case.stages import INPUTS, LSE, OUT, STAGES
 from workbench.refusal import Refusal
 from workbench.trace.assembled import assembled
@@ -69,7 +69,7 @@ def load_dump(path: str | Path, mapping: str | Path | Mapping[str, Any]) -> dict
     said = _mapping(mapping, where.name if where.is_file() else "")
     folder = where.parent if where.is_file() else where
     found = _of_records(folder, said) if said.records else _of_files(folder, said)
-    options = Options(trace=str(path), mapping=said.path or None)
+    options = Options(trace=str(path), mapping=said.path or NAMELESS)
     return {call: replace(_trace(said, call, arrays), called_with=options) for call, arrays in sorted(found.items())}
 
 

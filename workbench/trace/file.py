@@ -25,6 +25,7 @@ from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_o
 from workbench.files import write_atomically
 from workbench.line import Line
 from workbench.refusal import Refusal
+from workbench.suggested import command
 from workbench.trace.manifest import KEY, OF_OPERATION, checked, fields_of_case
 from workbench.trace.provenance import of_dict as provenance_of
 from workbench.trace.seen import promise_of
@@ -102,8 +103,8 @@ def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
             if KEY not in metadata:
                 if OF_OPERATION in metadata:
                     raise Refusal(
-                        f"{path}: a run of an operation, which `workbench diff` judges and "
-                        "workbench.operations.stored.load reads"
+                        f"{path}: a run of an operation, which workbench.operations.stored.load reads; "
+                        f"`{command('diff', str(path))}` judges it"
                     )
                 found = sorted(metadata) or "no metadata"
                 raise Refusal(f"{path}: a trace carries its manifest as metadata {KEY!r}; this file has {found}")

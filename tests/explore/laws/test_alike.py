@@ -41,7 +41,7 @@ def test_an_unknown_fault_is_like_one_that_breaks_the_same_laws():
     assert alike(found)[0].share > 0.8 and all("row_sum" in one.stages for one in alike(found))
     told = as_dict(found)
     assert "v-of-ones" in told["broken"] and "v-negated" in told["held"]
-    first, second, *_ = lines(found)
+    first, second, *_ = lines(found, "workbench laws mine")
     assert first.startswith(f"laws: {len(told['broken'])} of ") and "v-of-ones" in first
     assert second.endswith(")") and "% the same laws are broken by " in second
 
@@ -49,7 +49,7 @@ def test_an_unknown_fault_is_like_one_that_breaks_the_same_laws():
 def test_a_right_kernel_is_like_none():
     found = of_trace(run(attention, CASE))
     assert alike(found) == [] and as_dict(found)["broken"] == []
-    assert lines(found) == [f"laws: all {len(as_dict(found)['held'])} that were asked hold (workbench laws)"]
+    assert lines(found, "workbench laws mine") == [f"laws: all {len(as_dict(found)['held'])} that were asked hold"]
 
 
 def test_a_trace_at_rest_is_not_asked():
@@ -112,4 +112,4 @@ def test_faults_that_share_no_more_than_unrelated_ones_do_are_not_listed():
         for one in possible_in(found.subject.first.trace).values()
         if (laws := one.laws & {*asked})
     ]
-    assert max(shares) >= ALIKE and alike(random) == [] and len(lines(random)) == 1
+    assert max(shares) >= ALIKE and alike(random) == [] and len(lines(random, "")) == 1

@@ -20,6 +20,7 @@ class OfCall:
     stage: str | None  #: the first wrong one, of those that were captured
     over_budget: float
     doubt: str = ""  #: why it is suspicious, as of `Diff.doubt`
+    file: str = ""  #: that holds it; none of a call of a dump, or in memory
 
     @property
     def wrong(self) -> bool:
@@ -71,6 +72,7 @@ class Runs:
     alone: tuple[str, ...]  #: calls that one side has alone, in words
     causes: Mapping[str, Cause]  #: side -> what explains its first wrong call, where something does
     logits: Logits | None = None  #: what each call makes of the final difference, where the model was at hand
+    folders: bool = False  #: whether a and b are folders
 
     @property
     def verdict(self) -> str:
