@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from workbench import Case, save_rank
+from workbench import Case
 from workbench.case.ranks import dealt, indices
+from workbench.trace.ranks import save_rank
 
 FAULTS = ("base2", "own-keys")
 

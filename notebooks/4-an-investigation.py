@@ -20,7 +20,8 @@
 # The tests have one tile of keys. A row for each of several lengths:
 
 # %%
-from workbench import Case, diff, run, table
+from workbench import Case, diff, run
+from workbench.judge.table import table
 
 case = Case(head_dim=64, causal=True, block_q=32, block_k=32)
 faults = ["partial-no-masked-tile-guard", "reduce-sum-unweighted"]
@@ -124,7 +125,7 @@ part["merge_sum"]
 # against float64 and both against each other. Stages that mean the same in both are compared:
 
 # %%
-from workbench import against
+from workbench.judge.against.pair import against
 
 larger = case.but(seqlen=128)
 flash = diff(run("flash", larger))
@@ -153,7 +154,7 @@ mended
 # %%
 import numpy as np
 
-from workbench import case_of
+from workbench.trace.inputs import case_of
 
 
 def attention(q, k, v, *, scale, causal, mask, bias):
@@ -182,7 +183,7 @@ from contextlib import chdir
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from workbench import load_log
+from workbench import load
 
 log = """
 launching attention_fwd<64, 64>
@@ -195,7 +196,7 @@ WB row_max 0 0 0 0 17.394472
 """
 with TemporaryDirectory() as folder, chdir(folder):
     Path("run.log").write_text(log)
-    printed = diff(load_log("run.log", Case(seqlen=48, head_dim=64, seed=3, block_k=64)))
+    printed = diff(load("run.log", Case(seqlen=48, head_dim=64, seed=3, block_k=64)))
 assert printed.origins == ("scores",)
 printed
 

@@ -241,7 +241,7 @@ print("\n".join(found))
 # The backward pass gives its stages. Each is held against float64 on what it read:
 
 # %%
-from workbench import diff_operation
+from workbench.operations.call import diff_operation
 
 shape = {"batch": 2, "heads": 4, "kv_heads": 1, "queries": 32, "keys": 32, "dim": 16, "dim_v": 16}
 d = diff_operation(backward, "attention_backward", axes=shape, numbers={"causal": 1}, arrays="torch")

@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 
 from tests.golden_compare import apart, compared, hashed
-from workbench import Case, diff, load, load_log, narrowed
+from workbench import Case, diff, load
+from workbench.trace.narrow import narrowed
+from workbench.trace.printed import load_log
 
 #: arrays of a comparison -> the words by which a difference is told
 COMPARED = {

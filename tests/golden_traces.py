@@ -18,7 +18,8 @@ from tests import golden_cases as ours
 from tests import golden_kernels as foreign
 from tests.golden import OPTIONS, module
 from tests.golden_cases import Made, Random
-from workbench import Case, Refusal, Trace, narrowed, run, save
+from workbench import Case, Refusal, Trace, run, save
+from workbench.trace.narrow import narrowed
 
 SEED = 15
 #: fields of a contract -> values that any kernel may say, true or not

@@ -16,12 +16,16 @@ import pytest
 from click.testing import CliRunner
 
 import workbench
-from workbench import Against, Case, Diff, Measured, MeasuredContract, Runs, load, run, save
+from workbench import Case, Diff, load, run, save
 from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
+from workbench.judge.against.pair import Against
+from workbench.judge.against.runs import Runs
 from workbench.operations.backward_measure import BackwardMeasured
 from workbench.operations.causes.explain import OperationExplained
 from workbench.operations.judge import OperationDiff
+from workbench.readings.contract.measured import MeasuredContract
+from workbench.readings.reader import Measured
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/command-line.md").read_text().partition("\n## In Python\n")[2]
 #: command line -> Python, of the table that is run and of the one that takes too long
@@ -73,8 +77,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names() -> dict[str, Any]:
-    """What the page may use: the public names, Path, and modules."""
-    return {"Path": Path, "workbench": workbench} | {name: getattr(workbench, name) for name in workbench.__all__}
+    """What the page may use: what it imports, Path, and modules."""
+    (imports,) = re.findall(r"^```python\n(from workbench import \*.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    found: dict[str, Any] = {"Path": Path, "workbench": workbench}
+    exec(imports, found)
+    return found
 
 
 @pytest.mark.campaign(but=2)
@@ -96,8 +103,12 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert found.fields == told["fields"] and found.unread == told["unread"] and found.calls == told["calls"]
     elif isinstance(found, OperationExplained):
         assert found.as_dict() == {name: told[name] for name in found.as_dict()} and found.causes
+        assert [part.rstrip() for part in CliRunner().invoke(commands, words).stdout.splitlines()] == str(
+            found
+        ).splitlines()
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
+        assert CliRunner().invoke(commands, words).stdout == f"{found}\n"
     elif isinstance(found, Diff | Against | OperationDiff | Runs) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):

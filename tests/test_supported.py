@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from tests.operations.backwards import backward
-from workbench import Case, Refusal, case_of, diff, diff_operation, run
+from workbench import Case, Refusal, diff, run
+from workbench.operations.call import diff_operation
+from workbench.trace.inputs import case_of
 
 PAGE = Path(__file__).parent.parent.joinpath("docs/cases.md").read_text()
 #: kinds of attention that it says are judged

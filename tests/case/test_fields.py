@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.case.case import Case
+from workbench.case.command_line import case_options as words_of
 from workbench.case.distributions import DISTRIBUTIONS, FIXED
 from workbench.case.fields import (
     ALIGNMENTS,
@@ -28,7 +29,6 @@ from workbench.cli.main import commands
 from workbench.cli.options import case_options, cases_of
 from workbench.floats import DTYPES
 from workbench.foreign.run import run
-from workbench.report.command import case_options as words_of
 from workbench.trace.headline import headline
 
 

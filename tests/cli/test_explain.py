@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from workbench import Case, run, save
+from tests.stored import stored
+from workbench import Case, Refusal, diff, explain, load, run, save
 from workbench.cli.main import commands
 from workbench.trace.narrow import narrowed
 
@@ -55,8 +56,6 @@ def test_the_document_names_its_schema_and_the_cause(tmp_path: Path) -> None:
 
 
 def test_a_table_of_symptoms_takes_no_target(tmp_path: Path) -> None:
-    from workbench.refusal import Refusal
-
     result = CliRunner().invoke(commands, ["explain", "flash", "--symptoms", "largest.json"])
     assert isinstance(result.exception, Refusal)
     assert str(result.exception) == (
@@ -102,6 +101,44 @@ def test_a_race_is_told_before_any_cause_and_laws_are_not_asked(tmp_path: Path) 
     assert lines[last + 1].startswith("out: ") and not any(line.startswith("laws: ") for line in lines)
     document = json.loads(of_racing(tmp_path, "pass", "--json").stdout)
     assert [one["kind"] for one in document["watched"]] == ["uninitialised-read", "race"] and document["laws"] is None
+
+
+ODD = """
+import numpy as np
+
+def attention(q, k, v, *, scale, causal):
+    probs = np.exp(q @ np.swapaxes(k, -1, -2) * np.float32(scale))
+    odd = np.sin(np.arange(q.shape[2], dtype=np.float32) ** 3)[:, None] * np.abs(q) ** np.float32(1.5)
+    return probs @ v / probs.sum(-1, keepdims=True) + odd
+"""
+
+
+@pytest.mark.parametrize(("kernel", "beside"), [(RACING, "watched: mend this first"), (ODD, "laws: ")])
+def test_print_shows_what_the_command_line_shows(tmp_path: Path, kernel: str, beside: str) -> None:
+    """What a watched run finds among it, and the laws that are broken; how much was tried in the time may differ."""
+    (tmp_path / "mine.py").write_text(kernel.replace("BARRIER", "pass"))
+    target = f"{tmp_path}/mine.py:attention"
+    asked = ["explain", target, "--seqlen", "8", "--head-dim", "8", "--seconds", "0.1"]
+    shown = [x.rstrip() for x in CliRunner().invoke(commands, asked).stdout.splitlines() if "tried" not in x]
+    found = explain(target, Case(seqlen=8, head_dim=8), seconds=0.1)
+    assert [x for x in str(found).splitlines() if "tried" not in x] == shown
+    found.save_html(tmp_path / "page.html")
+    for text in ("\n".join(shown), (tmp_path / "page.html").read_text(), found._repr_html_()):
+        assert beside in text
+
+
+def test_explain_takes_a_judgement_and_a_trace_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(KERNEL.replace("FACTOR", "1.4426950408889634"))
+    save(run(f"{tmp_path}/mine.py:attention", Case(seqlen=8, head_dim=8)), tmp_path / "run.safetensors")
+    trace = load(tmp_path / "run.safetensors")
+    for one in (trace, diff(trace)):
+        assert [cause.id for cause in explain(one, seconds=5).causes] == ["output.lse-base-2"]
+
+
+def test_what_has_run_takes_no_case() -> None:
+    for given, what in (({"case": Case()}, "case"), ({"faults": ["flash-scale-twice"]}, "faults")):
+        with pytest.raises(Refusal, match=f"^explain runs a target, and this has run; it takes no {what}$"):
+            explain(stored("flash", Case(seqlen=4, head_dim=8)), **given)
 
 
 @pytest.mark.campaign

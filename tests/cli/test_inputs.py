@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from tests.refusals import invoked, refused
-from workbench import Case, load_inputs, run, save, save_inputs
+from workbench import Case, run, save
 from workbench.case.formats import FORMATS
 from workbench.case.stages import INPUTS
 from workbench.foreign.arguments import drawn
+from workbench.trace.inputs import load as load_inputs
+from workbench.trace.inputs import save as save_inputs
 
 inputs, message = partial(invoked, "inputs"), partial(refused, "inputs")
 CASE = Case(seqlen=12, heads=2, kv_heads=1, head_dim=16, scale=0.3, causal=True)

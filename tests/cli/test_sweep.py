@@ -11,7 +11,8 @@ import pytest
 
 from tests.explore.sweep.conftest import kernel, pool
 from tests.refusals import invoked, refused
-from workbench import Case, load_sweep, sweep
+from workbench import Case, sweep
+from workbench.explore.sweep.sweep import load as load_sweep
 
 __all__ = ["pool"]  # the fixture, whose processes are those of the tests of sweeps
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cuda.fp8_cases import CASE as SMALL
 from tests.cuda.fp8_cases import SHAPES, fp8_run
-from workbench import Case, Refusal, diff, narrowed
+from workbench import Case, Refusal, diff
 from workbench.case.formats import FORMATS
 from workbench.case.stages import stages_of
 from workbench.cuda.build import build
@@ -19,6 +19,7 @@ from workbench.cuda.plan import resolve
 from workbench.cuda.quantised import in_memory
 from workbench.cuda.quantize import encode, quantized, scale_of
 from workbench.trace.file import load, save
+from workbench.trace.narrow import narrowed
 from workbench.trace.trace import unwritten
 
 CASE = SMALL.but(scores="scalar")

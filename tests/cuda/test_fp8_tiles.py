@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from tests.refusals import refusal
-from workbench import Case, diff, narrowed, run
+from workbench import Case, diff, run
 from workbench.cuda.quantize import quantized
 from workbench.reference import quantize as reference
+from workbench.trace.narrow import narrowed
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=140, seqlen_k=300, codes="e4m3", scale_of="tile")
 #: kernel -> tiles of a build that other tests have, too, where it has one

@@ -45,8 +45,8 @@ def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -
     target = f"{kernel}:flash"
     assert refused("diff", target) == (
         f"{target} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        "launches it and returns out, as in docs/probes.md; `workbench check` takes one without parameters, too, "
-        "which launches any kernel, and for a kernel the function `launch` of its file"
+        f"launches it and returns out, as in docs/probes.md; `workbench check {target}` watches the kernel by itself, "
+        "where its file has a function `launch` without parameters that launches it"
     )
 
 

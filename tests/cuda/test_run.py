@@ -119,7 +119,8 @@ def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:
         run("flash", CASE.but(seqlen_q=5), faults=["flash-barrier-in-branch"], backend="emulator")
     first, second, *places = str(refused.value).splitlines()
     assert first == (
-        "flash did not get through on the emulator, so that there is nothing to judge; `workbench check` tells more"
+        "flash did not get through on the emulator, so that there is nothing to judge; `workbench check flash --fault "
+        "flash-barrier-in-branch --seqlen-q 5 --seqlen-k 20 --heads 2 --head-dim 8 --causal --block-q 16 --block-k 16` tells more"
     )
     assert second == "flash_forward: divergent barrier in block (0, 0, 0)"
     assert len(places) == 2 and all("flash.py:" in place and "cuda.syncthreads reached by" in place for place in places)

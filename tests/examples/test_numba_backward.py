@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench import diff_operation
+from workbench.operations.call import diff_operation
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "numba_backward.py"
 AXES = {"heads": 2, "kv_heads": 1, "queries": 20, "keys": 25, "dim": 8, "dim_v": 8}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench import Diff, diff, load_ranks
+from workbench import Diff, diff, load
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
@@ -19,7 +19,7 @@ def ring(folder: Path, *options: str) -> Diff:
     command = [sys.executable, str(EXAMPLE), str(folder), "--seqlen", "32", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
-    return diff(load_ranks(folder))
+    return diff(load(folder))
 
 
 @pytest.mark.campaign

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from tests.refusals import invoked, refusal
-from workbench import diff_operation
 from workbench.explore.operation_shrink import shrink_operation
 from workbench.explore.operation_sweep import sweep_operation
+from workbench.operations.call import diff_operation
 
 NORM = """
 import numpy as np

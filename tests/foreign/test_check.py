@@ -234,8 +234,8 @@ def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
     mine.write_text(MINE.replace("def launch()", "def start()"))
     assert refused("check", f"{mine}:sums") == (
         f"{mine}:sums is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        "launches it and returns out, as in docs/probes.md; `workbench check` takes one without parameters, "
-        "too, which launches any kernel, and for a kernel the function `launch` of its file"
+        f"launches it and returns out, as in docs/probes.md; `workbench check {mine}:sums` watches the kernel by itself, "
+        "where its file has a function `launch` without parameters that launches it"
     )
 
 

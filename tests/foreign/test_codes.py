@@ -320,4 +320,4 @@ def test_what_no_library_does_is_explained_as_of_a_usual_kernel() -> None:
     first, second, *_ = lines(judged, found)
     assert first == "explained is what is wrong of a usual kernel: out"
     assert second == "out: codes are decoded with the scale of k (v)"
-    assert explained_document(judged, found)["wrong_if_usual"] == ["out"]
+    assert explained_document(found)["wrong_if_usual"] == ["out"]

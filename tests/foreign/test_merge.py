@@ -14,8 +14,7 @@ from campaigns.merges.faulty import takes_natural_for_base2
 from workbench import Case, Refusal, diff, load, run, save
 from workbench.judge.diff import Diff
 from workbench.report.document import explained_document
-from workbench.report.text import WIDTH, in_full, plain
-from workbench.report.text import explained as explained_text
+from workbench.report.text import in_full
 from workbench.report.values import definition
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=24, seqlen_k=24, head_dim=16, causal=True)
@@ -100,8 +99,8 @@ def said(judged: Diff) -> dict[str, str]:
         "-v": in_full(judged),
         "HTML": judged._repr_html_(),
         "JSON": json.dumps({**judged.as_dict(), "case": None, "contract": None, "provenance": None}),
-        "explain": plain(explained_text(judged, explained, unicode=False, width=WIDTH)),
-        "explain --json": json.dumps({**explained_document(judged, explained), "case": None}),
+        "explain": str(explained),
+        "explain --json": json.dumps({**explained_document(explained), "case": None}),
         "elements": str(judged["merge_weight"].select(q=slice(0, 24), h=slice(0, 2), s=1)),
         "truth": str(judged.truth("merge_weight", q=slice(0, 24), h=slice(0, 2), s=1)),
         "picture": axis.get_ylabel(),

@@ -9,9 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.stored import stored
-from workbench import Case, Diff, Trace, against, diff, run
+from workbench import Case, Diff, Trace, diff, run
 from workbench.case.stages import stages_of
 from workbench.expectation.elements import Elements, State, whole
+from workbench.judge.against.pair import against
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
 from workbench.trace.trace import blank

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 
 from tests.readings.kernels import attention, kernel
-from workbench import Case, Diff, Refusal, StageDiff, diff, narrowed, run
+from workbench import Case, Diff, Refusal, diff, run
 from workbench.expectation.elements import State
 from workbench.expectation.observed import Observed
 from workbench.judge.measured import measurement
+from workbench.judge.stage import StageDiff
+from workbench.trace.narrow import narrowed
 
 CASE = Case(heads=2, kv_heads=1, seqlen_q=16, seqlen_k=48, head_dim=16)
 FULL = CASE.but(kv_heads=2, seqlen_q=48)

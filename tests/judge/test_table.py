@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.stored import stored
-from workbench import Case, Diff, diff, table
+from workbench import Case, Diff, diff
+from workbench.judge.table import table
 
 CASE = Case(head_dim=8, block_q=16, block_k=16)
 

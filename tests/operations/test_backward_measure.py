@@ -8,8 +8,8 @@ import pytest
 
 from tests.operations import backwards
 from tests.refusals import invoked, refusal
-from workbench import diff_operation
 from workbench.operations.backward_measure import BackwardMeasured, measured
+from workbench.operations.call import diff_operation
 
 AXES = {"heads": 4, "kv_heads": 2, "queries": 20, "keys": 24, "dim": 8, "dim_v": 8}
 #: fault -> what is told; empty where P and dS are right, or what is made of them may be wrong in their place

@@ -10,8 +10,8 @@ import pytest
 
 from tests.operations import backwards, deltas, norms, ropes
 from tests.refusals import invoked
-from workbench import diff_operation
 from workbench.judge.explain.hypothesis import edited
+from workbench.operations.call import diff_operation
 from workbench.operations.causes.explain import library
 from workbench.operations.causes.scene import Scene
 from workbench.operations.expected import problem

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.operations import backwards, chunks, deltas, norms, ropes
-from workbench import Refusal, diff_operation
+from workbench import Refusal
+from workbench.operations.call import diff_operation
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged

@@ -9,13 +9,12 @@ import pytest
 
 from tests.fault_rules import broken_rules
 from tests.refusals import invoked, refusal
-from workbench import diff_operation
 from workbench.cuda import operation_run, run
 from workbench.cuda.faults import backward
 from workbench.cuda.gpu import Gpu
 from workbench.cuda.kernels import OF_OPERATIONS
 from workbench.explore.laws.backward_every import GRADIENT_LAWS, gradient_laws
-from workbench.operations.call import check_operation
+from workbench.operations.call import check_operation, diff_operation
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import OperationDiff, judged
 from workbench.refusal import Unavailable

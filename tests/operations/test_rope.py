@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from tests.operations.ropes import FAULTS, partner_of, rope, spread
-from workbench import Refusal, diff_operation
+from workbench import Refusal
+from workbench.operations.call import diff_operation
 from workbench.operations.rope import ROPE
 
 NARROW = {"table_dtype": "inputs", "product_dtype": "inputs"}

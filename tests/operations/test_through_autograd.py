@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.operations.dense_backward import dense
-from workbench import Refusal, diff_operation
+from workbench import Refusal
 from workbench.foreign.adapters import ADAPTERS
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
 from workbench.operations.backward_inputs import after_forward
-from workbench.operations.call import runner
+from workbench.operations.call import diff_operation, runner
 from workbench.operations.case import OperationCase
 
 SIZES = {"batch": 2, "heads": 4, "kv_heads": 2, "queries": 12, "keys": 20, "dim": 16, "dim_v": 16}

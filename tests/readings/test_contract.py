@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.readings.contract_kernels import BF16, kernel
-from workbench import Case, Refusal, diff, measure_contract, run
+from workbench import Case, Refusal, diff, run
 from workbench.case.contract import of_foreign
+from workbench.explore.read import measure_contract
 from workbench.readings.contract.ends import ends
 from workbench.readings.contract.measured import measured_contract
 from workbench.readings.contract.operands import operands

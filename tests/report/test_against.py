@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.stored import stored
-from workbench import Against, Case, Diff, against, diff, run
+from workbench import Case, Diff, diff, run
+from workbench.judge.against.pair import Against, against
 from workbench.report import text
 from workbench.report.against import COLUMNS, document, documents, findings, report, summary
 

@@ -8,9 +8,11 @@ import pytest
 
 from tests.refusals import invoked
 from tests.stored import stored
-from workbench import Case, against, diff, load, run, save, table
+from workbench import Case, diff, load, run, save
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
+from workbench.judge.against.pair import against
+from workbench.judge.table import table
 from workbench.report.command import against_command, check_command, diff_command, watch_command
 
 pytestmark = pytest.mark.usefixtures("without_causes")

@@ -10,7 +10,7 @@ import pytest
 from tests.operations.backwards import backward
 from tests.operations.norms import rmsnorm
 from tests.refusals import invoked
-from workbench import diff_operation
+from workbench.operations.call import diff_operation
 from workbench.report.operation import document, repeat_command, sentences
 
 SOURCE = """

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.stored import stored
-from workbench import Case, Diff, Refusal, diff, load, load_log, save
+from workbench import Case, Diff, Refusal, diff, load, save
 from workbench.expectation.elements import State
 from workbench.floats import to_float64
 from workbench.report.words import findings
-from workbench.trace.printed import half_units, number, read
+from workbench.trace.printed import half_units, load_log, number, read
 
 CASE = Case(seqlen=24, head_dim=16)
 

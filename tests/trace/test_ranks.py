@@ -11,10 +11,11 @@ from safetensors.numpy import load_file, save_file
 
 from campaigns.merges.correct import Array, by_division, by_lse
 from campaigns.merges.faulty import takes_natural_for_base2
-from workbench import Case, Refusal, diff, load_ranks, save_rank
+from workbench import Case, Refusal, diff, load
 from workbench.case.ranks import dealt, indices
 from workbench.report.ranks import whose
 from workbench.trace.join import load_all
+from workbench.trace.ranks import save_rank
 
 CASE = Case(heads=2, kv_heads=1, seqlen=48, head_dim=16, causal=True)
 RANKS = 3
@@ -57,14 +58,14 @@ def leave(folder: Path, case: Case = CASE, *, order: str = "contiguous", wrong: 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_right_ranks_are_right(tmp_path: Path, order: str, dtype: str) -> None:
     leave(tmp_path, CASE.but(dtype=dtype), order=order)
-    found = diff(load_ranks(tmp_path))
+    found = diff(load(tmp_path))
     assert found.verdict == "rounding" and len(found.stages) == 8
     assert found["partial_max"].judged.actual.shape == (1, 2, RANKS, 48)
 
 
 def test_lengths_that_ranks_do_not_divide(tmp_path: Path) -> None:
     leave(tmp_path, CASE.but(seqlen_q=29, seqlen_k=41, window=(9, 0)), order="zigzag")
-    found = diff(load_ranks(tmp_path))
+    found = diff(load(tmp_path))
     assert found.verdict == "rounding" and found.trace.case.seqlen_k == 41
 
 
@@ -82,7 +83,7 @@ def test_the_rank_whose_merge_is_wrong_is_named_with_its_cause(tmp_path: Path) -
 @pytest.mark.parametrize("order", ["contiguous", "zigzag"])
 def test_the_rank_that_reads_other_keys_than_their_owner_has_is_named(tmp_path: Path, order: str) -> None:
     leave(tmp_path, order=order, wrong={(2, 1): 0})
-    found = diff(load_ranks(tmp_path))
+    found = diff(load(tmp_path))
     assert (found.verdict, found.origin) == ("bug", "partial_sum")
     (line,) = whose(found.trace, found["partial_sum"])
     assert "wrong at the queries of rank 2 (" in line and "and at the keys of rank 1 (" in line
@@ -90,7 +91,7 @@ def test_the_rank_that_reads_other_keys_than_their_owner_has_is_named(tmp_path: 
 
 def test_a_merge_by_lse_in_ranks(tmp_path: Path) -> None:
     leave(tmp_path, wrong=dict.fromkeys(range(RANKS), by_lse))
-    found = diff(load_ranks(tmp_path))
+    found = diff(load(tmp_path))
     assert found.verdict == "rounding" and found.trace.contract.normalisation == "lse"
 
 
@@ -103,18 +104,18 @@ def changed(folder: Path, of: int, **fields: Any) -> None:
 
 
 def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match="no rank has left a file there"):
-        load_ranks(tmp_path)
+    with pytest.raises(Refusal, match="no .safetensors file there"):
+        load(tmp_path)
     leave(tmp_path)
     changed(tmp_path, 2, order="zigzag")
     with pytest.raises(Refusal, match="rank0.safetensors and .*rank2.safetensors are not of one run: order differs"):
-        load_ranks(tmp_path)
+        load(tmp_path)
     (tmp_path / "rank2.safetensors").unlink()
     with pytest.raises(Refusal, match="of 3 ranks 2 left no file beside"):
         load_all(str(tmp_path))
     changed(tmp_path, 1, schema="workbench.rank/9")
     with pytest.raises(Refusal, match="not what a rank leaves: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
-        load_ranks(tmp_path)
+        load(tmp_path)
     right = {"schema": "workbench.rank/1", "rank": 1, "ranks": RANKS, "results": [], "case": CASE.as_dict()}
     for wrong, message in (
         ({"rank": "1"}, "the manifest's 'rank' must be a whole number of at least 0; got \"1\""),
@@ -125,7 +126,7 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
     ):
         changed(tmp_path, 1, **{**right, **wrong})
         with pytest.raises(Refusal, match=f"rank1.safetensors: not what a rank leaves: {message}"):
-            load_ranks(tmp_path)
+            load(tmp_path)
 
 
 def test_what_does_not_fit_the_case_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from workbench.bench import latency
 from workbench.bench.harness import gathered, torch_for
 from workbench.bench.latency import Call
 from workbench.case.case import Case
+from workbench.case.command_line import case_options
 from workbench.case.fields import QUANTISED
 from workbench.case.user_code import running
 from workbench.cuda.kernels import KERNELS
@@ -27,7 +28,8 @@ from workbench.judge.diff import Diff, diff
 from workbench.judge.stage import ORIGIN_VERDICTS
 from workbench.machine import machine, versions
 from workbench.refusal import Refusal, Unavailable
-from workbench.report.command import case_options, diff_command
+from workbench.report.command import diff_command
+from workbench.suggested import command
 
 SCHEMA = "workbench.bench-kernel/1"
 #: (seqlen, head_dim)
@@ -178,7 +180,9 @@ def torch_on_gpu(name: str, ours: bool, on_gpu: bool) -> Any:
     from workbench.cuda.gpu import gpu
 
     if ours and gpu() is None:
-        raise Unavailable(f"{name} is timed on an NVIDIA GPU, and none was found; `workbench doctor` says what is here")
+        raise Unavailable(
+            f"{name} is timed on an NVIDIA GPU, and none was found; `{command('doctor')}` says what is here"
+        )
     torch = torch_for("the peer, PyTorch's attention,")
     if on_gpu and not torch.cuda.is_available():
         raise Unavailable(f"{name} is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none")

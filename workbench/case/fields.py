@@ -12,6 +12,7 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 from workbench.refusal import Refusal
+from workbench.suggested import command
 
 ALIGNMENTS = ("bottom-right", "top-left")
 #: the distribution of a case whose inputs were put in, from a file or by a caller: it draws none
@@ -291,7 +292,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),
     "distribution": Field(
-        DRAWN, Word(_distributions, (GIVEN,)), "Distribution of the inputs [normal]; `workbench kernels` lists them"
+        DRAWN, Word(_distributions, (GIVEN,)), f"Distribution of the inputs [normal]; `{command('kernels')}` lists them"
     ),
     "input_std": Field(DRAWN, Number("be above 0", lambda x: x > 0), "Standard deviation of the inputs [1]"),
 }

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from workbench.case.spellings import flag, said
+from workbench.suggested import command
 
 #: gigabytes of the dumps of a run, unless it says otherwise
 LIMIT_GB = 4.0
 #: who takes an option: kernels of ours, foreign ones, any that is run; and what a trace says that was not run here
 OURS, FOREIGN, ANY, AT_REST = "ours", "foreign", "any", "at rest"
-#: in the place of an array that was fed, which no command line has
+#: in the place of an array that was fed, or of a mapping in Python, which no command line has
 NAMELESS = ""
 
 
@@ -26,7 +27,7 @@ def _option(role: str, help: str = "", /, *, default: Any = None, **click: Any) 
     return field(**usual, metadata={"role": role, "click": {"help": help, **click}})
 
 
-_CONTRACT = "Its arithmetic, such as triton,block_k=64; `workbench contract` lists what may be said"
+_CONTRACT = f"Its arithmetic, such as triton,block_k=64; `{command('contract')}` lists what may be said"
 _FEED = "Put stages in: reference, or from a FILE"
 _WHERE = "Dump and judge only some heads, queries: b=0,h=3,q=64:128"
 _ISOLATE = "Run a foreign kernel in a process of its own, which may crash"
@@ -37,7 +38,11 @@ class Options:
     """Options of a run, in the order in which a command line repeats them."""
 
     faults: Sequence[str] = _option(
-        OURS, "Put a fault of `workbench faults` in; may be repeated", default=(), multiple=True, metavar="ID"
+        OURS,
+        f"Put a fault of `{command('faults')}` in; may be repeated",
+        default=(),
+        multiple=True,
+        metavar="ID",
     )
     #: of kernels of ours, and of those of numba.cuda that a foreign function launches
     backend: str = _option(
@@ -54,7 +59,7 @@ class Options:
         default="bhsd",
     )
     calibration: str | None = _option(
-        FOREIGN, "File of `workbench calibrate`, for what a foreign kernel does not declare of exp"
+        FOREIGN, f"File of `{command('calibrate')}`, for what a foreign kernel does not declare of exp"
     )
     #: fields or words as of `presets.fields_of`, beside what the kernel says itself
     contract: str | Mapping[str, Any] | None = _option(FOREIGN, _CONTRACT)

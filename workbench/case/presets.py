@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from workbench.case.contract import EX2_ULPS, numbers
 from workbench.case.fields import SHORT
 from workbench.case.promises import plain
 from workbench.refusal import Refusal, meant
+from workbench.suggested import command
 
 #: as a dtype: that of q, k and v
 INPUTS = "inputs"
@@ -123,7 +125,7 @@ def _of_file(name: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise Refusal(
             f'--contract @{name}: the file must be a JSON object with "fields", as '
-            f"`workbench contract TARGET --measure --out {name}` writes it"
+            f"`{command('contract', 'TARGET', ['--measure', '--out', shlex.quote(name)])}` writes it"
         ) from error
     if not isinstance(fields, dict):
         raise Refusal(f'--contract @{name}: its "fields" must be an object; got {fields!r}')

@@ -216,10 +216,10 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
 
 def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Case"], Any]:
     """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
-    from workbench.trace.join import load_all
+    from workbench.trace.load import load
 
     if (trace := next((side.target.name for side in pair if side.target.is_trace), None)) is not None:
-        return [load_all(trace).case], trace
+        return [load(trace).case], trace
     return cases_of({**options, **needs_of(options["faults"], options)}), options["inputs"]
 
 

@@ -31,13 +31,16 @@ def contract(target: str | None, measure: bool, out: Path | None, as_json: bool,
     of `workbench measure`. Each field comes with what shows it, or with why it cannot be read.
     """
     from workbench.refusal import Refusal
+    from workbench.suggested import command
 
     if target is not None and measure:
         return _measured(target, out, as_json, options)
     if target is not None:
-        raise Refusal(f"what {target} promises is read with --measure: workbench contract {target} --measure")
+        reads = command("contract", target, ["--measure"])
+        raise Refusal(f"what {target} promises is read with --measure: {reads}")
     if measure or out is not None or given(options):
-        raise Refusal("--measure and options of a run need a TARGET: workbench contract FILE.py:FUNCTION --measure")
+        reads = command("contract", "FILE.py:FUNCTION", ["--measure"])
+        raise Refusal(f"--measure and options of a run need a TARGET: {reads}")
     _list(as_json)
 
 

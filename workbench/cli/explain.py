@@ -15,6 +15,7 @@ from workbench.cli.operation import explain_operation, explain_stored, operation
 from workbench.cli.options import (
     effort_option,
     json_option,
+    mapping_option,
     one_target,
     run_options,
     seconds_option,
@@ -23,8 +24,6 @@ from workbench.cli.options import (
 from workbench.judge.fails import failing, outcome
 
 if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
-    from workbench.explore.laws.law import Laws
     from workbench.judge.diff import Diff
     from workbench.judge.explain.explain import Explained
 
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 @run_options
 @operation_options
 @values_option
+@mapping_option
 @effort_option
 @seconds_option
 @click.option(
@@ -68,8 +68,6 @@ def explain(
     a function, or a kernel of ours, of another operation, whose own faults are tried.
     """
     from workbench.cli.runs import runs
-    from workbench.explore.laws.every import of_trace
-    from workbench.foreign.check import watched
     from workbench.judge.diff import diff
     from workbench.progress import shown
     from workbench.trace.join import is_trace
@@ -83,40 +81,29 @@ def explain(
         explain_stored(target, asked, effort=effort, seconds=seconds, as_json=as_json)
     if symptoms is not None:
         return _symptoms(target, symptoms, effort, as_json, html, options)
-    found: list[tuple[Diff, Explained]] = []
-    broken: list[Laws | None] = []
-    seen: list[Checked | None] = []
+    found: list[Explained] = []
     with shown():
-        calls = runs(target, **options)
-        for call in calls:
-            judged = diff(call())
-            explained = judged.explain(effort, seconds=seconds)
-            seen.append(watched(judged.trace) if judged.origins or explained.usual else None)
-            found.append((judged, explained))
-            racing = seen[-1] is not None and not seen[-1].passed  # of which laws say nothing either
-            broken.append(of_trace(judged.trace) if explained.unexplained and not racing else None)
+        for call in runs(target, **options):
+            found.append(diff(call()).explain(effort, seconds=seconds))
+            _ = found[-1].laws  # which runs the kernel: its progress is shown
         if html is not None:
-            _write_page(found, broken, seen, html)
+            _write_page(found, html)
         if script is not None:
-            _write_script([judged for judged, _ in found], script)
+            _write_script([one.judged for one in found], script)
     if as_json:
-        from workbench.report.broken_laws import document
         from workbench.report.document import explained_document, explaineds_document
 
-        of_laws = [None if laws is None else document(laws) for laws in broken]
-        together = zip(found, of_laws, seen, strict=True)
-        documents = [explained_document(*one, laws, checked) for one, laws, checked in together]
+        documents = [explained_document(one) for one in found]
         click.echo(json.dumps(documents[0] if len(documents) == 1 else explaineds_document(documents)))
     else:
         from workbench.report import text
 
         screen = text.console()
-        shape: dict[str, Any] = {"unicode": screen.is_terminal, "width": screen.width}
-        for one, broken_laws, checked in zip(found, broken, seen, strict=True):
-            screen.print(text.explained(*one, broken_laws, checked, **shape), crop=False)
+        for one in found:
+            screen.print(text.explained(one, unicode=screen.is_terminal, width=screen.width), crop=False)
         if html is not None:
             click.echo(f"page: {html}")
-    sys.exit(BUG if failing() & {outcome(judged) for judged, _ in found} else 0)
+    sys.exit(BUG if failing() & {outcome(one.judged) for one in found} else 0)
 
 
 def _write_script(judged: list["Diff"], path: Path) -> None:
@@ -130,9 +117,7 @@ def _write_script(judged: list["Diff"], path: Path) -> None:
     write_atomically(path, script(judged[0]).encode())
 
 
-def _write_page(
-    found: list[tuple["Diff", "Explained"]], broken: list["Laws | None"], seen: list["Checked | None"], html: Path
-) -> None:
+def _write_page(found: list["Explained"], html: Path) -> None:
     """Write the page of one run and what explains it, or of several."""
     from workbench.judge.table import run_row
     from workbench.report.page import diff as page
@@ -140,9 +125,8 @@ def _write_page(
     from workbench.report.page.page import save
 
     if len(found) == 1:
-        return save(page.page(*found[0], broken[0], seen[0]), html)
-    parts = [page.short(*one, laws, checked) for one, laws, checked in zip(found, broken, seen, strict=True)]
-    save(runs.page([run_row(judged) for judged, _ in found], parts), html)
+        return save(page.page(found[0].judged, found[0]), html)
+    save(runs.page([run_row(one.judged) for one in found], [page.short(one.judged, one) for one in found]), html)
 
 
 def _symptoms(
@@ -153,13 +137,11 @@ def _symptoms(
     from workbench.judge.explain.symptoms import symptoms
     from workbench.progress import shown
     from workbench.refusal import Refusal
-    from workbench.report.symptoms import lines
 
-    if target is not None or given(options) or options["values"] is not None or html is not None:
+    if target is not None or given(options) or html is not None:
         raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
     with shown():
         found = symptoms(path, effort)
     if as_json:
         return click.echo(json.dumps(found.as_dict()))
-    for line in lines(found):
-        click.echo(line)
+    click.echo(str(found))

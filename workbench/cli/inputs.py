@@ -32,9 +32,10 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     With --codes, the codes and scales of q, k and v are there, too. The commands that judge what the kernel makes of
     them are printed.
     """
+    from workbench.case.command_line import case_options as words
     from workbench.foreign.arguments import drawn
     from workbench.refusal import Refusal
-    from workbench.report.command import case_options as words
+    from workbench.suggested import command
     from workbench.trace.inputs import save
 
     if given := [flag(name) for name in _OF_KERNELS if options[name]]:
@@ -47,19 +48,19 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     save(arrays, out)
     again = [*words(case.but(distribution=GIVEN), own=False), "--inputs", shlex.quote(str(out))]
     judged_by = {
-        "the lines that it prints": "" if case.codes else " ".join(["workbench diff --values run.log", *again]),
-        "the trace that it writes, these inputs in it": "workbench diff run.safetensors",
-        "a function that runs it": " ".join(["workbench diff mine.py:attention", *again]),
+        "the lines that it prints": "" if case.codes else command("diff", "", ["--values", "run.log", *again]),
+        "the trace that it writes, these inputs in it": command("diff", "run.safetensors"),
+        "a function that runs it": command("diff", "mine.py:attention", again),
     }
     if as_json:
         told = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
-        commands = [command for command in judged_by.values() if command]
+        commands = [one for one in judged_by.values() if one]
         found = {"file": str(out), "case": case.as_dict(), "inputs": told, "commands": commands}
         return click.echo(json.dumps({"schema": "workbench.inputs/1", **found}))
     for name, x in arrays.items():
         click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
     click.echo(f"written: {out}; the kernel is called with scale {case.scale!r}, {mask}; what judges it:")
-    for what, command in judged_by.items():
-        if command:
-            click.echo(f"  {what}:\n    {command}")
+    for what, one in judged_by.items():
+        if one:
+            click.echo(f"  {what}:\n    {one}")

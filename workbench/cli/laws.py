@@ -1,7 +1,6 @@
 """The command line's `laws`, which holds a kernel to what is true of any attention."""
 
 import json
-import shlex
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +15,7 @@ from workbench.cli.options import cases_of, given, json_option, needs_of, one_ta
 
 if TYPE_CHECKING:
     from workbench.case.case import Case
-    from workbench.explore.laws.law import Finding, Laws
+    from workbench.explore.laws.law import Finding
 
 #: said where a function raises at all cases of grouped heads, and at no other
 _AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
@@ -88,6 +87,7 @@ def _asked(
     from workbench.foreign.target import targets_of
     from workbench.progress import step
     from workbench.refusal import Refusal
+    from workbench.report.command import laws_command
 
     of_run = given(options)
     found: list[Asked] = []
@@ -111,7 +111,7 @@ def _asked(
                         grouped[False].add(case.heads != case.kv_heads)
                 else:
                     grouped[True].add(case.heads != case.kv_heads)
-                    found.append(Asked(made.findings, made.as_dict(), _command(made, options["inputs"])))
+                    found.append(Asked(made.findings, made.as_dict(), laws_command(made)))
     of_heads = grouped[False] == {True} and True not in grouped[True]
     return found, refused, [_AS_MANY] * of_heads
 
@@ -136,10 +136,11 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
 
 def _print_one(found: Asked) -> None:
     """What came of each law, and the command that asks the same again."""
-    from workbench.report.laws import show_findings
+    from workbench.report.laws import report
+    from workbench.report.text import console
 
-    show_findings(found.findings)
-    click.echo(f"repeat: {found.command}")
+    screen = console()
+    screen.print(report(found.findings, found.command, unicode=screen.is_terminal), crop=False)
 
 
 def _rows(found: list[Asked]) -> list[dict[str, Any]]:
@@ -153,15 +154,3 @@ def _rows(found: list[Asked]) -> list[dict[str, Any]]:
         row |= {"broken": counts[False], "not asked": counts[None], "first broken": broke.words if broke else ""}
         rows.append(row | {"repeat": first.command if first else ""})
     return rows
-
-
-def _command(made: "Laws", inputs: str | None) -> str:
-    """The command that asks the same again."""
-    from workbench.report.command import case_options
-
-    trace, s = made.subject.first.trace, made.subject
-    faults = [word for fault in trace.faults for word in ("--fault", fault)]
-    beside = [*(["--inputs", inputs] if inputs else []), *(["--invariant"] if s.claimed else [])]
-    case = trace.case if s.ours else s.asked
-    words = [*case_options(case, own=s.ours), *trace.called_with.words()]
-    return " ".join(["workbench", "laws", *map(shlex.quote, [trace.target, *faults, *beside]), *words])

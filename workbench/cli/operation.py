@@ -16,7 +16,6 @@ from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operati
 from workbench.cli.options import given
 from workbench.cli.spec import Text
 from workbench.refusal import Refusal
-from workbench.work import ENDED
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
@@ -206,8 +205,8 @@ def measure_operation(target: str | None, operation: str, options: Mapping[str, 
         many = {"schema": "workbench.measures-backward/1", "runs": documents}
         click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
     else:
-        for one, what in zip(diffs, found, strict=True):
-            click.echo("\n".join([one.headline, *what.sentences]))
+        for what in found:
+            click.echo(str(what))
     wrong = any(what.weights.wrong.any() or what.scores.wrong.any() for what in found)
     sys.exit(BUG if wrong or any(one.origin is not None for one in diffs) else 0)
 
@@ -220,6 +219,7 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
     from workbench.report.operation_sweep import document, report
+    from workbench.report.text import console
 
     asked = of_operation(operation, options["axes"], OPERATIONS)
     _checked(target, asked, options, TAKEN)
@@ -230,7 +230,8 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     if as_json:
         click.echo(json.dumps(document(found)))
     else:
-        report(found)
+        screen = console()
+        screen.print(report(found, unicode=screen.is_terminal), crop=False)
     sys.exit(BUG if found.groups else 0)
 
 
@@ -248,7 +249,7 @@ def shrink_operation(
     from workbench.operations.call import diff_operation as diff
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
-    from workbench.report.operation import document
+    from workbench.report.operation import document, shrunk
 
     asked = of_operation(operation, options["axes"], OPERATIONS)
     target = _checked(target, asked, options, TAKEN)
@@ -260,7 +261,7 @@ def shrink_operation(
     if as_json:
         click.echo(json.dumps(document(found.diff) | {"tried": found.tried, "complete": found.complete}))
     else:
-        click.echo(f"smallest of {found.tried} cases that were tried{ENDED[found.ended_by]}:")
+        click.echo(shrunk(found))
         _print([found.diff], verbose=False)
     sys.exit(BUG)
 
@@ -285,6 +286,7 @@ def laws_of_operation(target: str | None, operation: str, options: Mapping[str, 
     from workbench.explore.laws.backward_every import gradient_laws
     from workbench.progress import shown
     from workbench.report.gradient_laws import report
+    from workbench.report.text import console
 
     asked = of_operation(operation, options["axes"], (DIFFERENTIABLE,))
     target = _checked(target, asked, options, TAKEN)
@@ -295,8 +297,9 @@ def laws_of_operation(target: str | None, operation: str, options: Mapping[str, 
         many = {"schema": "workbench.gradient-laws-table/1", "runs": documents}
         click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
     else:
+        screen = console()
         for one in found:
-            report(one)
+            screen.print(report(one, unicode=screen.is_terminal), crop=False)
     sys.exit(BUG if any(one.broken for one in found) else 0)
 
 

@@ -109,10 +109,10 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
 
 def _loaded(target: str, where: str | None) -> "Trace":
     """The trace that TARGET names, or a part of it."""
-    from workbench.trace.join import load_all
+    from workbench.trace.load import load
     from workbench.trace.narrow import narrowed
 
-    trace = load_all(target)
+    trace = load(target)
     return trace if where is None else narrowed(trace, where)
 
 

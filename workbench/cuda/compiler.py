@@ -3,6 +3,7 @@ of a traceback from the middle of it. What judges does without.
 """
 
 from workbench.refusal import Refusal
+from workbench.suggested import command
 
 try:
     import numba_cuda  # noqa: F401 - where it lacks, numba has a numba.cuda of its own, which compiles none of ours
@@ -10,5 +11,5 @@ try:
 except Exception as error:  # numba checks versions at import and raises what it likes
     raise Refusal(
         "kernels of ours, and those in numba.cuda, are compiled by numba and numba-cuda, which cannot be imported here "
-        f"({type(error).__name__}: {error}): `workbench doctor` says what to install"
+        f"({type(error).__name__}: {error}): `{command('doctor')}` says what to install"
     ) from error

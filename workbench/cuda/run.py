@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.command_line import case_options, fault_options
 from workbench.case.inputs import anew
 from workbench.case.options import Options
 from workbench.case.stages import OF_QUANTISER
@@ -23,6 +24,7 @@ from workbench.cuda.lines import lines_of
 from workbench.cuda.plan import OWN_BUFFERS, launches, plan
 from workbench.machine import versions as versions_of
 from workbench.refusal import Refusal, Unavailable
+from workbench.suggested import command
 from workbench.trace.narrow import narrowed
 from workbench.trace.trace import Trace
 
@@ -41,6 +43,11 @@ def choose_backend(backend: str) -> str:
             "backend cuda needs an NVIDIA GPU and its driver; none was found. `--backend emulator` runs on the CPU"
         )
     return "emulator" if found is None else "cuda"
+
+
+def _watched_by(trace: Trace) -> str:
+    """The command that watches the same run."""
+    return command("check", trace.target, [*fault_options(trace.faults), *case_options(trace.case_run, own=True)])
 
 
 def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True, again: bool = False) -> Trace:
@@ -64,9 +71,9 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True,
         try:
             launch(grid, made.constants.threads, made.arguments(built, memory.arguments))
         except emulator.EmulatorError as error:
+            more = f"; `{_watched_by(made.trace)}` tells more" if isinstance(error, emulator.Stuck) else ""
             raise Refusal(
-                f"{name} did not get through on the emulator, so that there is nothing to judge; "
-                f"`workbench check` tells more\n{error}"
+                f"{name} did not get through on the emulator, so that there is nothing to judge{more}\n{error}"
             ) from None
     memory.copy_back()
     made.unpack()

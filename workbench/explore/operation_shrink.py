@@ -7,6 +7,7 @@ from typing import Any
 from workbench.operations.case import OperationCase
 from workbench.operations.judge import OperationDiff, judged
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 from workbench.work import SEARCH, TRIALS_OF_RUN, Work, trials
 
 
@@ -24,6 +25,9 @@ class OperationShrunk:
     def complete(self) -> bool:
         """Whether nothing smaller was left to try."""
         return not self.ended_by
+
+    def __str__(self) -> str:
+        return shown_by("operation.shrunk_in_short", self)
 
 
 def shrink_operation(diff: OperationDiff, effort: float = 1.0, *, seconds: float | None = None) -> OperationShrunk:

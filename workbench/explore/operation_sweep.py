@@ -9,6 +9,7 @@ from workbench.operations.call import asked_for, operation_of
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.operation import Operation
 from workbench.refusal import Raised, Refusal
+from workbench.shown import shown_by
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class OperationSweep:
         failing = [one for one in self.rows if one.fails and one.diff is not None]
         return min(failing, key=lambda one: _size(one.diff), default=None)
 
+    def __str__(self) -> str:
+        return shown_by("operation_sweep.in_short", self)
+
 
 def _size(diff: OperationDiff | None) -> int:
     assert diff is not None
@@ -54,8 +58,8 @@ def _size(diff: OperationDiff | None) -> int:
 def sweep_operation(
     target: str | Callable[..., Any], operation: str | Operation, cases: Iterable[Mapping[str, Any]]
 ) -> OperationSweep:
-    """What `target` makes of each case; `cases`: arguments as of `workbench.diff_operation`. A case that does not fit,
-    or on which it raises, is a row. Refusal where none was taken.
+    """What `target` makes of each case; `cases`: arguments as of `call.diff_operation`. A case that does not fit, or on
+    which it raises, is a row. Refusal where none was taken.
     """
     of = operation_of(operation)
     rows = [_row(target, of, dict(case)) for case in cases]

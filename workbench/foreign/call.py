@@ -13,6 +13,7 @@ from workbench.arrays import ARRAYS, advice, handed_over, home
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
+from workbench.case.command_line import case_options
 from workbench.case.contract import check_names
 from workbench.case.formats import float8_of
 from workbench.case.inputs import anew, by_name
@@ -35,6 +36,7 @@ from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.resident import resident
 from workbench.refusal import Raised, Refusal, Unavailable
+from workbench.suggested import command
 from workbench.trace import seen
 from workbench.trace.narrow import narrowed
 from workbench.trace.provenance import Provenance
@@ -43,6 +45,14 @@ from workbench.trace.trace import Trace, check, check_inputs
 
 #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
 LAYOUTS = ("bhsd", "bshd", "strided")
+
+
+def _watched_by(name: str, case: Case, options: Options) -> str:
+    """The command that watches what a function launches on a case; empty for one that has no name in a file."""
+    if ":" not in name:
+        return ""
+    own = Options(arrays=options.arrays, layout=options.layout)
+    return command("check", name, [*case_options(case, own=False), *own.words()])
 
 
 def run_foreign(
@@ -93,7 +103,7 @@ def run_foreign(
             return over(x)
         return handed_over(np.array(_swapped(x), order="C").swapaxes(1, 2), arrays, lives_on)
 
-    launches = Launches(name, case, emulated(options.backend))
+    launches = Launches(name, case, emulated(options.backend), partial(_watched_by, name, case, options))
 
     def placed() -> tuple[dict[str, Any], dict[str, Any]]:
         positional = {x: over_input(array) for x, array in call.positional.items() if not (shared and x == "v")}

@@ -66,6 +66,8 @@ class Launches:
     name: str  #: of the function
     case: Case = Case()  #: whose stages probes dump
     on_emulator: bool = False
+    #: gives the command that watches what it launches; empty where no command names it
+    watched_by: Callable[[], str] = str
     probes: bool = True
     kernels: list[str] = field(default_factory=list)  #: that were launched, in order
     buffers: dict[str, Any] = field(default_factory=dict)  #: of stages, on the device
@@ -86,7 +88,7 @@ class Launches:
 
         launch: Callable[..., None] = host.on_gpu
         if self.on_emulator:
-            launch = host.OnEmulator(_WATCH.get())
+            launch = host.OnEmulator(_WATCH.get(), str if _WATCH.get() else self.watched_by)
             stack.enter_context(launch.standing_in())
         stack.enter_context(host.sent_to(lambda *launched: self._launch(launch, *launched)))
 
@@ -148,7 +150,7 @@ class Launches:
 
     def anew(self) -> "Launches":
         """For another call of the function."""
-        return Launches(self.name, self.case, self.on_emulator)
+        return Launches(self.name, self.case, self.on_emulator, self.watched_by)
 
     @property
     def plain(self) -> "Launches | None":

@@ -12,6 +12,7 @@ from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
 from workbench.foreign.find import find, installed, of_file
 from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
+from workbench.suggested import command
 from workbench.trace.join import is_trace
 
 
@@ -64,10 +65,11 @@ class Target:
         """As `found`; Refusal for a kernel."""
         function = self.found()
         if is_numba_kernel(function):
+            watched = command("check", self.name)
             raise Refusal(
                 f"{self.name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, "
-                f"k and v, launches it and returns out, as in {NUMBA_PAGE}; `workbench check` takes one without "
-                "parameters, too, which launches any kernel, and for a kernel the function `launch` of its file"
+                f"k and v, launches it and returns out, as in {NUMBA_PAGE}; `{watched}` watches the kernel by itself, "
+                "where its file has a function `launch` without parameters that launches it"
             )
         return function
 

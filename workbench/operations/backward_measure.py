@@ -87,6 +87,9 @@ class BackwardMeasured:
             said.append("  whether these are wrong, or what is made of them, cannot be told")
         return said
 
+    def __str__(self) -> str:
+        return "\n".join([self.run.headline, *self.sentences])
+
 
 def _worst(one: Reading) -> str:
     if not one.wrong.any():

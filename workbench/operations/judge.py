@@ -46,7 +46,7 @@ class OperationDiff:
     @property
     def headline(self) -> str:
         """What was run, in words."""
-        return f"{self.run.target}: {self.run.case.operation.name}, {self.run.case}"
+        return self.run.headline
 
     @cached_property
     def origins(self) -> tuple[str, ...]:
@@ -102,7 +102,8 @@ class OperationDiff:
         return self._explained(Work(effort * SEARCH, seconds=seconds))
 
     def _explained(self, work: Work) -> OperationExplained:
-        return explain(self.run, work) if self.origin is not None else OperationExplained()
+        found = explain(self.run, work) if self.origin is not None else OperationExplained()
+        return replace(found, judged=self)
 
     def _right_with(self, conventions: Mapping[str, Any]) -> bool:
         case = self.run.case

@@ -37,6 +37,11 @@ class OperationRun:
     again: "Callable[..., OperationRun] | None" = field(default=None, repr=False)
 
     @property
+    def headline(self) -> str:
+        """What was run, in words."""
+        return f"{self.target}: {self.case.operation.name}, {self.case}"
+
+    @property
     def setting(self) -> Setting:
         """What its table of stages depends on."""
         return replace(self.case.setting, own=self.own)

@@ -14,9 +14,10 @@ from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.run import OperationRun, shape_of
 from workbench.refusal import Refusal
+from workbench.trace.manifest import OF_OPERATION as KEY
 
-#: metadata of such a file, and the schema of what stands there
-KEY, SCHEMA = "workbench-operation", "workbench.operation-run/1"
+#: the schema of what stands in the metadata of such a file
+SCHEMA = "workbench.operation-run/1"
 #: what stands before the names of inputs and of stages, of which some are alike
 _READ, _MADE = "read.", "made."
 

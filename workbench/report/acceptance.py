@@ -15,6 +15,7 @@ from workbench.report import causes, shrunk
 from workbench.report.compared import printable
 from workbench.report.numbers import ratio, value
 from workbench.report.text import place
+from workbench.suggested import command
 
 #: what is said of a function without the keyword of what a case has
 _LACKS = re.compile(r"takes no \w+, which the case has")
@@ -97,12 +98,11 @@ def repeat(found: Acceptance) -> str:
     if found.spec_file is None and (found.spec.case.keys() - {"dtype"} or found.spec.shapes):
         return ""
     options = found.options
-    words = ["workbench", "accept", found.target]
-    words += ["--spec", found.spec_file] if found.spec_file else []
+    words = ["--spec", found.spec_file] if found.spec_file else []
     words += ["--dtype", options["dtype"]] if options["dtype"] else []
     words += ["--unsafe"] if options["unsafe"] else []
     index = found.failure.index if found.failure is not None else 0
-    return " ".join(map(shlex.quote, [*words, "--seed", str(found.seed), "--only", str(index)]))
+    return command("accept", found.target, map(shlex.quote, [*words, "--seed", str(found.seed), "--only", str(index)]))
 
 
 def _place(found: Acceptance) -> str:

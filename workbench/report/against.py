@@ -8,6 +8,7 @@ import numpy as np
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from workbench.case.command_line import case_options
 from workbench.case.stages import ALGORITHMS
 from workbench.judge.against.alike import ORDER
 from workbench.judge.against.pair import Against
@@ -16,7 +17,7 @@ from workbench.judge.diff import Diff
 from workbench.readings.finding import spans
 from workbench.records import number as plain
 from workbench.report import ranks, tables
-from workbench.report.command import against_command, case_options
+from workbench.report.command import against_command
 from workbench.report.document import diff_document, largest
 from workbench.report.numbers import number, ratio, value
 from workbench.report.tables import Table

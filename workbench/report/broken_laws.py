@@ -5,13 +5,14 @@ from typing import Any
 from workbench.explore.laws.law import Laws
 
 
-def lines(found: Laws) -> list[str]:
-    """A line of how many were broken, and which."""
+def lines(found: Laws, command: str) -> list[str]:
+    """A line of how many were broken, and which. `command`: what asks them again; empty where only Python does."""
+    asks = f"`{command}`" if command else "`workbench.laws`, in Python,"
     told = document(found)
     broken, asked = told["broken"], sum(map(len, told.values()))
     if not broken:
-        return [f"laws: all {asked} that were asked hold (workbench laws)"]
-    return [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)} (workbench laws says how)"]
+        return [f"laws: all {asked} that were asked hold"]
+    return [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)}; {asks} says how"]
 
 
 def document(found: Laws) -> dict[str, Any]:

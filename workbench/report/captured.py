@@ -3,6 +3,7 @@
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.verdict import Judged
 from workbench.report.numbers import number, ratio, value
+from workbench.suggested import command
 
 
 def lines(found: Report) -> list[str]:
@@ -24,13 +25,13 @@ def lines(found: Report) -> list[str]:
     if found.kept is not None:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
         made.append(f"first wrong: call {found.kept.call}, {found.kept.verdict}{stage}, {_place(found.kept)}")
-        made.append(f"  repeat: workbench diff {found.folder}")
+        made.append(f"  repeat: {command('diff', found.folder)}")
     if found.gradients:
         made.append(f"backward passes: {found.gradients:,} judged, {found.wrong_gradients:,} wrong")
     if found.kept_gradients is not None:
         one = found.kept_gradients
         made.append(f"first wrong backward pass: of call {one.call}, {one.verdict} at {one.stage}, {_place(one)}")
-        made.append(f"  repeat: workbench diff {found.folder}/backward")
+        made.append(f"  repeat: {command('diff', f'{found.folder}/backward')}")
     if found.awaited:
         made.append(
             f"backward passes: {found.awaited:,} did not run until now, or not to all arguments, or were dropped"

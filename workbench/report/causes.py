@@ -16,13 +16,12 @@ from workbench.work import ENDED
 LISTED = 4
 
 
-def in_a_line(cause: Cause, of: str = "") -> str:
-    """A cause with its proof, in one line; `of`: the run that shows it, where that is another one."""
-    there = f", in another run: {of}" if of else ""
+def in_a_line(judged: Diff, cause: Cause) -> str:
+    """A cause with its proof, in one line, and which run shows it, where that is another one."""
+    there = f", in another run: {judged.explained.of}" if judged.explained.of else ""
     if cause.rivals:
-        return (
-            f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} (workbench explain tells them apart){there}"
-        )
+        apart = f"{explain_command(judged)} tells them apart"
+        return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} ({apart}){there}"
     proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
     return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"
 
@@ -38,9 +37,13 @@ def none_found(judged: Diff) -> list[str]:
     of = "" if len(left) == len(judged.origins) else f" of {', '.join(left)}"
     if judged.trace.case.score_count > LARGEST:
         return [f"no cause was looked for{of}: {_too_large(judged)}"]
+    return [f"no cause found{of} among {found.tried} hypotheses; {explain_command(judged)} tries more"]
+
+
+def explain_command(judged: Diff) -> str:
+    """What explains a run, in words."""
     command = diff_command(judged, "explain")
-    longer = f"`{command}`" if command else "`Diff.explain`, in Python,"
-    return [f"no cause found{of} among {found.tried} hypotheses; {longer} tries more"]
+    return f"`{command}`" if command else "`Diff.explain`, in Python,"
 
 
 def _too_large(judged: Diff) -> str:

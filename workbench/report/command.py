@@ -1,19 +1,21 @@
 """The commands that run the same again."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from workbench.case.case import Case
-from workbench.case.fields import DRAWN, GIVEN, LAID, PROBLEM, QUANTISED, TILES, of_role
-from workbench.case.options import Options
-from workbench.case.spellings import NEED_VALUE, WORDS, said
+from workbench.case.command_line import case_fields, case_options, fault_options
+from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISED, TILES, of_role
+from workbench.case.options import NAMELESS, Options
+from workbench.case.spellings import said
 from workbench.case.stages import OF_QUANTISER
 from workbench.case.telling import telling
+from workbench.suggested import command
 
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
+    from workbench.explore.laws.law import Laws
     from workbench.judge.against.pair import Against
     from workbench.judge.diff import Diff
     from workbench.trace.trace import Trace
@@ -23,14 +25,17 @@ def diff_command(diff: "Diff", verb: str = "diff") -> str:
     """The command that judges the same run again, or explains it; empty where there is none, of a callable or on arrays
     of Python's.
     """
-    trace = diff.trace
+    return run_command(verb, diff.trace, ["--measure"] if verb == "diff" and diff.of_measure is not None else [])
+
+
+def run_command(verb: str, trace: "Trace", more: Iterable[str] = ()) -> str:
+    """The command `verb` of what was run, on the same case, with `more` words; empty as of `diff_command`."""
     if not _has_names(trace):
         return ""
-    printed, at_rest = trace.called_with.values is not None, trace.called_with.trace is not None
-    options = [] if at_rest else case_options(trace.case_run, own=takes_tiles(trace))
-    options += trace.called_with.words()
-    options += ["--measure"] if verb == "diff" and diff.of_measure is not None else []
-    return _command(verb, "" if printed else _named(trace), () if at_rest else trace.faults, options)
+    asked = trace.called_with if verb == "diff" else replace(trace.called_with, against_trace=None)
+    printed, at_rest = asked.values is not None, asked.trace is not None
+    options = [] if at_rest else [*fault_options(trace.faults), *case_options(trace.case_run, own=takes_tiles(trace))]
+    return command(verb, "" if printed else _named(trace), [*options, *asked.words(), *more])
 
 
 def telling_command(trace: "Trace") -> str:
@@ -45,14 +50,16 @@ def telling_command(trace: "Trace") -> str:
     words = [*map(shlex.quote, said(asked))]
     beside = replace(trace.called_with, inputs=None)
     if beside.trace is None and beside.values is None and not beside.feed and _has_target(trace):
-        return _command("diff", trace.target, trace.faults, [*words, *beside.words()])
-    first = cases[0]
-    words = case_options(first.but(seed=0), own=False)
-    return _command("inputs", "", (), [*words, "--out", f"{first.distribution}.safetensors"])
+        return command("diff", trace.target, [*fault_options(trace.faults), *words, *beside.words()])
+    first = cases[0].but(seed=0, **dict.fromkeys(of_role(ARITHMETIC)))
+    words = case_options(first, own=False)
+    return command("inputs", "", [*words, "--out", f"{first.distribution}.safetensors"])
 
 
 def _has_names(*traces: "Trace") -> bool:
     """Whether a command can say what was run, and on which inputs."""
+    if any(trace.called_with.mapping == NAMELESS for trace in traces):
+        return False
     run = [trace for trace in traces if trace.called_with.trace is None]
     drawn = all(trace.case.distribution != GIVEN for trace in run)
     inputs = drawn or any(trace.called_with.inputs for trace in run)
@@ -86,7 +93,8 @@ def against_command(pair: "Against") -> str:
     both = a.called_with.beside(b.called_with)
     if both.trace is not None:  # it brings the case and the inputs
         words = ["--against", shlex.quote(_named(b)), *replace(both, inputs=None).words()]
-        return _command("diff", "" if printed else _named(a), () if a.called_with.trace else a.faults, words)
+        faults = [] if a.called_with.trace else fault_options(a.faults)
+        return command("diff", "" if printed else _named(a), [*faults, *words])
     own = takes_tiles(a)
     options = case_options(a.case_run, own=own)
     of_codes = {n: x for n in QUANTISED if (x := getattr(b.case, n)) is not None} if a.case.codes is None else {}
@@ -102,7 +110,7 @@ def against_command(pair: "Against") -> str:
         beside.append(f"backend={b.backend}")
     options += both.words()
     second = ["--against", shlex.quote(",".join(beside))] if beside else []
-    return _command("diff", "" if printed else a.target, a.faults, [*second, *options])
+    return command("diff", "" if printed else a.target, [*fault_options(a.faults), *second, *options])
 
 
 def watch_command(trace: "Trace") -> str:
@@ -114,7 +122,7 @@ def watch_command(trace: "Trace") -> str:
         return ""
     case = case_options(trace.case_run, own=trace.backend != "foreign")
     beside = {name: x for name, x in options.items() if name != "faults"}
-    return _command("check", trace.target, trace.faults, [*case, *Options(**beside).words()])
+    return command("check", trace.target, [*fault_options(trace.faults), *case, *Options(**beside).words()])
 
 
 def check_command(checked: "Checked") -> str:
@@ -122,38 +130,18 @@ def check_command(checked: "Checked") -> str:
     schedules = ["--schedules", str(len(checked.schedules))] if len(checked.schedules) > 1 else []
     foreign = [] if checked.called_with is None else checked.called_with.words()
     options = [] if checked.case is None else case_options(checked.case, own=checked.called_with is None)
-    return _command("check", checked.target, checked.faults, [*options, *checked.words, *schedules, *foreign])
+    return command(
+        "check", checked.target, [*fault_options(checked.faults), *options, *checked.words, *schedules, *foreign]
+    )
+
+
+def laws_command(found: "Laws") -> str:
+    """The command that asks the laws of the same kernel on the same case again; empty where none does."""
+    trace, s = found.subject.first.trace, found.subject
+    invariant = ["--invariant"] if s.claimed else []
+    return run_command("laws", trace if s.ours else replace(trace, case=s.asked), invariant)
 
 
 def _named(trace: "Trace") -> str:
     """The TARGET that a trace was made from: its file, where it lay at rest."""
     return trace.called_with.trace or trace.target
-
-
-def _command(verb: str, target: str, faults: Sequence[str], options: Sequence[str]) -> str:
-    words = ["workbench", verb, *filter(None, [target]), *(word for fault in faults for word in ("--fault", fault))]
-    return " ".join([*map(shlex.quote, words), *options])
-
-
-def case_options(case: Case, own: bool) -> list[str]:
-    """The command line's case options that give `case`, quoted for a shell; tiles and splits only where the
-    kernel is ours (`own`).
-    """
-    return [*map(shlex.quote, said(case_fields(case, own)))]
-
-
-def case_fields(case: Case, own: bool) -> dict[str, Any]:
-    """The fields that make `case`, those alone that are not as usual, and its lengths; as of `case_options`."""
-    unusual, lengths = case.unusual, ("seqlen_q", "seqlen_k")
-    found: dict[str, Any] = {"seqlen": case.seqlen_q}
-    if case.seqlen_q != case.seqlen_k:
-        found = {name: getattr(case, name) for name in lengths}
-    if case.ragged:  # whose sequences tell what they can
-        found = {name: unusual[name] for name in ("seqlen", *lengths) if name in unusual}
-    of_problem = [name for name in of_role(PROBLEM, LAID) if name not in (*lengths, "causal")]
-    drawn = of_role(DRAWN) if case.distribution != GIVEN else ("seed",) if case.draws_beside else ()
-    names = (*of_problem, "probs_dtype", *drawn, *QUANTISED, "causal", *(of_role(TILES) if own else ()))
-    silent = {field for option in NEED_VALUE if option not in unusual for field in WORDS[option].values()}
-    names = tuple(name for name in names if name not in silent)
-    # what quantised kernels take where none is given is as usual there
-    return found | {n: unusual[n] for n in names if n in unusual and unusual[n] != QUANTISED.get(n, (None,))[0]}

@@ -1,9 +1,9 @@
 """Judgements as JSON documents; non-finite numbers are the strings "inf", "-inf" and "nan"."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,10 @@ from workbench.judge.measured import MeasuredStages
 from workbench.judge.stage import StageDiff
 from workbench.line import Line, near
 from workbench.records import number
+from workbench.report import broken_laws
 from workbench.report.command import telling_command
 from workbench.report.findings import check_document
 from workbench.report.measured import document as measured
-
-if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
 
 #: bins of x of budget, as Summary counts them
 BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf")
@@ -73,13 +71,9 @@ def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"schema": "workbench.diffs/1", "runs": list(runs)}
 
 
-def explained_document(
-    diff: Diff, found: Explained, laws: Mapping[str, Any] | None = None, watched: "Checked | None" = None
-) -> dict[str, Any]:
-    """The document `workbench.explain/1` of one judged run and what explains it; `laws`, where nothing does, as of
-    `broken_laws.document`; `watched`: what a watched run of it finds.
-    """
-    trace = diff.trace
+def explained_document(found: Explained) -> dict[str, Any]:
+    """The document `workbench.explain/1` of what explains a judged run; `laws` as of `broken_laws.document`."""
+    diff, trace = found.judged, found.judged.trace
     return {
         "schema": "workbench.explain/1",
         "target": trace.target,
@@ -91,8 +85,8 @@ def explained_document(
         "explanations": number(found.as_dicts()),
         "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
         "unknown": number(found.unknown()),
-        "laws": laws,
-        "watched": None if watched is None else check_document(watched)["findings"],
+        "laws": None if found.laws is None else broken_laws.document(found.laws),
+        "watched": None if found.watched is None else check_document(found.watched)["findings"],
         "tried": found.tried,
         "complete": found.complete,
         "ended_by": found.ended_by,

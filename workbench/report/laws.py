@@ -1,35 +1,40 @@
-"""What a kernel made of laws, on a terminal: those that it broke first, and of those that were not asked why."""
+"""What a kernel made of laws, in words: those that it broke first, and of those that were not asked why."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import click
+from rich.console import Group, RenderableType
 
-from workbench.explore.laws.law import Finding
-from workbench.report.text import show
+from workbench.explore.laws.law import Finding, Laws
+from workbench.report.command import laws_command
+from workbench.report.text import listing, plain, wrapped
 
 
-def show_findings(findings: Sequence[Finding], between: Sequence[str] = ()) -> None:
-    """Print a row a law that was asked, a sentence for each that is broken, lines that are to stand `between`, the
-    counts, and which were not asked, by the reason.
+def report(findings: Sequence[Finding], command: str, *, unicode: bool, between: Sequence[str] = ()) -> RenderableType:
+    """A row a law that was asked, a sentence for each that is broken, lines that are to stand `between`, the counts,
+    which laws were not asked, by the reason, and the `command` that asks the same again.
     """
     words = {True: "held", False: "BROKEN"}
     asked = sorted((one for one in findings if one.held is not None), key=lambda one: bool(one.held))
     rows = [{"law": x.law.name, "class": x.law.kind, "verdict": words[bool(x.held)]} for x in asked]
-    show(rows, ("law", "class", "verdict"))
+    lines: list[str] = []
     for one in asked:
         if one.broke is not None:
-            click.echo(f"{one.law.name}: {one.law.says}\n  {one.broke.words}")
-    for line in between:
-        click.echo(line)
+            lines += [f"{one.law.name}: {one.law.says}", *f"  {one.broke.words}".splitlines()]
     counts = Counter(one.held for one in findings)
-    click.echo(f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not asked")
+    lines += [*between, f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not asked"]
     why: dict[str, list[str]] = {}
     for one in findings:
         if one.held is None:
             why.setdefault(one.lacking, []).append(one.law.name)
-    if line := not_asked(why):
-        click.echo(line)
+    lines += [not_asked(why), f"repeat: {command}" if command else ""]
+    table = listing(rows, ("law", "class", "verdict"), unicode=unicode)
+    return Group(table, *(text for line in lines if line for text in wrapped(line, "", None)))
+
+
+def in_short(found: Laws) -> str:
+    """What `workbench laws` shows of one case, for `print`."""
+    return plain(report(found.findings, laws_command(found), unicode=False))
 
 
 def not_asked(why: Mapping[str, Sequence[str]]) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from workbench.floats import scientific
 from workbench.judge.diff import Diff
 from workbench.readings.reader import Measured
+from workbench.report.command import run_command
 from workbench.report.numbers import ratio
 from workbench.trace.headline import headline
 
@@ -22,17 +23,20 @@ def lines(found: Measured) -> list[str]:
         of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
         said.append(f"{one.stage}: {one.text}" + (f" ({of_all})" if one.of else ""))
     if not found.findings:
-        said.append(
-            "out is wrong, and no reading tells how; `workbench explain` asks its library"
-            if found.target.is_wrong
-            else "nothing found: weights and out of this run are within their budgets"
-        )
+        if found.target.is_wrong:
+            asks = run_command("explain", trace)
+            library = f"`{asks}`" if asks else "`workbench.explain`"
+            said.append(f"out is wrong, and no reading tells how; {library} asks its library")
+        else:
+            said.append("nothing found: weights and out of this run are within their budgets")
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
             said.append("which predicts runs on unseen inputs; a contract may allow it, and nobody declared one")
         return said
     if all(one.reading == "cast" for one in found.findings):
-        said.append("a cast that the kernel means is no fault: say it (--contract), or `workbench contract --measure`")
+        reads = run_command("contract", trace, ["--measure"])
+        reads = f"`{reads}`" if reads else "`workbench.explore.read.measure_contract`"
+        said.append(f"a cast that the kernel means is no fault: say it (--contract); {reads} reads what it means")
     return said + _proofs(found)
 
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 
 from workbench.case import spellings
 from workbench.expectation.elements import State
+from workbench.explore.operation_shrink import OperationShrunk
 from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
 from workbench.operations.causes.explain import OperationExplained
@@ -21,6 +22,7 @@ from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, plain, wrapped
+from workbench.suggested import command
 
 SCHEMA = "workbench.operation/1"
 
@@ -50,9 +52,9 @@ def stage_table(diff: OperationDiff, full: bool = False) -> Table:
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
 
 
-def html(diff: OperationDiff) -> str:
-    """The report for Jupyter."""
-    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff))
+def html(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
+    """The report for Jupyter, arguments as of `report`."""
+    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff, explained))
 
 
 def sentences(diff: OperationDiff, explained: OperationExplained | None = None) -> list[str]:
@@ -117,12 +119,12 @@ def operation_command(verb: str, run: OperationRun) -> str:
         return ""
     if case.functions:  # which no option of an operation names
         return ""
-    words = ["workbench", verb, name, *(word for fault in called.get("faults", ()) for word in ("--fault", fault))]
+    words = [word for fault in called.get("faults", ()) for word in ("--fault", fault)]
     gradients = bool(called.get("gradients"))
     usual = {**_USUAL, **({"arrays": "torch"} if gradients else {})}
     words += case.words_of(*(["gradients"] if gradients else []))
     words += spellings.said({key: called[key] for key, x in usual.items() if called.get(key, x) != x})
-    return shlex.join(words)
+    return command(verb, name, map(shlex.quote, words))
 
 
 def _of_origin(stage: StageDiff) -> list[str]:
@@ -140,9 +142,20 @@ def _of_origin(stage: StageDiff) -> list[str]:
     return said
 
 
-def in_short(diff: OperationDiff) -> str:
-    """The report as plain text."""
-    return plain(report(diff, unicode=False, width=WIDTH))
+def in_short(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
+    """The report as plain text, arguments as of `report`."""
+    return plain(report(diff, unicode=False, width=WIDTH, explained=explained))
+
+
+def shrunk(found: OperationShrunk) -> str:
+    """What stands above the report of the smallest case."""
+    ended = "" if found.complete else ", more in more --seconds"
+    return f"smallest of {found.tried} cases that were tried{ended}:"
+
+
+def shrunk_in_short(found: OperationShrunk) -> str:
+    """What `workbench shrink --operation NAME` shows, for `print`."""
+    return f"{shrunk(found)}\n{in_short(found.diff)}"
 
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""A sweep of an operation, on a terminal and as a document."""
+"""A sweep of an operation, in words and as a document."""
 
 from typing import Any
 
-import click
+from rich.console import Group, RenderableType
 
 from workbench.explore.operation_sweep import OperationSweep
 from workbench.records import number
 from workbench.report.numbers import ratio
 from workbench.report.operation import repeat_command
-from workbench.report.text import show
+from workbench.report.text import listing, plain, wrapped
 
 
-def report(found: OperationSweep) -> None:
-    """Print a row a case, what fails in how many, and the command of the smallest that does."""
+def report(found: OperationSweep, *, unicode: bool) -> RenderableType:
+    """A row a case, what fails in how many, and the command of the smallest that does."""
     rows = [
         {
             "case": one.case,
@@ -23,14 +23,18 @@ def report(found: OperationSweep) -> None:
         }
         for one in found.rows
     ]
-    show(rows, ("case", "verdict", "first wrong", "x of budget", "cause"))
-    failing = sum(found.groups.values())
-    click.echo(f"{failing} of {len(found.rows)} cases fail")
-    for (stage, cause), count in found.groups.most_common():
-        click.echo(f"  {stage}, {count}: {cause}")
+    table = listing(rows, ("case", "verdict", "first wrong", "x of budget", "cause"), unicode=unicode)
+    lines = [f"{sum(found.groups.values())} of {len(found.rows)} cases fail"]
+    lines += [f"  {stage}, {count}: {cause}" for (stage, cause), count in found.groups.most_common()]
     smallest = found.smallest
     if smallest is not None and smallest.diff is not None and (command := repeat_command(smallest.diff)):
-        click.echo(f"the smallest: {command}")
+        lines.append(f"the smallest: {command}")
+    return Group(table, *(text for line in lines for text in wrapped(line, "", None)))
+
+
+def in_short(found: OperationSweep) -> str:
+    """What `workbench sweep --operation NAME` shows, for `print`."""
+    return plain(report(found, unicode=False))
 
 
 def document(found: OperationSweep) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
 from workbench.report.text import listing, plain
+from workbench.suggested import command
 
 #: share of a difference below which a rounding is not worth a line
 WORTH = 0.01
@@ -62,7 +63,8 @@ def verdict(found: Runs) -> list[str]:
             others = f" ({several} as well)" if cause.rivals else ""
             made.append(f"  cause, in {cause.stage}: {cause.text}{others}")
         else:
-            made.append("  no cause of the library explains it: workbench explain of the call says more")
+            more = f"`{command('explain', of.file)}`" if of.file else "`workbench.explain` of the call"
+            made.append(f"  no cause of the library explains it: {more} says more")
     if (first_asked := next((pair for pair in found.pairs if pair.asked), None)) is not None:
         for what, (a, b) in first_asked.asked.items():
             made.append(f"the two ask different things, first at call {first_asked.call}: {what} {a} of A, {b} of B")

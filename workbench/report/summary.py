@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from workbench.case.command_line import case_options
 from workbench.judge.table import Row, Rows
 from workbench.report import tables
-from workbench.report.command import case_options
 from workbench.report.numbers import number, ratio
 from workbench.report.text import DOUBTFUL, gates, plain
 

@@ -1,10 +1,10 @@
 """A sweep in lines and as a document: what came of the cases, and the failures that belong together."""
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from workbench.case.command_line import case_options, fault_options
 from workbench.case.fields import typed
 from workbench.explore.sweep.groups import UNEXPLAINED, Group
 from workbench.explore.sweep.plan import Plan
@@ -12,7 +12,7 @@ from workbench.explore.sweep.row import CRASHED, MEMORY, TIMEOUT, Row
 from workbench.explore.sweep.rules import Boundary, Rule
 from workbench.explore.sweep.sweep import Sweep
 from workbench.records import number
-from workbench.report.command import case_options
+from workbench.suggested import command
 
 #: values of a field that are listed one by one
 FEW = 8
@@ -71,10 +71,9 @@ def repeat(plan: Plan, row: Row) -> str:
     if not plan.is_ours and row.outcome in (CRASHED, TIMEOUT, MEMORY):
         timeout = plan.timeout if row.outcome == TIMEOUT else None
         options = replace(options, isolate=True, timeout=timeout, memory_gb=plan.memory_gb)
-    faults = [word for fault in options.faults for word in ("--fault", shlex.quote(fault))]
     backend = ["--backend", options.backend] if options.backend != "auto" else []
     words = [*case_options(row.case, own=plan.is_ours), *backend, *options.printable().words()]
-    return " ".join(["workbench", "diff", shlex.quote(plan.target), *faults, *words])
+    return command("diff", plan.target, [*fault_options(options.faults), *words])
 
 
 def target_of(plan: Plan) -> str:

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Sequence
 
+from workbench.case.command_line import case_options
 from workbench.judge.explain.plausible import Plausible, Range, Values
 from workbench.judge.explain.symptom_table import SymptomTable
 from workbench.judge.explain.symptoms import Symptoms
-from workbench.report.command import case_options
 from workbench.report.numbers import number
+from workbench.suggested import command
 
 #: sentences of one cause that are shown
 _NAMES = 6
@@ -71,7 +72,7 @@ def _deciding(found: Symptoms) -> list[str]:
     one = found.measurement
     what = f"the largest error of {found.table.stage}" + ("" if one.row is None else f" in query {one.row}")
     told = [f"{n:3}. {_range(x)}" for n, x in enumerate(one.predicted, 1)]
-    words = " ".join(["workbench", "inputs", *case_options(one.case, own=False), "--out", "inputs.safetensors"])
+    words = command("inputs", "", [*case_options(one.case, own=False), "--out", "inputs.safetensors"])
     return [f"to decide, measure {what}, with scale {one.case.scale:.6g}, on the q, k and v of", f"     {words}",
             "the causes predict", *told]  # fmt: skip
 

@@ -3,7 +3,6 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from io import StringIO
-from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -18,7 +17,7 @@ from workbench.judge.table import Row
 from workbench.report import tables
 from workbench.report.causes import lines as causes
 from workbench.report.causes import none_found
-from workbench.report.command import diff_command, watch_command
+from workbench.report.command import diff_command, run_command, watch_command
 from workbench.report.document import largest
 from workbench.report.findings import words
 from workbench.report.numbers import number, ratio, value
@@ -27,10 +26,6 @@ from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
 from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
-
-if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
-    from workbench.explore.laws.law import Laws
 
 COLUMNS = (
     "stage",
@@ -140,35 +135,33 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
     return Group(*parts)
 
 
-def explained(
-    diff: Diff,
-    found: Explained,
-    laws: "Laws | None" = None,
-    watched: "Checked | None" = None,
-    *,
-    unicode: bool,
-    width: int,
-) -> RenderableType:
-    """What explains a wrong run, below what was run; `laws`: what its kernel made of them, where nothing does;
-    `watched`: what a watched run of it finds, which comes first.
+def explained(found: Explained, *, unicode: bool, width: int) -> RenderableType:
+    """What explains a wrong run, below what was run: what a watched run finds first, then causes, and where nothing
+    explains a stage what the kernel made of the laws.
     """
-    from workbench.report.broken_laws import lines as broken_laws
-
-    fold = width if unicode else None
-    first = [] if watched is None else of_watched(watched)
-    lines = [*first, *causes(diff, found), *([] if laws is None else broken_laws(laws))]
-    if watched is None and (diff.origins or found.usual) and (command := watch_command(diff.trace)):
+    diff, fold = found.judged, width if unicode else None
+    lines = [*of_watched(found), *causes(diff, found), *of_laws(found)]
+    if found.watched is None and (diff.origins or found.usual) and (command := watch_command(diff.trace)):
         lines.append(f"{RACES} {command}")
     below = [x for line in lines for x in wrapped(line, "" if line.startswith(" ") else "bold", fold)]
     return Group(*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), *below)
 
 
-def of_watched(checked: "Checked") -> list[str]:
+def of_watched(found: Explained) -> list[str]:
     """What a watched run of a wrong kernel finds, before causes of its wrong numbers are told."""
-    if checked.passed:
+    if found.watched is None:
+        return []
+    if found.watched.passed:
         return ["watched: no race, no read of unwritten memory or out of bounds"]
-    found = [f"  {line}" for line in words(checked)]
-    return ["watched: mend this first: it makes numbers wrong in any way, and what is named below may be that", *found]
+    lines = [f"  {line}" for line in words(found.watched)]
+    return ["watched: mend this first: it makes numbers wrong in any way, and what is named below may be that", *lines]
+
+
+def of_laws(found: Explained) -> list[str]:
+    """What a kernel made of the laws of attention, where nothing explains a stage."""
+    from workbench.report.broken_laws import lines
+
+    return [] if found.laws is None else lines(found.laws, run_command("laws", found.judged.trace))
 
 
 def wrapped(line: str, style: str, width: int | None) -> list[Text]:
@@ -215,6 +208,11 @@ def in_short(diff: Diff) -> str:
 def in_full(diff: Diff) -> str:
     """What `workbench diff -v` shows, for `print`."""
     return plain(report(diff, unicode=False, width=WIDTH, full=True))
+
+
+def explained_in_short(found: Explained) -> str:
+    """What `workbench explain` shows, for `print`."""
+    return plain(explained(found, unicode=False, width=WIDTH))
 
 
 def html_table(diff: Diff) -> str:

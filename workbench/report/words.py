@@ -46,12 +46,12 @@ def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bo
     """
     lines = _right_all_the_same(diff)
     first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
-    lines += [in_a_line(cause, diff.explained.of) for cause in first]
+    lines += [in_a_line(diff, cause) for cause in first]
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
         known = diff.explanation(stage.name)
         lines.append(_heading(diff, known, i == 0))
         more = [cause for cause in diff.causes_of(stage.name) if cause not in first] if causes else []
-        lines += [f"  {in_a_line(cause, diff.explained.of)}" for cause in more]
+        lines += [f"  {in_a_line(diff, cause)}" for cause in more]
         lines += [f"  {line}" for line in _details(diff, known, full)] if details else []
     lines += of_diff(diff) + _victims(diff)
     if diff.origins:
@@ -75,7 +75,7 @@ def of_stage(diff: Diff, name: str) -> list[str]:
     known = diff.explanation(name)
     stage = known.stage
     if stage.role == "origin":
-        causes = [in_a_line(cause, diff.explained.of) for cause in diff.causes_of(name)]
+        causes = [in_a_line(diff, cause) for cause in diff.causes_of(name)]
         return [*causes, *_details(diff, known, full=True)]
     lines = [stage.reason] if stage.reason else []
     if stage.decisive is not None:
@@ -229,7 +229,7 @@ def _lost_unseen(diff: Diff) -> list[str]:
         return []
     power = f"2^{round(math.log2(diff.unseen))}"
     command = telling_command(diff.trace)
-    shows = "it would show on these" if command.startswith("workbench inputs") else "it would show in"
+    shows = "it would show on these" if command.split()[1] == "inputs" else "it would show in"
     return [f"from out alone a key that weighs less than {power} in every row may be lost unseen; {shows}: {command}"]
 
 

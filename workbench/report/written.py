@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.command_line import case_fields
 from workbench.case.options import ANY, FOREIGN, NAMELESS, OURS
 from workbench.explore.shrink.shrink import Shrunk
 from workbench.explore.shrink.space import elements
 from workbench.foreign.target import known
 from workbench.refusal import Refusal
-from workbench.report.command import case_fields, takes_tiles
+from workbench.report.command import takes_tiles
 from workbench.report.shrunk import boundary_lines
 from workbench.trace.headline import headline
 from workbench.trace.trace import Trace

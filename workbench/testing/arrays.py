@@ -16,6 +16,7 @@ from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
 from workbench.judge.fails import classed, failing
 from workbench.refusal import Refusal
+from workbench.suggested import command
 from workbench.testing.attention import held
 from workbench.testing.message import in_a_line
 from workbench.testing.packed import unpacked_all
@@ -196,7 +197,8 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
     if LSE not in stages:
         yield "lse= would tell the scores from what is made of them"
     if given.contract is None:
-        yield "contract= would say how the kernel computes, and make budgets tighter: `workbench contract` lists fields"
+        fields = f"`{command('contract')}` lists fields"
+        yield f"contract= would say how the kernel computes, and make budgets tighter: {fields}"
     yield "assert_attention(kernel, case) would run the kernel, and find the smallest case that fails"
 
 

@@ -13,7 +13,7 @@ from workbench.testing.settings import current
 
 
 def assert_operation(target: str | Callable[..., Any], operation: str | Operation, **given: Any) -> OperationDiff:
-    """The judgement of a function of an operation that has no wrong stage; `given` as of `workbench.diff_operation`.
+    """The judgement of a function of an operation that has no wrong stage; `given` as of `call.diff_operation`.
 
     Raises AssertionError, with the report and what repeats it, where a stage is wrong, and where nothing could be
     judged; Refusal as `diff_operation` does.

@@ -14,11 +14,12 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.case.fields import FIELDS
 from workbench.case.inputs import NAMES, normalised
-from workbench.case.options import Options
+from workbench.case.options import NAMELESS, Options
 from workbench.case.stages import INPUTS, LSE, OUT, STAGES
 from workbench.refusal import Refusal
 from workbench.trace.assembled import assembled
 from workbench.trace.inputs import case_of, read_any
+from workbench.trace.manifest import text_of
 from workbench.trace.trace import Trace
 
 BOX = "bhsd"
@@ -52,24 +53,28 @@ class Mapped:
     contract: Mapping[str, Any] = ()  # type: ignore[assignment]
 
 
-def load_dump(folder: str | Path, mapping: str | Path | Mapping[str, Any]) -> dict[int, Trace]:
-    """The calls in a dump by number, in their order: what another program wrote into `folder`, by the names that
-    `mapping` gives (docs/trace-format.md), a TOML file or what one holds. Nothing in a file is executed.
+def load_dump(path: str | Path, mapping: str | Path | Mapping[str, Any]) -> dict[int, Trace]:
+    """The calls in a dump by number, in their order: what another program wrote into a folder, or into a file of
+    records, by the names that `mapping` gives (docs/trace-format.md), a TOML file or what one holds. Nothing in a file
+    is executed.
 
     Refusal for a mapping that says what it may not, a name that fits no file or several of one call, a call that lacks
     what others have, and arrays that do not fit the case.
     """
-    said = _mapping(mapping)
-    where = Path(folder)
-    if not where.is_dir():
-        raise Refusal(f"{folder}: a mapping reads a folder; there is none")
-    found = _of_records(where, said) if said.records else _of_files(where, said)
-    options = Options(trace=str(folder), mapping=said.path or None)
+    where = Path(path)
+    if not where.exists():
+        raise Refusal(f"{path}: a mapping reads a folder, or a file of records; there is none")
+    if text_of(where) is not None:
+        raise Refusal(f"{path}: a trace says itself what it holds; leave the mapping out")
+    said = _mapping(mapping, where.name if where.is_file() else "")
+    folder = where.parent if where.is_file() else where
+    found = _of_records(folder, said) if said.records else _of_files(folder, said)
+    options = Options(trace=str(path), mapping=said.path or NAMELESS)
     return {call: replace(_trace(said, call, arrays), called_with=options) for call, arrays in sorted(found.items())}
 
 
-def _mapping(given: str | Path | Mapping[str, Any]) -> Mapped:
-    """The mapping, checked."""
+def _mapping(given: str | Path | Mapping[str, Any], records: str) -> Mapped:
+    """The mapping, checked; `records`: the name of the file of records, where that is the dump."""
     path = "" if isinstance(given, Mapping) else str(given)
     where = path or "the mapping"
     if isinstance(given, Mapping):
@@ -93,6 +98,8 @@ def _mapping(given: str | Path | Mapping[str, Any]) -> Mapped:
         raise Refusal(f"{where}: [tensors] needs q, k, v and out; it lacks {', '.join(lacking)}")
     if unknown := [name for name in told.get("case", {}) if name not in FIELDS]:
         raise Refusal(f"{where}: [case] has no field {unknown[0]}; fields are {', '.join(FIELDS)}")
+    if records and told.setdefault("records", records) != records:
+        raise Refusal(f"{where}: the records are in {told['records']!r}; got {records!r}")
     if bool(told.get("records")) != bool(told.get("op")):
         raise Refusal(f"{where}: records and op are said together: the records of one op are the calls")
     layout = told.get("layout", BOX)

@@ -25,7 +25,8 @@ from workbench.case.stages import ALGORITHMS, INPUTS, MASKS, STAGES, algorithm_o
 from workbench.files import write_atomically
 from workbench.line import Line
 from workbench.refusal import Refusal
-from workbench.trace.manifest import KEY, checked, fields_of_case
+from workbench.suggested import command
+from workbench.trace.manifest import KEY, OF_OPERATION, checked, fields_of_case
 from workbench.trace.provenance import of_dict as provenance_of
 from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
@@ -97,6 +98,11 @@ def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             if KEY not in metadata:
+                if OF_OPERATION in metadata:
+                    raise Refusal(
+                        f"{path}: a run of an operation, which workbench.operations.stored.load reads; "
+                        f"`{command('diff', str(path))}` judges it"
+                    )
                 found = sorted(metadata) or "no metadata"
                 raise Refusal(f"{path}: a trace carries its manifest as metadata {KEY!r}; this file has {found}")
             names = list(file.keys())

@@ -16,6 +16,7 @@ from workbench.refusal import Refusal
 from workbench.trace import ranks
 from workbench.trace.file import load
 from workbench.trace.kept import nothing_kept
+from workbench.trace.manifest import text_of
 from workbench.trace.trace import Trace, check
 
 SUFFIX = ".safetensors"
@@ -24,8 +25,10 @@ _SHARED = ("target", "algorithm", "contract", "backend", "faults", "requested", 
 
 
 def is_trace(target: str) -> bool:
-    """Whether TARGET names a trace: a file, several separated by commas, a pattern of them, or a folder."""
-    return target.endswith(SUFFIX) or Path(target).is_dir()
+    """Whether TARGET names a trace: a file, whatever its suffix, several separated by commas, a pattern of them, or a
+    folder.
+    """
+    return target.endswith(SUFFIX) or Path(target).is_dir() or text_of(Path(target)) is not None
 
 
 def files_of(target: str) -> list[Path]:
@@ -34,8 +37,14 @@ def files_of(target: str) -> list[Path]:
         return [Path(target)]
     found = [file for word in target.split(",") for file in _files(Path(word))]
     if not found:
-        raise Refusal(f"{target}: {nothing_kept(Path(target)) or f'no {SUFFIX} file there'}")
+        raise Refusal(f"{target}: {nothing_kept(Path(target)) or _no_trace(Path(target))}")
     return found
+
+
+def _no_trace(folder: Path) -> str:
+    """What is said of a folder without a trace."""
+    others = folder.is_dir() and any(folder.iterdir())
+    return f"no {SUFFIX} file there{'; a mapping reads what another program wrote (--mapping FILE)' if others else ''}"
 
 
 def _files(path: Path) -> list[Path]:

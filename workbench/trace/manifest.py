@@ -13,6 +13,7 @@ from workbench.records import Rule, one_of
 from workbench.refusal import Refusal
 
 KEY = "workbench"  #: of the manifest in the metadata of a safetensors file
+OF_OPERATION = "workbench-operation"  #: the same of a run of an operation beside attention
 BACKENDS = ("foreign", "emulator", "cuda")
 
 

@@ -75,7 +75,7 @@ def save_rank(
     contract: str | Mapping[str, Any] | None = None,
     target: str = "ranks",
 ) -> None:
-    """Leave what `rank` of `ranks` holds and got in a folder, as rankN.safetensors; `load_ranks` puts these together.
+    """Leave what `rank` of `ranks` holds and got in a folder, as rankN.safetensors; `load` puts these together.
     The folder is to hold one run.
 
     `case` is that of the whole sequence; `order` how that is dealt (`ranks.ORDERS`), of queries and keys alike.
@@ -144,19 +144,10 @@ def of_ranks(file: Path) -> bool:
     return schema_of(file) == SCHEMA
 
 
-def load_ranks(folder: str | Path) -> Trace:
-    """The run of which each rank left its part in a folder (`save_rank`). Refusal where one is missing, and where they
-    are not of one run.
-    """
-    files = sorted(Path(folder).glob("*.safetensors"))
-    if not files:
-        raise Refusal(f"{folder}: no rank has left a file there")
-    return concatenated(files)
-
-
 def concatenated(files: Sequence[Path]) -> Trace:
-    """As `load_ranks`, of the files of all ranks. Keys that do not lie in order, as of zig-zag ranks, are put rank by
-    rank, and what is visible is then a mask.
+    """The run of which each rank left its part in a file (`save_rank`). Keys that do not lie in order, as of zig-zag
+    ranks, are put rank by rank, and what is visible is then a mask. Refusal where the file of a rank is missing, and
+    for files that are not of one run.
     """
     left = {str(file): _load(file) for file in files}
     first, told_by = next(iter(left.values())), next(iter(left))

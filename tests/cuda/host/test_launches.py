@@ -183,7 +183,7 @@ def with_list(x):  # type: ignore[no-untyped-def]
         (lambda: shared[1, 1, 0, 4](X.copy(), 1), "{file}:{shared}: shared takes 1 arguments (x), and is launched with 2"),
         (
             lambda: with_list[1, 1]((1, 2)),
-            "with_list does not run on the emulator; `workbench check` tells more of what it did\n"
+            "with_list does not run on the emulator\n"
             "{file}:{list}: the emulator does not support list",
         ),
         (

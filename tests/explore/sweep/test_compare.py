@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.refusals import refusal
-from workbench import Case, compare
+from workbench import Case
+from workbench.explore.sweep.compare import compare
 from workbench.explore.sweep.plan import Plan
 from workbench.explore.sweep.row import Row
 from workbench.explore.sweep.store import created

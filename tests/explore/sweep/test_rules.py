@@ -4,7 +4,8 @@ from itertools import product
 
 import pytest
 
-from workbench import Case, random_cases
+from workbench import Case
+from workbench.explore.sweep.plan import random_cases
 from workbench.explore.sweep.row import Row
 from workbench.explore.sweep.rules import boundaries, rule_of
 

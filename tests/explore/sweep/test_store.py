@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from workbench import Case, load_sweep
+from workbench import Case
 from workbench.explore.sweep.kept import Kept
 from workbench.explore.sweep.plan import Plan, random_cases
 from workbench.explore.sweep.row import Named, Row, case_id, of_dict
 from workbench.explore.sweep.store import Store, created
+from workbench.explore.sweep.sweep import load as load_sweep
 
 CASE = Case(seqlens_q=(3, 0, 5), causal=True, window=(4, 0), heads=2, alibi_slopes=(0.5, 0.25), head_dim=8)
 

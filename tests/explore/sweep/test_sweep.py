@@ -20,12 +20,13 @@ import pytest
 
 from tests.explore.sweep.conftest import kernel
 from tests.refusals import refusal
-from workbench import Case, Refusal, Unavailable, load_sweep, sweep
+from workbench import Case, Refusal, Unavailable, sweep
 from workbench.cuda.gpu import gpu
 from workbench.explore.sweep import place, worker
 from workbench.explore.sweep.ask import Ask
 from workbench.explore.sweep.pool import answers
 from workbench.explore.sweep.sweep import Sweep
+from workbench.explore.sweep.sweep import load as load_sweep
 from workbench.foreign.isolation import Limits
 from workbench.trace.file import load
 

@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.report.page.test_page import text_of
-from workbench import Refusal, Runs, capture, compare_runs, load
+from workbench import Refusal, capture, compare_runs, load
 from workbench.cli.main import commands
 from workbench.judge.against.calls import _calls
+from workbench.judge.against.runs import Runs
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from tests.explore.capturing import toy  # noqa: E402 - needs torch

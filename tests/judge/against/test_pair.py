@@ -8,10 +8,11 @@ import pytest
 
 from tests.builds import FEW_BUILDS, draw_few_builds
 from tests.stored import stored
-from workbench import Against, Case, Diff, Refusal, Trace, against, diff, run
+from workbench import Case, Diff, Refusal, Trace, diff, run
 from workbench.expectation.observed import Observed
 from workbench.explore import ranges
 from workbench.explore.sample import sample
+from workbench.judge.against.pair import Against, against
 
 CASE = Case(seqlen=64, head_dim=16, causal=True, block_q=16, block_k=16)
 

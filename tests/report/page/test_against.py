@@ -7,8 +7,8 @@ import pytest
 
 from tests.report.page.judged import right, wrong
 from tests.report.page.test_page import text_of
-from workbench import Against, against
 from workbench.expectation.observed import Observed
+from workbench.judge.against.pair import Against, against
 from workbench.report import against as words
 from workbench.report.numbers import number, value
 from workbench.report.page.against import page, summary

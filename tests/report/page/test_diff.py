@@ -141,7 +141,7 @@ def test_several_runs_are_a_row_each_and_what_is_said_of_each() -> None:
 
 def test_causes_stand_among_the_sentences() -> None:
     judged = diff(replace(wrong().trace, rerun=None))  # what another case comes to is not under test
-    found = judged.explain(0.2)
+    found = replace(judged.explain(0.2), alone=True)
     assert found.judged is judged
     lines = [*page(judged, found).lines]
     assert any(line.startswith("merge_weight: weights of partial_O are multiplied by partial_sum") for line in lines)

@@ -13,7 +13,7 @@ its next barrier, so a loop that waits for another thread's store never ends. In
 
 from workbench.cuda import compiler  # noqa: F401 - Refusal where numba cannot be imported
 from workbench.cuda.emulator.cache import cache_dir
-from workbench.cuda.emulator.emulator_error import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError, Stuck
 from workbench.cuda.emulator.launch import Emulated, compile
 from workbench.cuda.emulator.memory import Finding, Memory, located, merged
 from workbench.cuda.emulator.program import Program
@@ -26,6 +26,7 @@ __all__ = [
     "Memory",
     "Program",
     "Source",
+    "Stuck",
     "cache_dir",
     "compile",
     "located",

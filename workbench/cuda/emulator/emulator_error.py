@@ -1,4 +1,4 @@
-"""The one exception of the emulator."""
+"""The exceptions of the emulator."""
 
 
 class EmulatorError(Exception):
@@ -6,3 +6,7 @@ class EmulatorError(Exception):
 
     The message names the construct, its ``file:line`` and, for errors at run time, the block and the threads.
     """
+
+
+class Stuck(EmulatorError):
+    """A kernel whose threads wait for ever, of which a watched run tells more."""

@@ -11,7 +11,7 @@ from workbench.cuda.emulator.area import area_of
 from workbench.cuda.emulator.arguments import Parameter, encoded
 from workbench.cuda.emulator.async_state import Block
 from workbench.cuda.emulator.context import Launch, Record
-from workbench.cuda.emulator.emulator_error import EmulatorError
+from workbench.cuda.emulator.emulator_error import EmulatorError, Stuck
 from workbench.cuda.emulator.kinds import FIRST_ALIGNED_KIND
 from workbench.cuda.emulator.memory import Memory, block_of, session
 from workbench.cuda.emulator.module import Entry, entry_of
@@ -113,7 +113,7 @@ class Emulated:
         failures = {failed: message for failed, message in errors if message}
         for failed in blocks:  # the first in the chosen order, however many workers there were
             if failed in failures:
-                raise EmulatorError(failures[failed])
+                raise Stuck(failures[failed])
 
 
 def compile(source: Source, *, watched: bool = False) -> Emulated:

@@ -12,6 +12,7 @@ from workbench.cuda.faults import backward, codes, inputs, memory, results, scor
 from workbench.cuda.faults.benign import BENIGN
 from workbench.cuda.faults.fault import Fault
 from workbench.refusal import Refusal
+from workbench.suggested import command
 
 #: in data-flow order, those of codes last
 FILES = (inputs, scores, softmax, results, memory, tensor_cores, codes)
@@ -61,4 +62,4 @@ def _unknown(id: str) -> str:
             "`python -m campaigns.faults` instead of `workbench`, and in Python import campaigns.faults first"
         )
     near = ", ".join(get_close_matches(id, [*CATALOGUE, *OF_OPERATIONS, *elsewhere()]))
-    return f"unknown fault {id!r}; `workbench faults` lists them{near and f'; the nearest: {near}'}"
+    return f"unknown fault {id!r}; `{command('faults')}` lists them{near and f'; the nearest: {near}'}"

@@ -72,6 +72,7 @@ class OnEmulator:
     """Launches on the emulator."""
 
     watch: Watch | None = None
+    watched_by: Callable[[], str] = str  #: gives the command that tells more of threads that wait for ever; empty: none
     context: Context = field(default_factory=Context)
 
     @contextmanager
@@ -112,8 +113,9 @@ class OnEmulator:
             kernel = made[function].emulated(watched=self.watch is not None)
             self._launch(kernel, there, found, to)
         except emulator.EmulatorError as error:
-            hint = "" if self.watch else "; `workbench check` tells more of what it did"
-            raise Refusal(f"{function.__name__} does not run on the emulator{hint}\n{error}") from None
+            watched_by = self.watched_by() if isinstance(error, emulator.Stuck) else ""
+            more = f"; `{watched_by}` tells more of what it did" if watched_by else ""
+            raise Refusal(f"{function.__name__} does not run on the emulator{more}\n{error}") from None
         for _, back in pairs:
             if back is not None:
                 back()

@@ -89,7 +89,7 @@ class Acceptance:
                 return None
             if failure.problem.inputs is None:
                 return shrink(judged, effort)
-            return judged.explain(effort)
+            return replace(judged.explain(effort), alone=True)  # the process of the function ends here
 
     def as_dict(self) -> dict[str, Any]:
         """The document `workbench.accept/1`, of plain Python values."""

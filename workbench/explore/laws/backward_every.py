@@ -12,6 +12,7 @@ from workbench.explore.laws.law import Break, Finding, Law, Verdict
 from workbench.operations.attention_backward import ATTENTION_BACKWARD
 from workbench.operations.call import Asked, asked_for
 from workbench.refusal import Raised, Refusal
+from workbench.shown import shown_by
 
 _OF_KIND = {
     "budget": (backward_laws.directional_derivative,),
@@ -56,10 +57,13 @@ class GradientLaws:
             "laws": [one.as_dict() for one in self.findings],
         }
 
+    def __str__(self) -> str:
+        return shown_by("gradient_laws.in_short", self)
+
 
 def gradient_laws(target: str | Callable[..., Any], **asked: Unpack[Asked]) -> GradientLaws:
     """What `target` makes of every law of the backward pass on a case; arguments as of
-    `workbench.diff_operation`. Raises what the run of the case itself raises.
+    `operations.call.diff_operation`. Raises what the run of the case itself raises.
     """
     run, case = asked_for(target, ATTENTION_BACKWARD, **asked)
     subject = Gradients(run, case, case.inputs())

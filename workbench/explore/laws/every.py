@@ -156,12 +156,15 @@ def subject(target: str | Callable[..., Any], case: Case, *, invariant: bool = F
         raise Refusal(f"{given[0]} is not for laws: {_NOT[given[0]]}; got {given[0]}={options[given[0]]!r}")
     given_inputs = options.pop("inputs", None)
 
-    def attend(on: Case, inputs: Arrays | None = None) -> Trace:
-        of_run = run if on is case else run_again
-        return of_run(target, on, **options, **({} if inputs is None else {"inputs": inputs}))
-
     found = target_of(target)
     inputs = None if given_inputs is None else taken(given_inputs, found.name)
+
+    def attend(on: Case, changed: Arrays | None = None) -> Trace:
+        of_run = run if on is case else run_again
+        # the file itself, so that the run knows its name
+        read = given_inputs if changed is inputs else changed
+        return of_run(target, on, **options, **({} if read is None else {"inputs": read}))
+
     splits = found.kernel is not None and found.kernel.splits and not found.kernel.quantised
     isolated = options.get("isolate") or options.get("timeout") or options.get("memory_gb")
     function = None if not found.is_foreign or isolated else found.function()

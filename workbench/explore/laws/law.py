@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.explore.laws.subject import Subject
+from workbench.shown import shown_by
 
 
 @dataclass(frozen=True)
@@ -118,3 +119,6 @@ class Laws:
             "laws": [one.as_dict() for one in self.findings],
             "faults": list(self.subject.first.trace.faults),
         }
+
+    def __str__(self) -> str:
+        return shown_by("laws.in_short", self)

@@ -60,7 +60,8 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         for name, side in zip(names, sides, strict=True)
         if (only := [call for call in side if call not in both])
     ]
-    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes)
+    folders = not any(isinstance(x, Mapping) for x in (a, b))
+    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, folders)
 
 
 def _calls(given: str | Path | Mapping[int, Trace]) -> dict[int, Callable[[], Trace]]:
@@ -128,7 +129,8 @@ def _side(found: Diff) -> OfCall:
     decisive = (stage.decisive for stage in found.stages)
     worst = (one.summary.worst for one in decisive if one is not None)
     over_budget = max((float(one.over_budget) for one in worst if one is not None), default=0.0)
-    return OfCall(found.verdict, found.origin, over_budget, found.doubt)
+    of_file = found.trace.called_with.trace if found.trace.called_with.mapping is None else None
+    return OfCall(found.verdict, found.origin, over_budget, found.doubt, of_file or "")
 
 
 def _asked(a: Observed, b: Observed) -> dict[str, tuple[str, str]]:

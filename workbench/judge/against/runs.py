@@ -19,6 +19,7 @@ class OfCall:
     stage: str | None  #: the first wrong one, of those that were captured
     over_budget: float
     doubt: str = ""  #: why it is suspicious, as of `Diff.doubt`
+    file: str = ""  #: that holds it; none of a call of a dump, or in memory
 
     @property
     def wrong(self) -> bool:
@@ -69,6 +70,7 @@ class Runs:
     pairs: tuple[CallPair, ...]
     alone: tuple[str, ...]  #: calls that one side has alone, in words
     causes: Mapping[str, Cause]  #: side -> what explains its first wrong call, where something does
+    folders: bool = False  #: whether a and b are folders
 
     @property
     def verdict(self) -> str:

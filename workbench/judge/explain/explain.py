@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
 from workbench.judge.stage import StageDiff
 from workbench.readings.reader import Measured
-from workbench.shown import shown_by
+from workbench.shown import above, shown_by
 from workbench.work import SEARCH, Work
 
 #: scores of a run that is searched, at most: some dozen arrays of them in float64, 1.5 GB
@@ -65,6 +65,19 @@ class Explained:
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
     of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
+    alone: bool = False  #: whether causes are all: the kernel is not to be run again
+
+    @cached_property
+    def watched(self) -> Any:
+        """What a watched run of the wrong kernel finds (`explore.explain.watched`), run when first asked for."""
+        return None if self.judged is None or self.alone else above("explore.explain.watched", self)
+
+    @cached_property
+    def laws(self) -> Any:
+        """What the kernel makes of the laws of attention where nothing explains a wrong stage (`explore.explain.laws`),
+        run when first asked for.
+        """
+        return None if self.judged is None or self.alone else above("explore.explain.laws", self)
 
     @property
     def complete(self) -> bool:
@@ -86,6 +99,9 @@ class Explained:
     def save_html(self, path: str | Path) -> None:
         """Write the page of `workbench explain --html`. Refusal where nothing can be written there."""
         shown_by("page.diff.save", path, self.judged, self)
+
+    def __str__(self) -> str:
+        return repr(self) if self.judged is None else shown_by("text.explained_in_short", self)
 
     def _repr_html_(self) -> str:
         return shown_by("page.diff.html", self.judged, self)

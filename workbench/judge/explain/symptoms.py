@@ -17,6 +17,7 @@ from workbench.judge.explain.plausible import Plausible, Values
 from workbench.judge.explain.symptom_search import COMPARED, MOST, Search
 from workbench.judge.explain.symptom_table import SymptomTable, read
 from workbench.progress import step
+from workbench.shown import shown_by
 
 SCHEMA = "workbench.symptoms-explained/1"
 # seconds, measured on 2 cores, until what the first causes take corrects it
@@ -60,6 +61,9 @@ class Symptoms:
             "tried": self.tried,
             "seconds": self.seconds,
         }
+
+    def __str__(self) -> str:
+        return "\n".join(shown_by("symptoms.lines", self))
 
 
 def symptoms(path: Path, effort: float = 1.0) -> Symptoms:

@@ -1,7 +1,7 @@
 """The causes of what is wrong in a run: hypotheses that give its wrong numbers, held against fresh runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from workbench.operations.causes.neutral import hypotheses
 from workbench.operations.causes.scene import Fit, Scene
 from workbench.operations.run import OperationRun
 from workbench.refusal import Refusal
+from workbench.shown import shown_by
 from workbench.work import ENDED, Work
 
 #: fresh runs that a cause must predict
@@ -80,6 +81,8 @@ class OperationExplained:
     withdrawn: tuple[str, ...] = ()  #: what fitted the run, and not a fresh one
     tried: int = 0  #: hypotheses
     ended_by: str = ""  #: what ended the search before all were tried: effort, or the user's seconds
+    #: the OperationDiff that was explained, which shows it
+    judged: Any = field(default=None, repr=False, compare=False)
 
     @property
     def complete(self) -> bool:
@@ -112,6 +115,12 @@ class OperationExplained:
             "complete": self.complete,
             "ended_by": self.ended_by,
         }
+
+    def __str__(self) -> str:
+        return repr(self) if self.judged is None else shown_by("operation.in_short", self.judged, self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("operation.html", self.judged, self)
 
 
 def library(run: OperationRun) -> Iterator[Hypothesis]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
@@ -27,6 +27,7 @@ from workbench.report.text import (
     gates,
     html_table,
     kind,
+    of_laws,
     of_watched,
     place,
     sentences,
@@ -36,10 +37,6 @@ from workbench.report.text import (
 from workbench.report.values import STATES, definition
 from workbench.report.words import findings, of_stage
 from workbench.trace.headline import headline
-
-if TYPE_CHECKING:
-    from workbench.cuda.check import Checked
-    from workbench.explore.laws.law import Laws
 
 #: kinds of stages of which a map is kept in full
 _TOLD = ("origin", "victim", "doubtful")
@@ -55,16 +52,12 @@ _FACTS = {
 }
 
 
-def page(
-    diff: Diff, found: Explained | None = None, laws: "Laws | None" = None, watched: "Checked | None" = None
-) -> Page:
-    """The page of a judged run; `found`: what explains it, `laws`: what its kernel made of them, where nothing does,
-    `watched`: what a watched run of it found, which comes first.
-    """
+def page(diff: Diff, found: Explained | None = None) -> Page:
+    """The page of a judged run; `found`: what explains it."""
     document = diff_document(diff)
     # what the panels of stages say is not said above them, nor a cause twice
     heading, *judgement = findings(diff, details=False, causes=found is None)
-    said = [heading, *_watched(watched), *judgement, *notes(diff), *_explained(diff, found, laws)]
+    said = [heading, *_watched(found), *judgement, *notes(diff), *_explained(diff, found)]
     return Page(
         title=f"{diff.trace.target}: {diff.verdict}",
         verdict=diff.verdict,
@@ -85,7 +78,7 @@ def save(path: str | Path, diff: Diff, found: Explained | None = None) -> None:
 
 def html(diff: Diff, found: Explained | None = None) -> str:
     """A judged run for a cell of Jupyter, where a viewer that runs nothing shows the sentences and the table."""
-    table = html_table(diff) if found is None else lines(_explained(diff, found, None))
+    table = html_table(diff) if found is None else lines([*_watched(found), *_explained(diff, found)])
     return table + cell(diff)
 
 
@@ -95,26 +88,21 @@ def cell(diff: Diff) -> str:
     return pages.cell(Page(f"{diff.trace.target}: {diff.verdict}", diff.verdict, _kind_of_run(diff), [], flow=flow))
 
 
-def short(
-    diff: Diff, found: Explained | None = None, laws: "Laws | None" = None, watched: "Checked | None" = None
-) -> Part:
+def short(diff: Diff, found: Explained | None = None) -> Part:
     """What is kept of a run that is one of several, arguments as of `page`."""
-    above = [*(line.plain for line in gates([diff.trace])), *_watched(watched)]
-    below = [*sentences(diff, full=False), *_explained(diff, found, laws)]
+    above = [*(line.plain for line in gates([diff.trace])), *_watched(found)]
+    below = [*sentences(diff, full=False), *_explained(diff, found)]
     return Part(
         f"{diff.verdict}: {headline(diff.trace)}", [*above, *below], stage_table(diff, full=False), diff_command(diff)
     )
 
 
-def _explained(diff: Diff, found: Explained | None, laws: "Laws | None") -> list[str]:
-    from workbench.report.broken_laws import lines as broken_laws
-
-    of_search = none_found(diff) if found is None else causes(diff, found)
-    return of_search if laws is None else [*of_search, *broken_laws(laws)]
+def _explained(diff: Diff, found: Explained | None) -> list[str]:
+    return none_found(diff) if found is None else [*causes(diff, found), *of_laws(found)]
 
 
-def _watched(watched: "Checked | None") -> list[str]:
-    return [] if watched is None else of_watched(watched)
+def _watched(found: Explained | None) -> list[str]:
+    return [] if found is None else of_watched(found)
 
 
 def _commands(diff: Diff) -> list[tuple[str, str]]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from workbench.case.command_line import case_options
 from workbench.case.fields import typed
 from workbench.explore.sweep.groups import Group
 from workbench.explore.sweep.row import Row
 from workbench.explore.sweep.sweep import Sweep
-from workbench.report.command import case_options
 from workbench.report.page.page import Page, Part
 from workbench.report.sweep import group_lines, heads, repeat, target_of, total
 from workbench.report.tables import Table

@@ -1,5 +1,6 @@
 """The page of two captured runs of one model: a line a call, which is a layer, and what is said of each."""
 
+import shlex
 from pathlib import Path
 
 from workbench.judge.against.runs import CallPair, Runs
@@ -8,6 +9,7 @@ from workbench.report.page import page as pages
 from workbench.report.page.page import Page, Part
 from workbench.report.runs import percent, rows, verdict
 from workbench.report.tables import Table
+from workbench.suggested import command
 
 #: verdict of two runs -> kind of the page
 _KINDS = {"bug": "origin", "parts": "origin", "untestable": "untestable", "suspicious": "doubtful"}
@@ -27,7 +29,7 @@ def page(found: Runs) -> Page:
         kind=_KINDS.get(found.verdict, "clean"),
         lines=[*verdict(found), *found.alone],
         about=[f"A: {found.a}", f"B: {found.b}"],
-        commands=[("repeat", f"workbench compare-runs {found.a} {found.b}")],
+        commands=[("repeat", command("compare-runs", found.a, [shlex.quote(found.b)]))] if found.folders else [],
         parts=[Part("All calls", table=table, opened=True), *map(_part, found.pairs)],
     )
 
