@@ -30,19 +30,19 @@ def phantom(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
 def said(trace: Trace) -> tuple[list[str], dict[str, Any]]:
     found = of_trace(trace)
     assert found is not None
-    return lines(found), document(found)
+    return lines(found, "workbench laws mine.py:f"), document(found)
 
 
 def test_broken_laws_are_named() -> None:
     text, told = said(run(phantom, CASE))
     assert told["broken"] == ["exact-inputs"] and "rows-alone" in told["held"]
-    assert text == [f"laws: 1 of {1 + len(told['held'])} broken: exact-inputs (workbench laws says how)"]
+    assert text == [f"laws: 1 of {1 + len(told['held'])} broken: exact-inputs; `workbench laws mine.py:f` says how"]
 
 
 def test_a_right_kernel_breaks_none() -> None:
     text, told = said(run(attention, CASE))
     assert told["broken"] == [] and len(told["held"]) > 8
-    assert text == [f"laws: all {len(told['held'])} that were asked hold (workbench laws)"]
+    assert text == [f"laws: all {len(told['held'])} that were asked hold"]
 
 
 def test_a_trace_that_cannot_be_run_again_is_not_asked() -> None:

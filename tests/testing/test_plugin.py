@@ -215,7 +215,7 @@ def test_a_backend_is_said_like_a_verdict(pytester):
         ("shrink-effort=nan", "attention_shrink_effort is a number, 0 or more; got 'nan'"),
         (
             "shrink-seconds=10",
-            "attention_shrink_seconds is gone; give attention_shrink_effort: 1 is that of `workbench shrink`, "
+            "attention_shrink_seconds is gone; give attention_shrink_effort: 1 is that of the command shrink, "
             "and 0 searches nothing",
         ),
         ("shrink-effort=x", "attention_shrink_effort is a number, 0 or more; got 'x'"),

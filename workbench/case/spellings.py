@@ -92,7 +92,7 @@ RETIRED: Mapping[str, str] = {
 }
 #: commands, and options of a command, that nothing on the command line replaces -> what to do instead
 REMOVED: Mapping[str, str] = {
-    "watch": "run `workbench diff` at each save of the file; examples/judge_on_save.py of the repository does",
+    "watch": "run diff at each save of the file; examples/judge_on_save.py of the repository does",
     "compare-runs --model": "run the model with one layer's attention of the other side, and compare the logits",
 }
 

@@ -35,7 +35,7 @@ OPTIONS = {
     "profile": _Option("NAME", "Settings of hypothesis: workbench.testing.PROFILES [its own]", tuple(PROFILES)),
 }
 #: options that are gone -> what to give in their place
-RETIRED = {"shrink_seconds": "attention_shrink_effort: 1 is that of `workbench shrink`, and 0 searches nothing"}
+RETIRED = {"shrink_seconds": "attention_shrink_effort: 1 is that of the command shrink, and 0 searches nothing"}
 #: keywords of the marker, those of a test alone
 OF_MARKER = ("fail_on", "backend")
 #: of a report's user_properties, which travel from xdist's workers
