@@ -103,8 +103,8 @@ class Explained:
     def __str__(self) -> str:
         return repr(self) if self.judged is None else shown_by("text.explained_in_short", self)
 
-    def _repr_html_(self) -> str:
-        return shown_by("page.diff.html", self.judged, self)
+    def _repr_html_(self) -> str | None:
+        return None if self.judged is None else shown_by("page.diff.html", self.judged, self)
 
 
 @np.errstate(all="ignore")

@@ -119,8 +119,8 @@ class OperationExplained:
     def __str__(self) -> str:
         return repr(self) if self.judged is None else shown_by("operation.in_short", self.judged, self)
 
-    def _repr_html_(self) -> str:
-        return shown_by("operation.html", self.judged, self)
+    def _repr_html_(self) -> str | None:
+        return None if self.judged is None else shown_by("operation.html", self.judged, self)
 
 
 def library(run: OperationRun) -> Iterator[Hypothesis]:
