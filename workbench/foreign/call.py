@@ -37,6 +37,7 @@ from workbench.foreign.resident import resident
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace import seen
 from workbench.trace.narrow import narrowed
+from workbench.trace.provenance import Provenance
 from workbench.trace.sparse import dims_of, of_coordinates
 from workbench.trace.trace import Trace, check, check_inputs
 
@@ -44,7 +45,9 @@ from workbench.trace.trace import Trace, check, check_inputs
 LAYOUTS = ("bhsd", "bshd", "strided")
 
 
-def run_foreign(function: Function, case: Case, options: Options, *, name: str) -> Trace:
+def run_foreign(
+    function: Function, case: Case, options: Options, *, name: str, code: Provenance | None = None
+) -> Trace:
     """The trace of a foreign kernel.
 
     `function(q, k, v, *, scale, causal)` takes q, k, v in the case's dtype as `arrays` of `layout` on `device` and
@@ -59,7 +62,8 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
 
     Of the options, a `calibration` tells what the contract does not say of exp and of tensor cores, of which else the
     GPU tells on which the arrays live, shown as assumed; `inputs` are those of `inputs.normalised`, the case's own
-    where None; of several `runs` the bits are compared (`repeats.repeated`).
+    where None; of several `runs` the bits are compared (`repeats.repeated`). `code` is what an earlier run of the same
+    function in this process told of its code; None: it is looked up, which takes as long as a small kernel.
     """
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
@@ -125,8 +129,11 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     launches.check(options.backend)
     without = None if launches.plain is None else partial(called, launches.plain)
     again = repeated(function, lambda **more: called(launches.anew(), **more), first, options.runs, without)
-    with running(function):  # its modules are told
-        made_by = of_run(function, **again)
+    if code is None:
+        with running(function):  # its modules are told
+            made_by = of_run(function, **again)
+    else:
+        made_by = replace(code, **again)
     if adapter is None and options.layout != "bshd":
         check_swapped(stages.get(OUT), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
@@ -170,7 +177,7 @@ def run_foreign(function: Function, case: Case, options: Options, *, name: str) 
     def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
         if inputs is None:
             case, inputs = anew(case, options.inputs)
-        return run_foreign(function, case, replace(options, inputs=inputs), name=name)
+        return run_foreign(function, case, replace(options, inputs=inputs), name=name, code=made_by)
 
     rerun = once_more if of_any else None
     if options.where is None:

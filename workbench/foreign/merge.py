@@ -29,6 +29,7 @@ from workbench.reference.forward import PLAIN
 from workbench.refusal import Refusal
 from workbench.trace.merged import Partials, contract_of
 from workbench.trace.narrow import narrowed
+from workbench.trace.provenance import Provenance
 from workbench.trace.trace import Trace
 
 #: the parameters by which a merge is known
@@ -66,7 +67,7 @@ def run_function(function: Function, case: Case, options: Options, *, name: str)
     return (run_merge if is_merge(function) else run_foreign)(function, case, options, name=name)
 
 
-def run_merge(function: Function, case: Case, options: Options, *, name: str) -> Trace:
+def run_merge(function: Function, case: Case, options: Options, *, name: str, code: Provenance | None = None) -> Trace:
     """The trace of a merge, whose partial results were put in.
 
     `function(outs, lses)` takes outs [ranks, batch, heads, seqlen_q, head_dim_v], normalised, and lses [ranks, batch,
@@ -78,7 +79,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
     keys begin and end (parts as equal as can be), `tile_order` in which order they come, `partials_dtype` that of outs
     (the case's), `base2` that lses are of base 2, the lse of the result too, and `empty_lse` the lse of a rank of which
     a row sees no key (-inf; +inf of FlashAttention-2), whose out is 0. Refusal for stages that are no results of a
-    merge, a feed, codes, and what `call.run_foreign` refuses.
+    merge, a feed, codes, and what `call.run_foreign` refuses. `code` is as of `call.run_foreign`.
     """
     if options.feed:
         raise Refusal(f"{name} takes outs and lses, which are made for it: {', '.join(options.feed)} cannot be fed")
@@ -108,10 +109,11 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str) ->
             case.but(splits=len(given.ranks)),
             replace(options, contract=promised, feed=given.partials.stages, inputs=read, where=None, layout="bhsd"),
             name=name,
+            code=code,
         )
 
     def once_more(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
-        return run_merge(function, case, replace(options, inputs=inputs, where=None), name=name)
+        return run_merge(function, case, replace(options, inputs=inputs, where=None), name=name, code=trace.provenance)
 
     rerun = once_more if options.inputs is None else None
     trace = replace(trace, ranks=given.ranks, rerun=rerun)

@@ -24,6 +24,7 @@ from workbench.judge.exactness import is_exact
 from workbench.judge.fails import classed, failing
 from workbench.judge.table import run_row
 from workbench.refusal import Refusal
+from workbench.trace.provenance import Provenance
 from workbench.trace.trace import Trace
 
 #: what fails; a case of which nothing could be judged does not count
@@ -35,6 +36,8 @@ _DOUBTED = failing("evidence") - _FAILS - {"untestable"}
 _OTHERS = 2
 #: every so many problems the call is made twice
 _TWICE = 4
+#: of code that ran in another process
+_ELSEWHERE = Provenance((), "", "", {})
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +162,7 @@ class Judge:
             return stages  # lengths are keywords, so that q, k and v come in boxes
 
         options = Options(inputs=None if inputs is None else by_name(case, inputs), contract=self._contract(case))
-        trace = run_foreign(gave, boxes, options, name=target)
+        trace = run_foreign(gave, boxes, options, name=target, code=_ELSEWHERE)
 
         def again(other: Case, given: Mapping[str, np.ndarray] | None = None) -> Trace:
             if given is None:
