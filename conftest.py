@@ -9,7 +9,9 @@ from hypothesis import settings
 
 from workbench.cuda.gpu import gpu
 
-pytest_plugins = ["tests.kept", "tests.compile_first"]  # the later one imports the first
+pytest_plugins = ["tests.kept", "tests.compile_first", "tests.import_apart"]  # the second imports the first
+
+gc.disable()  # until all tests are collected: nothing of what is loaded is freed, and looking took half of the time
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # pictures are written to files, no test opens a window
 
@@ -49,12 +51,12 @@ def pytest_sessionstart(session):
 
 
 def pytest_collection_finish():
-    """Collect garbage less often, and never look again at what is loaded: compilers make millions of objects that stay,
-    which took a quarter of their time.
+    """Look for garbage again, less often than usual, and never in what is loaded: compilers make millions of objects
+    that stay, which took a quarter of their time.
     """
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -80,7 +80,7 @@ def _compiled(what: Planned | str) -> str:
 
 def compile_first(plan: Sequence[dict[str, Any]], files: Sequence[str], jobs: int) -> tuple[int, list[str]]:
     """Compile the builds of these test files, or of those in these folders: how many, and why some no longer exist."""
-    wanted = [one for one in plan if any(_within(test, files) for test in one["tests"])]
+    wanted = [one for one in plan if any(within(test, files) for test in one["tests"])]
     ordered = sorted(wanted, key=lambda one: -one["seconds"])
     builds = [Planned(**one["build"]) for one in ordered]
     if not builds:
@@ -89,7 +89,13 @@ def compile_first(plan: Sequence[dict[str, Any]], files: Sequence[str], jobs: in
         return len(builds), [why for why in pool.map(_compiled, [*SHARED, *builds]) if why]
 
 
-def _within(test: str, files: Sequence[str]) -> bool:
+def asked_for(config: pytest.Config) -> list[str]:
+    """The files and folders that pytest was asked for, as seen from the root."""
+    here, root = config.invocation_params.dir, config.rootpath
+    return [str((here / one.partition("::")[0]).resolve().relative_to(root)) for one in config.args]
+
+
+def within(test: str, files: Sequence[str]) -> bool:
     """Whether a test file is one of those, or in a folder of those, that pytest was asked for."""
     return any(test == file or test.startswith(f"{file.rstrip('/')}/") for file in files)
 
@@ -194,9 +200,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     chosen = config.option.markexpr  # campaigns and tests of a GPU, which need other builds
     if not jobs or recorded or chosen or hasattr(config, "workerinput") or config.option.collectonly:
         return
-    root = config.rootpath
-    named = [str((Path.cwd() / one.partition("::")[0]).resolve().relative_to(root)) for one in config.args]
-    count, gone = compile_first(json.loads(PLAN.read_text()), named, jobs)
+    count, gone = compile_first(json.loads(PLAN.read_text()), asked_for(config), jobs)
     if gone:
         config.stash[WRONG] += [
             f"{len(gone)} of {count} planned builds no longer exist; `make builds` plans anew: {gone[0]}"

@@ -84,7 +84,7 @@ def names() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("line", "python"), QUICK, ids=[line for line, _ in QUICK])
 def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(folder)

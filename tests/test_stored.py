@@ -18,7 +18,7 @@ OFTEN = [
     if asked["kernel"] in ("flash", "split_k")
     and {*asked} == {"kernel", "case"}
     and {"head_dim": 8, "block_q": 16, "block_k": 16}.items() <= asked["case"].items()
-    and not {"dtype", "probs_dtype", "softcap", "window"} & {*asked["case"]}
+    and not {"dtype", "probs_dtype", "softcap", "window", "sinks"} & {*asked["case"]}
 ]
 #: stages that no exp comes before
 EXACT = (

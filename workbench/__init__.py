@@ -1,7 +1,7 @@
 """A numerics workbench for attention kernels: it names the first wrong stage and tells a bug from rounding.
 
 >>> from workbench import Case, run, diff
->>> trace = run("split_k", Case(seqlen=32, head_dim=32, block_q=32, block_k=32), faults=["reduce-double-counts-sum"])
+>>> trace = run("split_k", Case(seqlen=32, head_dim=32, block_q=16, block_k=16), faults=["reduce-double-counts-sum"])
 >>> diff(trace).origin
 'merge_weight'
 

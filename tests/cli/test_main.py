@@ -401,8 +401,6 @@ CHECK = [
     "16",
     "--block-k",
     "16",
-    "--probes",
-    "output",
 ]
 
 

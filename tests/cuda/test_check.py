@@ -22,7 +22,7 @@ from workbench.cuda.faults.fault import Fault
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import resolve
 
-SMALL = {"head_dim": 32, "block_q": 32, "block_k": 32}
+SMALL = {"head_dim": 32, "block_q": 16, "block_k": 16}
 #: the others are watched in tests of their own: a build of one takes 10 s
 OURS = ("flash", "flash_mma", "split_k", "fp8")
 

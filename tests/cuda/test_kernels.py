@@ -20,7 +20,7 @@ STAGES = {kernel: tuple(stage for stage in ALGORITHMS[kernel] if stage not in ab
 #: one of each dtype, with ragged tiles, grouped heads and rows that see no key; every build here serves many tests
 CASES = {
     "float32": dict(block_q=16, block_k=16, head_dim=31, seqlen_q=50, seqlen_k=37),
-    "float16": dict(block_q=64, block_k=64, head_dim=50, seqlen_q=130, seqlen_k=70),
+    "float16": dict(block_q=16, block_k=16, head_dim=50, seqlen_q=40, seqlen_k=35),
     "bfloat16": dict(block_q=32, block_k=16, head_dim=32, seqlen_q=40, seqlen_k=39),
 }
 
@@ -175,7 +175,7 @@ def test_missing_barrier_shows_in_some_order(monkeypatch, fault_of_mine):
 FLOAT32_16 = dict(block_q=16, block_k=16)
 FLOAT32_64 = dict(block_q=64, block_k=64)
 FLOAT32_32 = dict(block_q=32, block_k=32)  # for head_dim above 64
-FLOAT16 = dict(block_q=64, block_k=64, dtype="float16")
+FLOAT16 = dict(block_q=16, block_k=16, dtype="float16")
 BFLOAT16 = dict(block_q=32, block_k=16, dtype="bfloat16")
 
 SHAPES = {
@@ -203,8 +203,8 @@ SHAPES = {
     "head_dim 100": dict(**FLOAT32_32, head_dim=100, heads=2, seqlen=40),
     "head_dim 127": dict(**FLOAT32_32, head_dim=127, seqlen=31),
     "head_dim 128": dict(**FLOAT32_32, head_dim=128, seqlen_q=40, seqlen_k=70, causal=True),
-    "float16": dict(**FLOAT16, head_dim=64, heads=2, seqlen_q=65, seqlen_k=130, causal=True),
-    "float16, empty rows": dict(**FLOAT16, head_dim=33, seqlen_q=130, seqlen_k=66, causal=True),
+    "float16": dict(**FLOAT16, head_dim=64, heads=2, seqlen_q=33, seqlen_k=70, causal=True),
+    "float16, empty rows": dict(**FLOAT16, head_dim=33, seqlen_q=70, seqlen_k=33, causal=True),
     "bfloat16": dict(**BFLOAT16, head_dim=32, heads=2, seqlen_q=33, seqlen_k=70, causal=True),
     "bfloat16, empty rows": dict(**BFLOAT16, head_dim=1, seqlen_q=70, seqlen_k=33, causal=True),
 }

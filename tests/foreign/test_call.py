@@ -434,11 +434,11 @@ def test_bfloat16_numpy_arrays_reach_the_function_in_their_own_dtype() -> None:
 
 @pytest.mark.parametrize("stages", [("out",), ("scores", "row_max", "row_sum", "acc", "out", "lse")])
 def test_declared_splits_make_a_split_kernel_of_whatever_it_gives(stages: tuple[str, ...]) -> None:
-    case = Case(seqlen=96, heads=2, head_dim=32, causal=True, block_q=32, block_k=32, splits=3)
+    case = Case(seqlen=96, heads=2, head_dim=32, causal=True, block_q=16, block_k=16, splits=3)
     held = run("split_k", case, backend="emulator").stages
 
     def kernel(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> dict[str, Any]:
-        return {name: held[name] for name in stages} | {"contract": {"block_k": 32, "splits": 3}}
+        return {name: held[name] for name in stages} | {"contract": {"block_k": 16, "splits": 3}}
 
     judged = diff(run(kernel, case.but(block_q=None, block_k=None, splits=None)))
     assert judged.trace.algorithm == "split_k" and judged.verdict == "rounding"

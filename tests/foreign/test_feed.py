@@ -44,7 +44,7 @@ def faulty_reduce(partial_O: Any, partial_max: Any, partial_sum: Any, **_: Any) 
 
 def test_the_reduce_alone_on_reference_partials() -> None:
     """Both kernels are wrong: with known-good partials only the reduce is named."""
-    case = Case(heads=2, seqlen_q=128, seqlen_k=96, head_dim=32, block_q=32, block_k=32, causal=True)
+    case = Case(heads=2, seqlen_q=128, seqlen_k=96, head_dim=32, block_q=16, block_k=16, causal=True)
     alone = diff(run("split_k", case, faults=FAULTS, backend="emulator"))
     assert alone.origin != "merge_weight" and "merge_weight" in alone.origins
     feed = dict.fromkeys(PARTIALS, "reference")

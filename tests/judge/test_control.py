@@ -18,7 +18,7 @@ from workbench.reference import mode
 from workbench.reference.mode import Mode
 
 #: on a build that other tests compile too
-CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=32, block_k=32)
+CASE = Case(seqlen_q=48, seqlen_k=96, heads=2, kv_heads=1, head_dim=32, block_q=16, block_k=16)
 
 
 def traced(kernel: str, case: Case = CASE) -> Trace:
@@ -59,12 +59,12 @@ def test_control_starts_from_the_dumped_state_and_anew_in_each_split() -> None:
     for name in ("row_sum", "acc"):
         stages[name][:] = 0
     computed = controls(traced("flash"), stages)
-    tile = stages["probs"][..., 32:64]
+    tile = stages["probs"][..., 16:32]
     assert np.array_equal(computed["row_sum"][..., 1], np.add.accumulate(tile, axis=-1)[..., -1])
     assert not np.array_equal(computed["acc"][..., 1, :], traced("flash").stages["acc"][..., 1, :])
-    trace = traced("split_k")  # tiles 0 and 1, then 2
+    trace = traced("split_k")  # tiles 0 to 2, then 3 to 5
     correction = trace.stages["correction"].copy()
-    correction[..., [0, 2]] = 1
+    correction[..., [0, 3]] = 1
     computed = controls(trace, {**trace.stages, "correction": correction})
     assert computed["acc"].tobytes() == trace.stages["acc"].tobytes()
 

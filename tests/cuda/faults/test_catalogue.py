@@ -17,7 +17,7 @@ from workbench.cuda.faults.catalogue import CATALOGUE, FILES, add, chosen, elsew
 from workbench.cuda.faults.fault import applied
 from workbench.cuda.kernels import KERNELS
 
-CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True)
+CASE = Case(seqlen=96, heads=2, head_dim=32, block_q=16, block_k=16, causal=True)
 
 
 def judged(kernel: str, faults: Sequence[str], case: Case = CASE, backend: str = "emulator") -> Diff:

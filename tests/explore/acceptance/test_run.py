@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from functools import partial
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,10 +136,17 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def by_cases(monkeypatch):
-    """`accept` judges as many cases as it is given seconds, on any machine."""
-    clock = SimpleNamespace(monotonic=partial(next, itertools.count(0.0)))
-    monkeypatch.setattr("workbench.explore.acceptance.run.time", clock)
+def in_cases(monkeypatch):
+    """in_cases(n): the time of a run is up after n cases, on a slow machine and on a fast one."""
+
+    def end(cases: int) -> float:
+        begun, seconds = time.monotonic(), 1000.0
+        readings = itertools.count(-1)  # one when the function has answered once, one before each case
+        clock = SimpleNamespace(monotonic=lambda: begun + seconds * next(readings) / cases)
+        monkeypatch.setattr("workbench.explore.acceptance.run.time", clock)
+        return seconds
+
+    return end
 
 
 @pytest.mark.parametrize("cheat", [one for one in CHEATS if one.path.endswith("first.py")], ids=lambda one: one.name)
@@ -159,10 +166,10 @@ def test_a_cheat_fails(cheat):
         *(pytest.param("sdpa", "torch", dtype, marks=pytest.mark.campaign) for dtype in ("float32", "float16")),
     ],
 )
-def test_a_right_function_passes(file, name, arrays, dtype, by_cases):
+def test_a_right_function_passes(file, in_cases, name, arrays, dtype):
     short = {"from": 1, "to": 48}
     case = {"dtype": dtype, "seqlen_q": short, "seqlen_k": short, "head_dim": [32]}
-    found = accept(f"{file}:{name}", {"arrays": arrays, "case": case}, seconds=100)
+    found = accept(f"{file}:{name}", {"arrays": arrays, "case": case}, seconds=in_cases(2 * len(FAMILIES)))
     assert found.verdict == "pass", str(found)
     assert len(found.due) < found.cases and found.deterministic and 0 < found.worst < 1
 
@@ -229,18 +236,18 @@ def test_a_machine_without_namespaces_is_refused_unless_it_is_unsafe(file, monke
         accept(f"{file}:online")
 
 
-def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file, by_cases):
+def test_bits_that_depend_on_the_batch_fail_where_the_spec_asks(file, in_cases):
     spec = {"batch_invariant": True, "case": {"batch": 2}, "without": [name for name in FAMILIES if name != "beside"]}
-    assert accept(f"{file}:online", spec, seconds=10).passed
-    found = accept(f"{file}:alone_other", spec, seconds=10)
+    assert accept(f"{file}:online", spec, seconds=in_cases(10)).passed
+    found = accept(f"{file}:alone_other", spec, seconds=in_cases(10))
     assert found.failure.kind == "bits" and "in a batch of 2 than alone" in found.failure.words
 
 
-def test_poison_behind_the_end_of_a_sequence_is_not_read(file, by_cases):
+def test_poison_behind_the_end_of_a_sequence_is_not_read(file, in_cases):
     rest = tuple(name for name in FAMILIES if name != "lengths")
     spec = {"case": {"feature": ["padded"], "seqlen_q": 4}, "without": rest}
-    assert accept(f"{file}:of_lengths", spec, seconds=10).passed
-    assert accept(f"{file}:forgets_lengths", spec, seconds=10).failure.kind == "wrong"
+    assert accept(f"{file}:of_lengths", spec, seconds=in_cases(10)).passed
+    assert accept(f"{file}:forgets_lengths", spec, seconds=in_cases(10)).failure.kind == "wrong"
 
 
 @pytest.mark.parametrize(
@@ -265,7 +272,7 @@ def test_a_family_shows_what_it_is_for(family, name):
         ("cached_by_id", "wrong", "the answer to the call before"),
         ("lazy_subclass", "raised", "not of its subclass _Lazy"),
         ("lazy_with_grad", "wrong", ""),
-        ("lazy_without_grad", "wrong", ""),
+        pytest.param("lazy_without_grad", "wrong", "", marks=pytest.mark.campaign),
     ],
 )
 def test_what_shows_in_tensors_of_torch_alone(name, kind, words):
@@ -276,13 +283,13 @@ def test_what_shows_in_tensors_of_torch_alone(name, kind, words):
 
 
 @pytest.mark.parametrize("name", ["stale_shared_buffer", "t_thread_overwrites"])
-def test_a_result_that_changes_later(name):
+def test_a_result_that_changes_later(name, in_cases):
     """One that the next call overwrites fails where the spec asks for fresh ones; one that changes by itself always."""
     one = next(cheat for cheat in UNSEEN if cheat.name == name)
     found = accept(one.target, one.spec, seconds=100)
     assert found.failure.kind == "overwritten" and "of the call before" in found.failure.words
     changes = name == "t_thread_overwrites"  # after a while, which a busy machine makes longer
-    reused = accept(one.target, {**one.spec, "fresh": False}, seconds=60 if changes else 3)
+    reused = accept(one.target, {**one.spec, "fresh": False}, seconds=60 if changes else in_cases(2 * len(FAMILIES)))
     assert (reused.verdict == "fail") == changes
 
 
@@ -306,14 +313,15 @@ def test_of_a_call_that_failed_no_result_is_held(tmp_path):
         assert call(5).stages["out"].shape[2] == 5
 
 
-def test_a_maximum_with_headroom_may_round_exact_inputs(by_cases):
+def test_a_maximum_with_headroom_may_round_exact_inputs(in_cases):
     """A silent spec allows it; one that says row_max=running does not."""
     rest = [name for name in FAMILIES if name != "exact"]
     style = str(Path(__file__).parent / "headroom.py") + ":attention"
-    spec = {"case": {"dtype": "float16", "kv_heads": 1, "group": 1, "batch": 1}, "without": rest}
-    assert accept(style, spec, seconds=3).passed
+    short = {"seqlen_q": 16, "seqlen_k": {"from": 64, "to": 128}, "head_dim": [32]}
+    spec = {"case": {"dtype": "float16", "kv_heads": 1, "group": 1, "batch": 1, **short}, "without": rest}
+    assert accept(style, spec, seconds=in_cases(4)).passed
     told = {**spec, "contract": {"row_max": "running"}}
-    assert accept(style, told, seconds=100).failure.kind == "wrong"
+    assert accept(style, told, seconds=in_cases(20)).failure.kind == "wrong"
 
 
 def test_too_little_time_is_no_pass(file):

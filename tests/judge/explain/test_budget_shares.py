@@ -10,7 +10,7 @@ from workbench.expectation.observed import Observed
 from workbench.judge.explain.budget_shares import terms
 
 CASE = Case(
-    seqlen=96, heads=2, head_dim=32, block_q=32, block_k=32, causal=True, dtype="bfloat16", probs_dtype="bfloat16"
+    seqlen=96, heads=2, head_dim=32, block_q=32, block_k=16, causal=True, dtype="bfloat16", probs_dtype="bfloat16"
 )
 
 
