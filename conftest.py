@@ -3,6 +3,7 @@
 import gc
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -28,6 +29,9 @@ if gpu() is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 NO_GPU = "needs an NVIDIA GPU, and this machine has none"
+
+#: tests that run no line that two others do not, and that cost much: `make campaigns` runs them (`campaigns/spared.py`)
+SPARED = {*Path(__file__).parent.joinpath("tests", "spared.txt").read_text().splitlines()}
 
 
 def pytest_configure(config):
@@ -61,6 +65,9 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(config, items):
     """Skip the tests marked `gpu` where there is none; leave campaigns to `make campaigns`."""
+    for item in items:
+        if item.nodeid in SPARED:
+            item.add_marker(pytest.mark.campaign)
     if "campaign" not in config.option.markexpr:
         campaigns = _campaigns(items)
         config.hook.pytest_deselected(items=[*campaigns])
@@ -78,6 +85,10 @@ def _campaigns(items):
     for item in items:
         marks = [mark.kwargs.get("but", 0) for mark in item.iter_markers("campaign")]
         function = item.nodeid.partition("[")[0]
+        if item.nodeid in SPARED:
+            found[item] = None
+            kept[function] += bool(len(marks) > 1)  # none that comes later takes its place
+            continue
         if any(marks) and item.get_closest_marker("gpu"):
             continue
         if marks and kept[function] >= min(marks):

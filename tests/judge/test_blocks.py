@@ -13,10 +13,11 @@ import pytest
 
 from campaigns.known import reduced
 from tests.stored import stored
-from workbench import Case, Refusal, Trace, Unavailable, against, diff, run
+from workbench import Case, Refusal, Trace, Unavailable, diff, run
 from workbench.expectation.elements import Comparison
 from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
+from workbench.judge.against.pair import against
 from workbench.progress import shown
 from workbench.trace.trace import blank
 
