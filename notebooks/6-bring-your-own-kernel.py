@@ -86,10 +86,10 @@ from workbench import diff, run, shrink
 large = diff(run(tiled, Case(heads=2, seqlen=70, head_dim=16), arrays="torch"))
 small = shrink(large, effort=3)
 print(small)
-assert small.smallest.seqlen_k == 33 and small.cause is not None and "correction" in small.cause.text
+assert 32 < small.smallest.seqlen_k < 70 and small.cause is not None and "correction" in small.cause.text
 
 # %% [markdown]
-# It fails from 33 keys on, one more than a tile: the correction is not applied. In the large case most rows are wrong,
+# It fails where there are more keys than one tile has: the correction is not applied. In the large case most rows are wrong,
 # and those are right whose maximum lies in the first tile:
 
 # %%
@@ -117,7 +117,7 @@ def grouped(q, k, v, *, scale, causal):
 
 
 judged = diff(run(grouped, Case(heads=4, kv_heads=2, seqlen_q=50, seqlen_k=80, head_dim=32, causal=True)))
-small = shrink(judged)
+small = shrink(judged, effort=0.5)
 print(small)
 assert small.smallest.causal and small.smallest.seqlen_k != small.smallest.seqlen_q
 
