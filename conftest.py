@@ -30,7 +30,7 @@ if gpu() is None:
 
 NO_GPU = "needs an NVIDIA GPU, and this machine has none"
 
-#: tests that run no line that two others do not, and that cost much: `make campaigns` runs them (`campaigns/spared.py`)
+#: dear tests each of whose lines another one runs: `make campaigns` runs them (`campaigns/spared.py`)
 SPARED = {*Path(__file__).parent.joinpath("tests", "spared.txt").read_text().splitlines()}
 
 

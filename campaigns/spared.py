@@ -1,4 +1,4 @@
-"""Tests that `make test` spares: two others run each line of the package that they run. `make campaigns` runs them.
+"""Tests that `make test` spares: another one runs each line of the package that they run. `make campaigns` runs them.
 
     SPARED=folder pytest -p campaigns.spared       which lines each test runs, and its CPU seconds; Python 3.12 or newer
     python -m campaigns.spared FOLDER              writes tests/spared.txt
@@ -19,8 +19,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = f"{ROOT}/workbench/"
 SPARED = ROOT / "tests" / "spared.txt"
-#: others that run each line of a spared test
-OTHERS = 2
 #: CPU seconds of a test that is worth sparing, and those of other processes, whose lines nobody sees
 WORTH_S, UNSEEN_S = 0.08, 0.05
 #: tests that are kept whatever lines they run
@@ -75,12 +73,12 @@ def pytest_sessionfinish() -> None:
 
 
 def spared(ran: Ran) -> Iterator[str]:
-    """Tests each of whose lines is run by OTHERS that are not spared, the dearest first."""
+    """Tests each of whose lines another one runs that is not spared, the dearest first."""
     counts = Counter(line for *_, lines in ran.values() for line in lines)
     for test, (own, others, lines) in sorted(ran.items(), key=lambda one: -one[1][0]):
         if KEPT.match(test) or own < WORTH_S or others > UNSEEN_S:
             continue
-        if all(counts[line] > OTHERS for line in lines):
+        if all(counts[line] > 1 for line in lines):
             counts.subtract(lines)
             yield test
 

@@ -58,7 +58,7 @@ def _whole(config: pytest.Config) -> bool:
         return False
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     skipped = () if reporter is None else reporter.stats.get("skipped", ())
-    return reporter is not None and all("gpu" in report.keywords for report in skipped)
+    return reporter is not None and all("gpu" in getattr(report, "keywords", ()) for report in skipped)
 
 
 def unread(read: set[str]) -> Sequence[str]:

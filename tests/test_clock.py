@@ -60,7 +60,7 @@ def _of(name: str, *words: str) -> tuple[str, ...]:
 #: every command that searches, attention and operations, with a cause that is found and without, and cut by its effort
 EACH = {
     "diff": _of("scaled_twice", "diff", *SMALL, "--effort", "0.1"),
-    "explain": _of("odd_probs", "explain", *SMALL, "--effort", "0.01"),
+    "explain": _of("odd_lse", "explain", "--seqlen", "12", "--head-dim", "8", "--effort", "0.01"),
     "measure": _of("dims_rolled", "measure", *SMALL),
     "contract": _of("right", "contract", "--measure", *SMALL),
     "shrink": _of("in_base_2", "shrink", *SMALL, "--effort", "0.05"),

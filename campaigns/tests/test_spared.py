@@ -3,7 +3,7 @@
 from campaigns.spared import SPARED, spared
 
 
-def test_a_test_is_spared_where_two_others_run_its_lines() -> None:
+def test_a_test_is_spared_where_another_one_runs_its_lines() -> None:
     ran = {
         "tests/a/test_x.py::test_dear": (3.0, 0.0, {"x.py:1", "x.py:2"}),
         "tests/a/test_x.py::test_next": (2.0, 0.0, {"x.py:1", "x.py:2"}),
@@ -14,7 +14,7 @@ def test_a_test_is_spared_where_two_others_run_its_lines() -> None:
         "tests/cuda/test_x.py::test_compiled": (1.0, 0.0, set()),
         "tests/test_x.py::test_the_repository": (1.0, 0.0, set()),
     }
-    assert [*spared(ran)] == ["tests/a/test_x.py::test_dear"]
+    assert [*spared(ran)] == ["tests/a/test_x.py::test_dear", "tests/a/test_x.py::test_next"]
 
 
 def test_what_is_spared_is_listed_once_and_in_order() -> None:
