@@ -197,7 +197,7 @@ class Scene:
 COMMAND = "workbench.report.command"
 SCENES = {
     "wrong": Scene(lambda: cli("diff", f"{MINE}:odd", *SMALL), (f"{COMMAND}.run_command diff", f"{COMMAND}.run_command explain")),
-    "broken laws": Scene(lambda: str(explain(f"{MINE}:odd", CASE, seconds=0.1)), (f"{COMMAND}.run_command laws",)),
+    "broken laws": Scene(lambda: str(explain(f"{MINE}:odd", CASE, effort=0.01)), (f"{COMMAND}.run_command laws",)),
     "laws": Scene(lambda: cli("laws", f"{MINE}:right", *SMALL, "--invariant"), (f"{COMMAND}.run_command laws",)),
     "a cast": Scene(lambda: str(measure(f"{MINE}:cast", CASE, contract="torch-eager")), (f"{COMMAND}.run_command contract",)),
     "lost unseen": Scene(

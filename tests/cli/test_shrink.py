@@ -98,7 +98,7 @@ def test_a_callable_has_no_name_that_a_file_can_say() -> None:
     def mine(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         return {"out": v[..., : q.shape[2], :] + np.float32(1)}
 
-    found = shrink(diff(run(mine, Case(seqlen=3, head_dim=1))), seconds=10)
+    found = shrink(diff(run(mine, Case(seqlen=3, head_dim=1))), 0.3)
     with pytest.raises(Refusal, match="a test names its kernel, as path.py:function; mine is a callable"):
         found.test()
     assert found.as_dict()["test"] is None
