@@ -36,7 +36,7 @@ def libraries(name, dtype, dim, probes):
 RUNS = [(name, dtype) for dtype in ("bfloat16", "float32", "float16") for name in OF_OPERATIONS]
 
 
-@pytest.mark.campaign(but=2)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("name", "dtype"), [run for run in RUNS if run[1] in OF_OPERATIONS[run[0]].dtypes])
 @pytest.mark.parametrize("probed", [True, False])
 def test_it_links_within_the_registers_of_a_block(name, dtype, probed):
