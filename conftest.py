@@ -1,6 +1,7 @@
 """What all tests share: skipping of `gpu` tests, their count in the summary, and hypothesis settings."""
 
 import gc
+import math
 import os
 from collections import Counter
 from pathlib import Path
@@ -78,12 +79,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _campaigns(items):
-    """The tests marked `campaign`; of a function marked `campaign(but=3)`, all but its first three cases, and all those
-    on a GPU.
+    """The tests marked `campaign`; of a function marked `campaign(but=3)`, all but its first three cases, and of one
+    marked `campaign(every=5)` all but the first, the sixth and so on; none of either on a GPU.
     """
-    found, kept = {}, Counter()
+    found, seen, kept = {}, Counter(), Counter()
     for item in items:
-        marks = [mark.kwargs.get("but", 0) for mark in item.iter_markers("campaign")]
+        marks = [mark.kwargs for mark in item.iter_markers("campaign")]
         function = item.nodeid.partition("[")[0]
         if item.nodeid in SPARED:
             found[item] = None
@@ -91,11 +92,19 @@ def _campaigns(items):
             continue
         if any(marks) and item.get_closest_marker("gpu"):
             continue
-        if marks and kept[function] >= min(marks):
-            found[item] = None
-        elif marks:
+        every = max((mark.get("every", 1) for mark in marks), default=1)
+        of_turn, most = seen[function] % every == 0, min((_most(mark) for mark in marks), default=math.inf)
+        seen[function] += 1
+        if of_turn and kept[function] < most:
             kept[function] += 1
+        else:
+            found[item] = None
     return found
+
+
+def _most(mark):
+    """How many cases a mark leaves to every change."""
+    return mark.get("but", math.inf if "every" in mark else 0)
 
 
 @pytest.fixture

@@ -197,6 +197,7 @@ def test_a_contract_that_is_none_is_refused_before_the_kernel_runs(tmp_path: Pat
     assert path.with_name("ran").exists()
 
 
+@pytest.mark.usefixtures("without_causes")
 def test_a_foreign_kernel(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(

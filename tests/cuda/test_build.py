@@ -249,6 +249,7 @@ def not_taken(function, bound):
     return set().union(*map(simple_statements, off))
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize(
     ("kernel", "function"),
     [

@@ -87,6 +87,7 @@ def of(trace: Trace, **contract: Any) -> Trace:
     return replace(trace, contract=replace(trace.contract, **contract))
 
 
+@pytest.mark.campaign(every=5)
 @pytest.mark.parametrize("contract", CONTRACTS)
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_budgets_have_the_bits_of_those_of_all_keys(name: str, contract: str) -> None:
@@ -132,6 +133,7 @@ def told(x: Summary, exactly: bool = True) -> str:
     return repr((x.states.tolist(), x.bins.tolist(), x.numbers, worst, *numbers))
 
 
+@pytest.mark.campaign(every=7)
 @pytest.mark.parametrize("device", ["cpu", "cpu:0"])
 @pytest.mark.parametrize("how", ["right", "wrong", "nan", "unwritten"])
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "window", "ragged"])

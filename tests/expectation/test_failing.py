@@ -44,6 +44,7 @@ def whole(trace: Trace) -> Expectation:
     return Expectation(Observed(trace), {}, box, statistics=False)
 
 
+@pytest.mark.campaign(every=5)
 @pytest.mark.parametrize("contract", CONTRACTS)
 @pytest.mark.parametrize("name", [*CASES, "dropout"])
 def test_no_budget_is_below_its_lower_bound(name: str, contract: str) -> None:
@@ -71,6 +72,7 @@ def told(found: Mapping[str, Summary]) -> str:
     return repr({name: (x.states.tolist(), x.bins.tolist(), vars(x)) for name, x in found.items()})
 
 
+@pytest.mark.campaign(every=5)
 @pytest.mark.parametrize("off", [0.0, 0.3, 0.6, 0.9, 0.99, 1.01, 1.1, 3.0])
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16", "window", "ragged", "sinks", "rows without keys"])
 def test_what_is_outside_is_found_as_by_budgets(name: str, off: float) -> None:

@@ -47,6 +47,7 @@ def skipped(stages: Arrays) -> None:
         np.moveaxis(stages[name], axis, 0)[:22] = np.moveaxis(clean[name], axis, 0)[:22]
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("only", [(), ("out", "lse")])
 @pytest.mark.parametrize("names", [("q",), ("k",), ("v",), ("q", "k", "v")])
 @pytest.mark.parametrize("larger", [np.maximum, np.fmax])

@@ -122,6 +122,7 @@ def test_what_does_not_fit_is_refused(changes: dict[str, Any], said: str) -> Non
     assert str(refused.value).removeprefix("attention_backward: ") == said
 
 
+@pytest.mark.campaign(every=4)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", DOMAIN)
 def test_right_functions_are_right(name: str, dtype: str) -> None:
@@ -132,6 +133,7 @@ def test_right_functions_are_right(name: str, dtype: str) -> None:
         assert got.verdict in ("exact", "rounding") and got.stages, (distribution, str(got))
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("fault", FAULTS_OF)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_faults_of_what_a_case_may_have(fault: str, dtype: str) -> None:

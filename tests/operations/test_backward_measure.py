@@ -42,6 +42,7 @@ def test_the_first_wrong_stage_is_told_or_nothing(fault: str, dtype: str) -> Non
     assert found.calls == 16 and found.rows[0] == 0 and found.rows[-1] == 19
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("distribution", ["normal", "one-hot", "mean-of-4", "outliers"])
 def test_nothing_is_wrong_in_a_right_function(distribution: str, dtype: str) -> None:

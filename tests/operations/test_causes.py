@@ -57,6 +57,7 @@ def diff(name: str, function: Callable[..., Any], **given: Any) -> OperationDiff
     return diff_operation(function, name, **{"axes": AXES[name], "numbers": numbers, **given})
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("dumps", [True, False], ids=["all stages", "results alone"])
 @pytest.mark.parametrize(("name", "fault", "said"), NAMED, ids=[f"{name}: {fault}" for name, fault, _ in NAMED])
 def test_a_cause_is_named_and_predicts_runs_that_no_search_has_seen(

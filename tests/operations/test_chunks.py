@@ -72,6 +72,7 @@ def test_it_is_the_recurrent_one_in_float64(distribution: str, chunk: int) -> No
         assert np.max(abs(of_tokens - by_chunk[name])) < 1e-10 * np.max(abs(of_tokens)), name
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("fault", chunks.FAULTS)
 def test_faults_are_found_at_their_stage(fault: str) -> None:
     got = diff(chunks.in_numpy(16, fault))

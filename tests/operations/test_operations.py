@@ -76,6 +76,7 @@ def test_faults_of_rmsnorm(fault: str) -> None:
     assert diff(norms.rmsnorm(fault, dumps=False), case).origin == "out"
 
 
+@pytest.mark.campaign(every=2)
 @pytest.mark.parametrize("fault", deltas.FAULTS)
 def test_faults_of_the_gated_delta_rule(fault: str) -> None:
     got = diff(deltas.gated_delta_rule(fault), OF_DELTA)
@@ -83,6 +84,7 @@ def test_faults_of_the_gated_delta_rule(fault: str) -> None:
     assert diff(deltas.gated_delta_rule(fault, dumps=False), OF_DELTA).origin == "out"
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("fault", backwards.FAULTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_faults_of_the_backward_pass(fault: str, dtype: str) -> None:

@@ -14,6 +14,7 @@ NARROW = {"table_dtype": "inputs", "product_dtype": "inputs"}
 FORMS = ROPE.conventions["pairs"]
 
 
+@pytest.mark.campaign(every=5)
 @pytest.mark.parametrize("pairs", FORMS)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("distribution", ROPE.distributions)

@@ -90,6 +90,7 @@ def bent(score: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return score * abs(score) / (1 + h)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_flex_with_a_score_mod(dtype: str) -> None:
     with patch("torch.nn.attention.flex_attention._validate_device", lambda *_: None):

@@ -124,7 +124,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.campaign(but=8)
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize(("codes", "bug", "words"), WRONG, ids=[f"{a} {b}" for a, b, _ in WRONG])
 def test_a_fault_of_a_format_of_blocks_is_read(codes: str, bug: str, words: list[str]) -> None:
     found = read(codes, bug)

@@ -44,6 +44,7 @@ def assert_within(actual, expected, bound):
     assert np.all(np.abs(actual[finite] - expected[finite]) <= bound)
 
 
+@pytest.mark.campaign(every=5)
 @pytest.mark.parametrize("dim_v", [None, 5], ids=["same head_dim", "v of head_dim 5"])
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("shape", SHAPES)

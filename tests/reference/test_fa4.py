@@ -71,6 +71,7 @@ def test_no_right_kernel_of_200_is_called_wrong() -> None:
         is_right(seed)
 
 
+@pytest.mark.campaign(every=2)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_faults_are_found_at_their_stage(fault: str) -> None:
     assert judged(Style(), fault=fault).origins[0] == FAULTS[fault]

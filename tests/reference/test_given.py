@@ -89,6 +89,7 @@ def test_its_own_trace_given_back_changes_nothing(run):
     assert changed(trace, forward(run, given=trace)) == set()
 
 
+@pytest.mark.campaign(every=4)
 @pytest.mark.parametrize("others", ["nothing", "everything", "lean"])
 @pytest.mark.parametrize(("run", "name"), EVERY_STAGE)
 def test_a_replaced_stage_changes_its_readers_only(run, name, others):

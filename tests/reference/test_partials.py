@@ -108,6 +108,7 @@ FAULTS: Mapping[str, dict[str, str]] = {
 }
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("style", STYLES)
 def test_wrong_kernels_are_wrong_where_they_are(style: str, fault: str) -> None:

@@ -42,6 +42,7 @@ def assert_close(actual, expected):
     assert np.all(np.abs(actual[finite] - expected[finite]) <= CLOSE * np.maximum(1, np.abs(expected[finite])))
 
 
+@pytest.mark.campaign(every=4)
 @quick
 @given(case=cases, shift=st.floats(-60, 60))
 def test_adding_a_number_to_every_score_shifts_lse_and_leaves_out(attention, case, shift):
@@ -85,6 +86,7 @@ def test_a_row_attends_to_its_visible_keys_only(attention, case):
         assert_close(result["lse"][:, :, i : i + 1], alone["lse"])
 
 
+@pytest.mark.campaign(every=4)
 @quick
 @given(case=cases)
 def test_out_is_a_mean_of_visible_values(attention, case):

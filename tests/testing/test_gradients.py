@@ -83,6 +83,7 @@ def wrong(fault: str) -> Any:
     return function
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize(
     "fields",
     [
@@ -102,6 +103,7 @@ def test_right_gradients_pass(fields: dict[str, Any], dtype: str) -> None:
     assert_attention(attention, case, arrays="torch", gradients=True)
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_functions_of_scores_and_of_masks(dtype: str) -> None:
     case = Case(**SMALL, dtype=dtype, score_mod=squared)

@@ -91,6 +91,7 @@ def test_records_of_debug_mode_are_judged(tmp_path: Path, scale: float | None) -
     assert set(calls[0].stages) == {"out", "lse"}
 
 
+@pytest.mark.usefixtures("without_causes")
 def test_records_of_debug_mode_are_replayed_by_the_command_line_and_held_against_another_run(tmp_path: Path) -> None:
     mapping = tmp_path / "mapping.toml"
     mapping.write_text(
@@ -168,6 +169,7 @@ def written(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("without_causes")
 def test_the_command_line_judges_every_call_and_repeats_itself(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     dump.mkdir()

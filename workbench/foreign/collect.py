@@ -43,7 +43,7 @@ def loading() -> Iterator[None]:
     try:
         yield
     finally:
-        _of_targets.update(_objects() - before)
+        _of_targets.update(_objects().keys() - before.keys())
 
 
 class _Object(ctypes.Structure):
@@ -72,17 +72,30 @@ def _loads() -> tuple[int, int] | None:
     return _counts[0] if _counts else None
 
 
-_last_objects: list[tuple[tuple[int, int] | None, frozenset[str]]] = [(None, frozenset())]
+#: of a file on disk: device and inode, which no other file has while it is in some process's memory
+_Identity = tuple[int, int]
+_last_objects: list[tuple[tuple[int, int] | None, dict[str, _Identity | None]]] = [(None, {})]
 
 
-def _objects() -> frozenset[str]:
-    """Paths of the shared objects in this process's memory. Every run asks this twice, and with CUDA loaded the system
-    takes 5 ms to tell: it is asked again once others were loaded.
+def _objects() -> dict[str, _Identity | None]:
+    """Paths of the shared objects in this process's memory, with the file that each was when it was first seen; None:
+    it was no more on disk then. Every run asks this three times, and the system takes 3 ms to tell, 5 with CUDA loaded:
+    it is asked again once others were loaded.
     """
     loads = _loads()
     if loads is None or loads != _last_objects[0][0]:
-        _last_objects[0] = (loads, frozenset(_mapped()))
+        known = _last_objects[0][1]
+        found = {name: None if deleted else known.get(name, _identity(name)) for name, deleted in _mapped().items()}
+        _last_objects[0] = (loads, found)
     return _last_objects[0][1]
+
+
+def _identity(name: str) -> _Identity | None:
+    try:
+        status = os.stat(name)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def of_run(function: Callable[..., Any], **repeated: Any) -> Provenance:
@@ -111,9 +124,9 @@ def files(function: Callable[..., Any]) -> Iterator[File]:
         if not is_object(str(path)):
             yield _file(path, loaded=True)
     named = _packages(function)
-    for name, deleted in sorted(_mapped().items()):
+    for name, first in sorted(_objects().items()):
         if _foreign_object(path := _path(name)) and (name in _of_targets or _package(path) in (None, *named)):
-            yield _file(path, loaded=True, deleted=deleted)
+            yield _file(path, loaded=True, deleted=first is None or first != _identity(name))
     if folder is not None:
         for path in sources_beside(folder):
             yield _file(path, loaded=False)

@@ -61,6 +61,7 @@ def launch():
 X = np.arange(2 * 3 * 20 * 80, dtype=np.int16).reshape(2, 3, 20, 80)
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize("order", ["ascending", "descending"])
 @pytest.mark.parametrize(
     "place", [(0, 0, 0, 0), (1, 2, 3, 16), (1, 0, 10, 0), (0, 1, -5, 0), (0, 0, 4, 40), (0, 2, 4, -3), (2, 0, 0, 0)]

@@ -123,6 +123,7 @@ def test_a_right_ring_gives_nothing_and_all_tiles(turned, fault, schedule):
     np.testing.assert_array_equal(out, x[0, 0])
 
 
+@pytest.mark.campaign(every=3)
 @pytest.mark.parametrize(
     ("fault", "finding"),
     [

@@ -111,6 +111,7 @@ def modelled(core: Accumulation, a: np.ndarray, b: np.ndarray, c: np.ndarray) ->
     return Mode(tensor_core=True).add_products(c[:, None, None, None], *sides, said).ravel()
 
 
+@pytest.mark.campaign(every=3)
 @every_row
 def test_the_reference_adds_powers_of_two_alike(generation: str, operands: str) -> None:
     """Of these the exponent of a product is that of its value, which is what the reference takes for it."""
