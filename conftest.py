@@ -33,6 +33,8 @@ NO_GPU = "needs an NVIDIA GPU, and this machine has none"
 
 #: dear tests each of whose lines another one runs: `make campaigns` runs them (`campaigns/spared.py`)
 SPARED = {*Path(__file__).parent.joinpath("tests", "spared.txt").read_text().splitlines()}
+if "SPARED" in os.environ:  # they are drawn anew, of all
+    SPARED.clear()
 
 
 def pytest_configure(config):

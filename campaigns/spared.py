@@ -1,6 +1,6 @@
 """Tests that `make test` spares: another one runs each line of the package that they run. `make campaigns` runs them.
 
-    SPARED=folder pytest -p campaigns.spared       which lines each test runs, and its CPU seconds; Python 3.12 or newer
+    SPARED=folder pytest -n 2 -p campaigns.spared  which lines each test runs, and its CPU seconds; Python 3.12 or newer
     python -m campaigns.spared FOLDER              writes tests/spared.txt
 
 Tests whose work no line shows are kept: of compiled kernels, of other processes, of the repository itself.
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = f"{ROOT}/workbench/"
 SPARED = ROOT / "tests" / "spared.txt"
 #: CPU seconds of a test that is worth sparing, and those of other processes, whose lines nobody sees
-WORTH_S, UNSEEN_S = 0.08, 0.05
+WORTH_S, UNSEEN_S = 0.03, 0.05
 #: tests that are kept whatever lines they run
 KEPT = re.compile(r"tests/(test_|cuda/|examples/)|workbench/|campaigns/")
 

@@ -46,7 +46,7 @@ def test_the_ipynb_has_the_cells_of_its_source(source):
     assert cells(committed(source)) == cells(jupytext.read(source)), ANEW
 
 
-@pytest.mark.campaign(but=1)
+@pytest.mark.campaign
 @notebooks
 def test_every_cell_runs_and_the_ipynb_shows_the_same(source):
     fresh, kept = executed(source), committed(source)

@@ -113,6 +113,7 @@ def attention(q, k, v, *, scale, causal):
 """
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("kernel", "beside"), [(RACING, "watched: mend this first"), (ODD, "laws: ")])
 def test_print_shows_what_the_command_line_shows(tmp_path: Path, kernel: str, beside: str) -> None:
     """What a watched run finds among it, and the laws that are broken."""

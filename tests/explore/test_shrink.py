@@ -124,7 +124,7 @@ def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
     smaller, other = (diff(run(kernel, Case(seqlen_q=4, seqlen_k=n, head_dim=8))) for n in (30, 20))
     assert (smaller.origin, kind(smaller)) == (other.origin, kind(other)) == ("out", symptom.kind)
     assert symptom.shows_in(smaller, Work(inf)) and not symptom.shows_in(other, Work(inf))
-    found = shrink(judged, 0.15)
+    found = shrink(judged, 0.05)
     assert found.cause is not None and found.cause.text == cause.text
     assert 24 < found.smallest.seqlen_k <= 32  # as far as it comes with little effort
     (again,) = by_measure(found.judged.run, ["out"], Work(inf))
