@@ -1,9 +1,10 @@
 """Tests that `make test` spares: another one runs each line of the package that they run. `make campaigns` runs them.
 
     SPARED=folder pytest -n 2 -p campaigns.spared  which lines each test runs, and its CPU seconds; Python 3.12 or newer
-    python -m campaigns.spared FOLDER              writes tests/spared.txt
+    python -m campaigns.spared FOLDER [ROWS.json]  writes tests/spared.txt
 
-Tests whose work no line shows are kept: of compiled kernels, of other processes, of the repository itself.
+Tests whose work no line shows are kept: of compiled kernels, of other processes, of the repository itself. So are those
+that killed a mutant in ROWS.json, which `python -m campaigns.mutants run` writes.
 """
 
 import json
@@ -72,15 +73,21 @@ def pytest_sessionfinish() -> None:
     (Path(os.environ["SPARED"]) / f"{os.getpid()}.json").write_text(json.dumps(found))
 
 
-def spared(ran: Ran) -> Iterator[str]:
-    """Tests each of whose lines another one runs that is not spared, the dearest first."""
+def spared(ran: Ran, killers: Set[str] = frozenset()) -> Iterator[str]:
+    """Tests each of whose lines another one runs that is not spared, the dearest first; none of the `killers`."""
     counts = Counter(line for *_, lines in ran.values() for line in lines)
     for test, (own, others, lines) in sorted(ran.items(), key=lambda one: -one[1][0]):
-        if KEPT.match(test) or own < WORTH_S or others > UNSEEN_S:
+        if KEPT.match(test) or test in killers or own < WORTH_S or others > UNSEEN_S:
             continue
         if all(counts[line] > 1 for line in lines):
             counts.subtract(lines)
             yield test
+
+
+def killers_of(rows: str) -> Set[str]:
+    """The tests that killed a mutant."""
+    told = [row["killed_by"] for row in json.loads(Path(rows).read_text())]
+    return {one.removeprefix("FAILED ").partition(" - ")[0] for one in told if one.startswith("FAILED ")}
 
 
 def main() -> None:
@@ -89,7 +96,7 @@ def main() -> None:
     for path in sorted(Path(sys.argv[1]).glob("*.json")):
         read = json.loads(path.read_text())
         ran |= {test: (own, others, {*lines}) for test, (own, others, lines) in read.items()}
-    found = sorted(spared(ran))
+    found = sorted(spared(ran, killers_of(sys.argv[2]) if len(sys.argv) > 2 else frozenset()))
     SPARED.write_text("".join(f"{test}\n" for test in found))
     print(f"{len(found)} tests, {sum(ran[test][0] for test in found):.0f} s")
 

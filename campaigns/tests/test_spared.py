@@ -15,6 +15,8 @@ def test_a_test_is_spared_where_another_one_runs_its_lines() -> None:
         "tests/test_x.py::test_the_repository": (1.0, 0.0, set()),
     }
     assert [*spared(ran)] == ["tests/a/test_x.py::test_dear", "tests/a/test_x.py::test_next"]
+    kept = [*spared(ran, {"tests/a/test_x.py::test_next"})]
+    assert kept == ["tests/a/test_x.py::test_dear", "tests/a/test_x.py::test_third"]
 
 
 def test_what_is_spared_is_listed_once_and_in_order() -> None:
