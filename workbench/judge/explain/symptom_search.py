@@ -28,8 +28,8 @@ WITNESSES = 3
 BUDGET, TOGETHER = 2e7, 2**16
 #: how much of what one takes a later one takes, for an estimate only
 LATER = 0.3
-#: scores of all causes after which none is begun, with effort 1: 9 s
-MOST_SCORES = 1e8
+#: scores of all causes after which none is begun, with effort 1: 10 s at 128 keys, 30 s at 1024
+MOST_SCORES = 4e8
 
 #: which values of tiles and input_std a hypothesis is still plausible with, bool [tiles, stds]
 Alive = dict[Hypothesis, np.ndarray]
