@@ -93,6 +93,17 @@ def reports(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
 
 
 @commands.command()
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
+@click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@json_option
+def twins(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """`diff` of 15 wrong functions and their right twins, written from README.md alone; 1 where it is wrong of one."""
+    from campaigns import twins as twins_campaign
+
+    sys.exit(BUG if measured(twins_campaign, as_json, jobs, names)["false"] else 0)
+
+
+@commands.command()
 @click.option("--right", type=click.IntRange(min=0), default=40, help="Right functions, in random styles [40]")
 @click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For each function [10]")
 @click.option("--seed", default=0, help="Seed of which styles these are [0]")

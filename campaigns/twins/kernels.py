@@ -153,7 +153,7 @@ def rescale_each_tile_a(q, k, v, *, scale, causal):
         l = l * corr + p.sum(-1)
         acc = acc + p @ v[:, :, lo:hi]
         m = m_new
-        for name, x in zip(dump, (m, corr, l, acc)):
+        for name, x in zip(dump, (m, corr, l, acc), strict=False):
             dump[name].append(x)
     stages = {name: np.stack(x, 3) for name, x in dump.items()}
     return {**stages, "out": acc / l[..., None], "lse": m + np.log(l)}
@@ -178,7 +178,7 @@ def rescale_each_tile_b(q, k, v, *, scale, causal):
         l = l * corr + p.sum(-1)
         acc = acc * corr[..., None] + p @ v[:, :, lo:hi]
         m = m_new
-        for name, x in zip(dump, (m, corr, l, acc)):
+        for name, x in zip(dump, (m, corr, l, acc), strict=False):
             dump[name].append(x)
     stages = {name: np.stack(x, 3) for name, x in dump.items()}
     return {**stages, "out": acc / l[..., None], "lse": m + np.log(l)}
