@@ -147,7 +147,7 @@ def alternatives(promise: Contract) -> Iterator[Choice]:
             yield Choice(name, replace(base, **{name: getattr(promise, name)}))
     yield from _of_splits(promise, base)  # an lse may pass for a maximum that is larger than need be
     for name, value, with_it in _wild(promise):
-        if name in promise.assumed:
+        if name in promise.assumed or name == "lse_base2":
             more = {key: other for key, other in with_it.items() if key in promise.assumed}
             yield Choice(name, replace(base, **{name: value}, **more))
 
@@ -190,6 +190,9 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     yield "exp_floor", FLOOR, {}
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}
+    # where scores are in base 2, or a preset says so, an lse may be as well
+    if "base2" in promise.open and (promise.base2 or "lse_base2" in promise.assumed):
+        yield "lse_base2", True, {}
     yield "scores_scaled", False, {}
     yield "lse_includes_sink", False, {}
     yield "sinks", "first", {}

@@ -34,6 +34,7 @@ from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
+from workbench.judge.recognised import recognised
 from workbench.judge.selection import Selection
 from workbench.judge.sensitivity import with_sensitivity
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
@@ -288,7 +289,7 @@ def diff(
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
-    run = Observed(trace)
+    run = recognised(Observed(trace))
     _check_sentinel(run)
     found = measurement(run, effort) if measure else None
     return parts.judged_at(run, device, partial(_diff_at, run, found, report, effort))

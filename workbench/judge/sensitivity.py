@@ -36,7 +36,7 @@ Failing = Callable[[Observed, Sequence[str]], Mapping[str, Element]]
 FORGIVEN = ("exp_floor",)
 #: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
 UNITS = (
-    *("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
+    *("lse_includes_sink", "lse_base2", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
     *("partials", "partial_stats", "normalisation"),
 )
 #: how far a running maximum lags behind, at most, in natural units: FlashAttention-4 leaves it until exp would be 2^8
@@ -46,7 +46,7 @@ LAG = 8 * float(np.log(2))
 #: a scale of its own has too much is common to all scores
 FAR = 2.0
 #: of these what lse holds
-OF_LSE = ("lse_includes_sink",)
+OF_LSE = ("lse_includes_sink", "lse_base2")
 SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
 #: choices that make a stage right -> whether their budget says anything of it
 Explaining = Mapping[Choice, bool]
@@ -70,7 +70,7 @@ def with_sensitivity(
     if not sensitive and not wrong:
         return [*judged]
     every = (_as_seen(run, choice) for choice in alternatives(promise))
-    choices = [choice for choice in every if _fits(run, names, choice.contract)]
+    choices = [choice for choice in every if fits(run, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if sensitive[stage.name].worst is None else replace(stage, verdict="bug")
@@ -126,7 +126,7 @@ def _of_a_library(run: Observed, names: Sequence[str], doubtful: Mapping[str, El
     """Whether one of the known libraries does what makes all the doubtful stages right, of the judged ones `names`."""
     rows = _queries(run, doubtful)
     for contract in of_libraries(run.contract):
-        if not _fits(run, names, contract):
+        if not fits(run, names, contract):
             continue
         other = run.under(contract)
         # cheap first: the rows of the elements that are worst for a usual kernel are wrong for most libraries, too
@@ -246,7 +246,7 @@ def _of_a_preset(run: Observed, stage: StageDiff) -> bool:
     for preset in PRESETS.values():
         fields = {name: x for name, x in fields_of(preset, run.case).items() if name in assumed}
         contract = replace(base, **fields)
-        if _fits(run, [stage.name], contract) and stage.name in _right_under(run, [stage], contract):
+        if fits(run, [stage.name], contract) and stage.name in _right_under(run, [stage], contract):
             return True
     return False
 
@@ -262,7 +262,7 @@ def _says(found: Compared) -> bool:
     return not np.isin(found.state, UNJUDGED).all()
 
 
-def _fits(run: Observed, names: Sequence[str], contract: Contract) -> bool:
+def fits(run: Observed, names: Sequence[str], contract: Contract) -> bool:
     """Whether the case may be of a kernel with that contract, and its stages `names` be judged by it: one that cannot
     is held against q, k and v alone, whose budget hides a wrong acc of 1%.
     """
