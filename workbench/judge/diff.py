@@ -34,6 +34,7 @@ from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
+from workbench.judge.presumed import Presumed, presumed
 from workbench.judge.recognised import recognised
 from workbench.judge.selection import Selection
 from workbench.judge.sensitivity import with_sensitivity
@@ -217,6 +218,11 @@ class Diff:
         """Stages whose budget an assumption makes far wider than a usual kernel's."""
         judged = [stage.name for stage in self.stages if stage.decisive is not None]
         return widened(self.run, [name for name in judged if name in self.run.dumped])
+
+    @cached_property
+    def presumed(self) -> list[Presumed]:
+        """Stages whose verdict hangs on a field that a preset alone says."""
+        return presumed(self.run, self.stages)
 
     @cached_property
     def unseen(self) -> float | None:

@@ -7,20 +7,23 @@ No arithmetic hangs on them: a stage in another unit is as right, and what is wr
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from workbench.case.box import WHOLE
+from workbench.case.box import WHOLE, Box
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.presets import words
 from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import WRONG
+from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
-from workbench.floats import to_float64
+from workbench.floats import smallest_normal, smallest_subnormal, to_float64, unit_roundoff
 from workbench.judge.control import at_rows, sampled
 from workbench.judge.sensitivity import fits
+from workbench.reference.losses import U
 from workbench.trace.dont_care import DontCare
 from workbench.trace.trace import Trace
 
@@ -32,10 +35,13 @@ NEAR = 0.1
 ENOUGH = 2**20
 #: rows on which conventions are tried
 ROWS = 16
+#: what is meant where nobody says anything
+PLAIN: Mapping[str, Any] = {
+    **{"base2": False, "scores_scaled": True, "tile_order": "ascending"},
+    **{"partial_stats": "max,sum", "partials": "unnormalised"},
+}
 #: whether scores and maxima are in base 2, and whether they hold the scale
 UNITS = ({"base2": False, "scores_scaled": True}, {"base2": True, "scores_scaled": True}, {"scores_scaled": False})
-#: what a preset may say of dumps beside that -> what is meant where nobody says it
-MEANT: Mapping[str, Any] = {"tile_order": "ascending", "partial_stats": "max,sum", "partials": "unnormalised"}
 
 
 def recognised(run: Observed) -> Observed:
@@ -43,7 +49,7 @@ def recognised(run: Observed) -> Observed:
     if not run.contract.open or run.trace.requested:
         return run
     run = _told(run, {**_masked(run), **_without_keys(run)})
-    return _told(run, _tried(run))
+    return _read_otherwise(_told(run, _tried(run)))
 
 
 def _told(run: Observed, told: Mapping[str, Any]) -> Observed:
@@ -156,9 +162,8 @@ def _tried(run: Observed) -> dict[str, Any]:
             if not fits(run, judged, other.contract):
                 continue
             still = _wrong(other, [name for name in run.dumped if name not in other.unjudgeable], rows)
-            meant = all(Contract.__dataclass_fields__[x].default == value for x, value in change.items() if x in UNITS[0])
             told = any(not run.known[name].unit for name in wrong - still)
-            if len(still) < len(wrong) and (told or meant):
+            if len(still) < len(wrong) and (told or change.items() <= PLAIN.items()):
                 best, wrong = change, still
         if not best:
             break
@@ -196,3 +201,75 @@ def _rows(run: Observed) -> np.ndarray:
 def _wrong(run: Observed, names: Sequence[str], rows: np.ndarray) -> set[str]:
     """Those of the stages `names` of which an element at `rows` is outside its budget."""
     return {name for name, found in at_rows(run, names, rows) if np.isin(found.state, WRONG).any()}
+
+
+def _read_otherwise(run: Observed) -> Observed:
+    """The run without dumps that are right in a convention of their own, where all else is right without them: scores
+    and maxima in units that the others do not have, probs below the last maximum of their row or divided by their sum.
+    """
+    names = [name for name in run.dumped if run.known[name].group != "codes" and name not in run.unjudgeable]
+    rows = _rows(run)
+    suspects = [name for name in _wrong(run, names, rows) if name not in RESULTS]
+    said = {name: why for name in run.dumped if name in suspects and (why := _other_words(run, name))}
+    if not said:
+        return run
+    rest = run.only(name for name in run.dumped if name not in said)
+    telling = [name for name in rest.dumped if not rest.known[name].unit and name not in rest.unjudgeable]
+    left = [name for name in rest.dumped if rest.known[name].group != "codes" and name not in rest.unjudgeable]
+    if not telling or _wrong(rest, left, rows):
+        return run
+    again = run.trace.rerun
+
+    def rerun(case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        assert again is not None
+        made = Observed(again(case, inputs))
+        return made.only(name for name in made.dumped if name not in said).trace
+
+    notes = (*run.trace.notes, *(f"{name} is not judged: {why}" for name, why in said.items()))
+    return Observed(replace(rest.trace, notes=notes, rerun=None if again is None else rerun))
+
+
+def _other_words(run: Observed, name: str) -> str:
+    """In which convention a stage is right in every element, in words; empty for none."""
+    every = np.arange(run.case.seqlen_q)
+    if run.known[name].unit in ("scores", "statistic"):
+        alone = run.only([name])
+        orders = ("ascending", "descending") if "tile_order" in run.contract.open else (run.contract.tile_order,)
+        texts = ("in natural units", "in base 2", "without the scale")
+        for (unit, text), order in product(zip(UNITS, texts, strict=True), orders):
+            other = alone.under(replace(run.contract, **unit, tile_order=order))
+            open_ = {x for x, value in unit.items() if getattr(run.contract, x) != value} <= run.contract.open
+            if open_ and fits(alone, [name], other.contract) and not _wrong(other, [name], every):
+                return f"it is {text}, and right so, while other stages are not"
+    if name == "probs":
+        whole = _in_one_tile(run)
+        if not _wrong(whole, [name], every):
+            return "they are right as exp(scores - the maximum of the row), not of the tile"
+        if _are_shares(whole, every):
+            return "they are right as weights that add up to 1, divided by row_sum"
+    return ""
+
+
+def _in_one_tile(run: Observed) -> Observed:
+    """The probs of a run, and its scores, as those of a kernel with all keys of a row in one tile."""
+    kept = [name for name in ("scores", "probs") if name in run.dumped]
+    one = replace(run.contract, block_k=run.case.seqlen_k, splits=1, split_bounds=None, tile_order="ascending")
+    return run.only(kept).under(one)
+
+
+def _are_shares(run: Observed, rows: np.ndarray) -> bool:
+    """Whether the dumped probs of a run of one tile are those divided by their sum: off by what both may be, and by the
+    quotient, which is rounded to their dtype.
+    """
+    run = run.attention
+    e = Expectation(run, {name: x for name, x in run.readable.items() if name == "scores"}, Box(q=rows), statistics=False)
+    bounds = e.budgets(("probs", "row_sum"))
+    probs, total = e.computed["probs"], e.computed["row_sum"][..., -1:]
+    actual, dtype = e.part.of(_given(run, "probs"), run.axes("probs")), run.dumped["probs"].dtype
+    with np.errstate(all="ignore"):
+        share = np.where(total == 0, 0.0, probs / total)
+        of_sum = bounds["row_sum"].bound[..., -1:] if np.ndim(bounds["row_sum"].bound) else bounds["row_sum"].bound
+        allowed = (bounds["probs"].bound + share * of_sum) / total
+        u, least = unit_roundoff(dtype), smallest_subnormal(dtype) + smallest_normal("float32")
+        allowed = np.where(total == 0, 0.0, allowed * (1 + u) + (4 * U + u) * share) + least
+    return bool(np.all(np.isnan(actual) | (abs(actual - share) <= allowed)))

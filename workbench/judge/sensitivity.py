@@ -18,6 +18,7 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
+from workbench.case.promises import unwrapped
 from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
 from workbench.expectation.observed import Observed
@@ -218,7 +219,7 @@ def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Cho
     """Stage -> the choices that make it right, those first that make most stages right."""
     if not stages:
         return {}
-    right = {choice: _right_under(run, stages, choice.contract) for choice in choices}
+    right = {choice: right_under(run, stages, choice.contract) for choice in choices}
     order = sorted(choices, key=lambda choice: -len(right[choice]))
     return {
         stage.name: {choice: right[choice][stage.name] for choice in order if stage.name in right[choice]}
@@ -226,7 +227,7 @@ def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Cho
     }
 
 
-def _right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
+def right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
     """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more ->
     whether its budget says anything there.
     """
@@ -243,10 +244,11 @@ def _right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract)
 def _of_a_preset(run: Observed, stage: StageDiff) -> bool:
     """Whether a stage is right of a kernel of one of PRESETS, as far as nobody declared anything else."""
     base, assumed = usual(run.contract), run.contract.assumed
-    for preset in PRESETS.values():
-        fields = {name: x for name, x in fields_of(preset, run.case).items() if name in assumed}
+    for preset in PRESETS:
+        said, _ = unwrapped(fields_of(preset, run.case))
+        fields = {name: x for name, x in said.items() if name in assumed}
         contract = replace(base, **fields)
-        if fits(run, [stage.name], contract) and stage.name in _right_under(run, [stage], contract):
+        if fits(run, [stage.name], contract) and stage.name in right_under(run, [stage], contract):
             return True
     return False
 
