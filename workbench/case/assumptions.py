@@ -34,8 +34,6 @@ _USUAL: Mapping[str, Any] = {
 }
 #: the least argument to which FlashAttention-4 clamps that of its exp2, so that a subtraction can build the exponent
 FLOOR = -127.0
-#: the largest number that is found in place of -inf (in BERT's masks); of others less than half of it is masked too
-SENTINEL = -1e4
 #: ulps of an exponential of degree 3: 2.4e-4, twice and a half the 8.8e-5 of the best polynomial for 2^x on [0, 1),
 #: which FlashAttention-4 has
 POLYNOMIAL_ULPS = 2000.0
@@ -196,7 +194,6 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     yield "scores_scaled", False, {}
     yield "lse_includes_sink", False, {}
     yield "sinks", "first", {}
-    yield "mask_sentinel", SENTINEL, {}
     yield "row_max", "upper_bound", {}
     yield "row_max", "lagging", {}
     yield "row_max", "any", {}

@@ -91,9 +91,9 @@ _WORD = re.compile(r"(?:\[[^]]*\]|[^,\[])+")  # up to a comma that is in no list
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets, as `promises.OfPreset`, and of files
-    (`@measured.json`, as of `workbench contract TARGET --measure --out`), and others, which override them. Refusal for a word that is none of
-    these, for a file that holds no contract, and for a field that is said twice.
+    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets (`promises.OfPreset`), and of files
+    (`@measured.json`, as of `workbench contract TARGET --measure --out`), and others, which override them. Refusal for
+    a word that is none of these, for a file that holds no contract, and for a field that is said twice.
     """
     preset: dict[str, Any] = {}
     fields: dict[str, Any] = {}

@@ -193,8 +193,8 @@ class Observed:
 
     def unit(self, name: str) -> float:
         """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where
-        they are raw; of an lse, there or in the place of a maximum, log2(e) times where that is of base 2; 2^probs_offset times
-        of what has it; 1 for any other stage.
+        they are raw; of an lse, there or in the place of a maximum, log2(e) times where that is of base 2;
+        2^probs_offset times of what has it; 1 for any other stage.
         """
         of, contract = self.known[name].unit, self.contract
         if not of:

@@ -35,10 +35,10 @@ from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.presumed import Presumed, presumed
-from workbench.judge.recognised import recognised
 from workbench.judge.selection import Selection
 from workbench.judge.sensitivity import with_sensitivity
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
+from workbench.judge.understood import understood
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
@@ -295,7 +295,7 @@ def diff(
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
-    run = recognised(Observed(trace))
+    run = understood(Observed(trace))
     _check_sentinel(run)
     found = measurement(run, effort) if measure else None
     return parts.judged_at(run, device, partial(_diff_at, run, found, report, effort))

@@ -35,9 +35,10 @@ Failing = Callable[[Observed, Sequence[str]], Mapping[str, Element]]
 
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
-#: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
+#: choices of what dumps mean, beside what `recognised` reads off them: a run that is right throughout under one of
+#: them is of a kernel that did not say it
 UNITS = (
-    *("lse_includes_sink", "lse_base2", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
+    *("lse_includes_sink", "lse_base2", "sinks", "row_max", "skips_masked_tiles"),
     *("partials", "partial_stats", "normalisation"),
 )
 #: how far a running maximum lags behind, at most, in natural units: FlashAttention-4 leaves it until exp would be 2^8
@@ -70,8 +71,7 @@ def with_sensitivity(
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not sensitive and not wrong:
         return [*judged]
-    every = (_as_seen(run, choice) for choice in alternatives(promise))
-    choices = [choice for choice in every if fits(run, names, choice.contract)]
+    choices = [choice for choice in alternatives(promise) if fits(run, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if sensitive[stage.name].worst is None else replace(stage, verdict="bug")
@@ -143,19 +143,6 @@ def _queries(run: Observed, worst: Mapping[str, Element]) -> np.ndarray:
     """The queries of some elements of stages, as their arrays have them."""
     axes = {name: run.axes(name) for name in worst}
     return np.unique([x.place[axes[name].index("q")] for name, x in worst.items() if "q" in axes[name]]).astype(int)
-
-
-def _as_seen(run: Observed, choice: Choice) -> Choice:
-    """The choice; of a mask_sentinel, the number that most of the run's scores hold of those that are as low."""
-    if choice.field != "mask_sentinel":
-        return choice
-    scores = [to_float64(stage).ravel() for name, stage in run.dumped.items() if run.known[name].unit]
-    low = np.concatenate([x[np.isfinite(x) & (x <= choice.contract.mask_sentinel / 2)] for x in scores] or [[]])
-    held, counts = np.unique(low, return_counts=True)
-    if not held.size or 2 * counts.max() < low.size:  # a mask that is added leaves numbers of all kinds
-        return choice
-    seen = float(f"{held[counts.argmax()]:.6g}")  # what float32 made of -1e30
-    return Choice(choice.field, replace(choice.contract, mask_sentinel=seen))
 
 
 def _unit(

@@ -40,9 +40,9 @@ def beginning(trace: Trace) -> str:
 
 
 def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bool = True) -> list[str]:
-    """The judgement in words: what hangs on a preset, lines for each origin, its causes first, what it did to out and lse, what was not judged;
-    `full`: what the budgets are made of and what was assumed of the kernel, too. Without `details` no more of an origin
-    than its `causes`, without these no more than that it is one.
+    """The judgement in words: what hangs on a preset; lines for each origin, its causes first, what it did to out and
+    lse, what was not judged; `full`: what the budgets are made of and what was assumed of the kernel, too. Without
+    `details` no more of an origin than its `causes`, without these no more than that it is one.
     """
     lines = [*_of_preset(diff), *_right_all_the_same(diff)]
     first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
