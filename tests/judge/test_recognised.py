@@ -58,6 +58,7 @@ def test_probs_that_stay_in_float32_are_within_a_preset() -> None:
     assert is_right(judged(made, "triton"), "scores", "out", "lse")
 
 
+@pytest.mark.campaign(but=4)
 @pytest.mark.parametrize(
     ("preset", "style"),
     [
@@ -116,6 +117,7 @@ def bumped(x: np.ndarray) -> np.ndarray:
     return x
 
 
+@pytest.mark.campaign(but=5)
 @pytest.mark.parametrize("units", ["natural", "log2", "raw"])
 @pytest.mark.parametrize("stage", ["scores", "probs", "row_sum", "out", "lse"])
 def test_in_units_that_were_read_off_what_is_wrong_is_wrong_alone(units: str, stage: str) -> None:
@@ -175,6 +177,7 @@ def test_a_low_bias_is_no_mask_where_a_preset_alone_has_a_sentinel() -> None:
         assert is_right(diff(run(attention, case, inputs=inputs, contract=contract)), "scores")
 
 
+@pytest.mark.campaign(but=6)
 @pytest.mark.parametrize("sentinel", SENTINELS)
 @pytest.mark.parametrize("contract", [None, "triton", "torch-eager,block_k=16", "flash-attention-2"])
 def test_a_number_that_stands_for_minus_infinity_is_recognised(sentinel: float, contract: str | None) -> None:
@@ -193,6 +196,7 @@ def test_the_least_number_of_a_dtype_is_recognised_in_its_dtype(dtype: str) -> N
     assert found["scores"].verdict in RIGHT_VERDICTS and found["out"].verdict != "bug"
 
 
+@pytest.mark.campaign(but=5)
 @pytest.mark.parametrize("units", ["natural", "log2", "raw"])
 @pytest.mark.parametrize("case", [CASE, EMPTY, CASE.but(window=(8, 0)), CASE.but(heads=2, kv_heads=1, batch=2)])
 def test_it_is_in_maxima_and_lse_too_and_may_have_been_added(units: str, case: Case) -> None:

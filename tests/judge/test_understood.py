@@ -49,8 +49,9 @@ OWN: dict[str, tuple[str, Change]] = {
 }
 
 
-@pytest.mark.parametrize("contract", [TILES, f"triton,{TILES}", f"torch-eager,{TILES}", f"flash-attention-2,{TILES}"])
+@pytest.mark.campaign(but=8)
 @pytest.mark.parametrize("own", [*OWN])
+@pytest.mark.parametrize("contract", [f"triton,{TILES}", TILES, f"torch-eager,{TILES}", f"flash-attention-2,{TILES}"])
 def test_a_true_block_k_makes_no_dump_red_that_is_right_otherwise(contract: str, own: str) -> None:
     stage, change = OWN[own]
     found = judged(contract, **{stage: change})

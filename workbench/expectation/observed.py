@@ -199,7 +199,7 @@ class Observed:
         of, contract = self.known[name].unit, self.contract
         if not of:
             return 2.0 ** self._offset(self.known[name]) if contract.probs_offset else 1.0
-        if of == "lse":
+        if of == "logarithm":
             return math.log2(math.e) if contract.lse_base2 else 1.0
         if of == "statistic" and contract.stores_lse:
             return math.log2(math.e) if contract.partial_stats == "lse2" else 1.0

@@ -16,7 +16,7 @@ from workbench.case.box import WHOLE
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.presets import words
-from workbench.case.stages import OUT, RESULTS
+from workbench.case.stages import OUT, RESULTS, SCORES
 from workbench.expectation.elements import WRONG
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
@@ -172,7 +172,7 @@ def _changes(contract: Contract) -> Iterator[dict[str, Any]]:
 
 def in_units(run: Observed, name: str) -> bool:
     """Whether a stage is in the units in which a contract has scores."""
-    return run.known[name].unit in ("scores", "statistic")
+    return run.known[name].unit in (SCORES, "statistic")
 
 
 def judged_of(run: Observed) -> list[str]:

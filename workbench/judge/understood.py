@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.case.box import Box
 from workbench.case.case import Case
+from workbench.case.stages import PROBS, ROW_SUM, SCORES
 from workbench.expectation.elements import UNJUDGED, WRONG
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
@@ -46,7 +47,7 @@ def understood(run: Observed) -> Observed:
     alike = told(run, tried(run))
     rows = rows_of(run)
     # scores last: without them the others tell less
-    may = [name for name in judged_of(run) if name == "probs" or in_units(run, name)][::-1]
+    may = [name for name in judged_of(run) if name == PROBS or in_units(run, name)][::-1]
     if not wrong_at(alike, may, rows):
         return alike
     for own in chain.from_iterable(combinations(may, n) for n in range(1, len(may) + 1)):
@@ -85,7 +86,7 @@ def _other_words(run: Observed, name: str) -> str:
             other = run.only([name]).under(replace(run.contract, **unit))
             if changed and changed <= run.contract.open and _right(other, name):
                 return f"it is right {text}, which other stages are not in"
-    if name == "probs":
+    if name == PROBS:
         whole = _in_one_tile(run)
         if _right(whole, name):
             return "they are right as exp(scores - maximum of the row), not of the tile"
@@ -104,7 +105,7 @@ def _right(run: Observed, name: str) -> bool:
 
 def _in_one_tile(run: Observed) -> Observed:
     """The probs of a run, and its scores, as those of a kernel with all keys of a row in one tile."""
-    kept = [name for name in ("scores", "probs") if name in run.dumped]
+    kept = [name for name in (SCORES, PROBS) if name in run.dumped]
     one = replace(run.contract, block_k=run.case.seqlen_k, splits=1, split_bounds=None, tile_order="ascending")
     return run.only(kept).under(one)
 
@@ -120,17 +121,17 @@ def _shares_at(run: Observed, rows: np.ndarray) -> bool:
     """The same of some rows: off by what probs and their sum may be, and by the quotient, which is rounded to their
     dtype; by less than half of a row's largest one, so that it tells.
     """
-    scores = {name: x for name, x in run.readable.items() if name == "scores"}
+    scores = {name: x for name, x in run.readable.items() if name == SCORES}
     e = Expectation(run, scores, Box(q=rows), statistics=False)
-    bounds = {name: one.bound for name, one in e.budgets(("probs", "row_sum")).items()}
-    probs, total = e.computed["probs"], e.computed["row_sum"][..., -1:]
-    own = run.dumped["probs"]
-    actual, u = to_float64(e.part.of(own, run.axes("probs"))), unit_roundoff(own.dtype)
+    bounds = {name: one.bound for name, one in e.budgets((PROBS, ROW_SUM)).items()}
+    probs, total = e.computed[PROBS], e.computed[ROW_SUM][..., -1:]
+    own = run.dumped[PROBS]
+    actual, u = to_float64(e.part.of(own, run.axes(PROBS))), unit_roundoff(own.dtype)
     with np.errstate(all="ignore"):
         share = np.where(total == 0, 0.0, probs / total)
-        allowed = (bounds["probs"] + share * (bounds["row_sum"] + np.zeros_like(total))) / total
+        allowed = (bounds[PROBS] + share * (bounds[ROW_SUM] + np.zeros_like(total))) / total
         allowed = np.where(total == 0, 0.0, allowed * (1 + u) + (4 * U + u) * share)
         allowed = allowed + smallest_subnormal(own.dtype) + smallest_normal("float32")
     tells = (2 * allowed <= share).any(axis=-1) | (total == 0)[..., 0]
-    absent = np.isnan(e.part.of(run.trace.sparse["probs"], run.axes("probs"))) if "probs" in run.trace.sparse else False
+    absent = np.isnan(e.part.of(run.trace.sparse[PROBS], run.axes(PROBS))) if PROBS in run.trace.sparse else False
     return bool(np.all(tells) and np.all(absent | (abs(actual - share) <= allowed)))
