@@ -39,7 +39,7 @@ class Stage:
     of_kv: bool = False  #: whether h is the kv head; else it is the query head
     due: str = ""  #: the number of a case (`Case.numbers`) without which a kernel has no such stage
     by_tile: bool = False  #: whether it depends on where key tiles begin
-    #: scores: as the contract has scores, in base 2 or raw; statistic: or an lse in the place of these; logarithm: in its base
+    #: scores: as the contract has scores, in base 2 or raw; statistic: or an lse in their place; logarithm: in its base
     unit: str = ""
     maximum: bool = False  #: whether it is a maximum
     rescales: bool = False  #: whether it is what running states are multiplied with at each tile
