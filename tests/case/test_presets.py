@@ -12,8 +12,9 @@ import pytest
 from tests.numpy_kernels import Style, kernel
 from tests.refusals import invoked, refusal, refused
 from workbench import Case, diff, run
-from workbench.case.contract import of_foreign
+from workbench.case.contract import of_dict, of_foreign
 from workbench.case.presets import PRESETS, fields_of, parse, words
+from workbench.case.promises import unwrapped
 
 CASE = Case(seqlen=40, head_dim=16, causal=True)
 contract, message = partial(invoked, "contract"), partial(refused, "diff")
@@ -27,13 +28,22 @@ contract, message = partial(invoked, "contract"), partial(refused, "diff")
         ("splits=none,exp_ulps=2.5,mask_sentinel=-1e9", {"splits": None, "exp_ulps": 2.5, "mask_sentinel": -1e9}),
         ("empty_lse=inf,empty_out=-inf", {"empty_lse": math.inf, "empty_out": -math.inf}),
         ("split_bounds=[0,40,128],tile_order=[1, 0]", {"split_bounds": [0, 40, 128], "tile_order": [1, 0]}),
-        ("torch-sdpa", PRESETS["torch-sdpa"]),
-        ("exp_ulps=4,triton,base2=False", {**PRESETS["triton"], "exp_ulps": 4, "base2": False}),
     ],
 )
 def test_words(text: str, fields: dict[str, Any]) -> None:
     assert parse(text) == fields
     assert fields_of(words(fields), CASE) == fields_of(text, CASE)
+
+
+def test_fields_of_a_preset_are_marked_unless_they_are_said_beside_it() -> None:
+    """Of a contract they are `of_preset`: neither assumed nor declared of this very kernel."""
+    assert unwrapped(parse("torch-sdpa")) == (dict(PRESETS["torch-sdpa"]), tuple(PRESETS["torch-sdpa"]))
+    fields, of_preset = unwrapped(parse("exp_ulps=4,triton,base2=False"))
+    assert fields == {**PRESETS["triton"], "exp_ulps": 4, "base2": False}
+    assert {*of_preset} == {*PRESETS["triton"]} - {"exp_ulps", "base2"}
+    promise = of_foreign(fields_of("triton,block_k=16", CASE), CASE)
+    assert {*promise.of_preset} == {*PRESETS["triton"]} and not {*promise.assumed} & {"block_k", *promise.of_preset}
+    assert of_dict(promise.as_dict()) == promise
 
 
 def test_dtypes_of_presets_are_those_of_the_inputs() -> None:
@@ -89,11 +99,12 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
     own = {"block_k": np.int64(16), "empty_out": math.nan, "tile_order": [0, 1, 2], "fast_math": np.bool_(False)}
     made = kernel(Style(), own)
     same = {"block_k": 16, "empty_out": math.nan, "tile_order": (0, 1, 2), "fast_math": False}
+    assert run(made, CASE, contract="triton").contract.fast_math is False  # a preset is only what such kernels do
     promise = run(made, CASE, contract=same).contract
     assert promise.block_k == 16 and promise.fast_math is False and not {*own} & {*promise.assumed}
     for said, own_word, said_word in (
         ("block_k=32", "block_k=16", "block_k=32"),
-        ("triton", "fast_math=false", "fast_math=true"),
+        ("fast_math=true", "fast_math=false", "fast_math=true"),
         ({"tile_order": [2, 1, 0]}, "tile_order=[0,1,2]", "tile_order=[2,1,0]"),
     ):
         assert refusal(run, made, CASE, contract=said) == (

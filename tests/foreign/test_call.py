@@ -16,7 +16,7 @@ from workbench.case.contract import Contract
 from workbench.case.stages import STAGES
 
 CASE = Case(seqlen=24, heads=4, kv_heads=2, head_dim=16, causal=True)
-PROMISES = [field.name for field in fields(Contract) if field.name != "assumed"]
+PROMISES = [field.name for field in fields(Contract) if field.metadata]
 
 
 def attention(

@@ -151,7 +151,7 @@ FIELDS = (
     "target, checksum, stages, algorithm, case, contract, window, requested, put_in, sparse, backend, faults, versions, notes, "
     "gates, provenance, ranks, lines"
 )
-PROMISES = [field.name for field in fields(Contract) if field.name != "assumed"]
+PROMISES = [field.name for field in fields(Contract) if field.metadata]
 
 
 @pytest.mark.parametrize(

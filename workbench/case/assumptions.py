@@ -34,8 +34,6 @@ _USUAL: Mapping[str, Any] = {
 }
 #: the least argument to which FlashAttention-4 clamps that of its exp2, so that a subtraction can build the exponent
 FLOOR = -127.0
-#: the largest number that is found in place of -inf (in BERT's masks); of others less than half of it is masked too
-SENTINEL = -1e4
 #: ulps of an exponential of degree 3: 2.4e-4, twice and a half the 8.8e-5 of the best polynomial for 2^x on [0, 1),
 #: which FlashAttention-4 has
 POLYNOMIAL_ULPS = 2000.0
@@ -147,7 +145,7 @@ def alternatives(promise: Contract) -> Iterator[Choice]:
             yield Choice(name, replace(base, **{name: getattr(promise, name)}))
     yield from _of_splits(promise, base)  # an lse may pass for a maximum that is larger than need be
     for name, value, with_it in _wild(promise):
-        if name in promise.assumed:
+        if name in promise.assumed or name == "lse_base2":
             more = {key: other for key, other in with_it.items() if key in promise.assumed}
             yield Choice(name, replace(base, **{name: value}, **more))
 
@@ -190,10 +188,12 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     yield "exp_floor", FLOOR, {}
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}
+    # where scores are in base 2, or a preset says so, an lse may be as well
+    if "base2" in promise.open and (promise.base2 or "lse_base2" in promise.assumed):
+        yield "lse_base2", True, {}
     yield "scores_scaled", False, {}
     yield "lse_includes_sink", False, {}
     yield "sinks", "first", {}
-    yield "mask_sentinel", SENTINEL, {}
     yield "row_max", "upper_bound", {}
     yield "row_max", "lagging", {}
     yield "row_max", "any", {}

@@ -42,6 +42,7 @@ from workbench.case.promises import (
     TRUTH,
     clause,
     plain,
+    unwrapped,
 )
 from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
@@ -140,6 +141,7 @@ class Contract:
     )
     fast_math: bool = clause("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
     base2: bool = clause("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
+    lse_base2: bool = clause("whether lse is in base 2, lse * log2(e)", TRUTH, False)
     scores_scaled: bool = clause(
         "whether scores and maxima hold the scale; if not, they are masked products of q and k", TRUTH, True
     )
@@ -202,6 +204,12 @@ class Contract:
         "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
     )
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
+    of_preset: tuple[str, ...] = ()  #: fields that only a preset says: a kernel may be more exact, and dump otherwise
+
+    @property
+    def open(self) -> frozenset[str]:
+        """Fields that nobody said of this very kernel."""
+        return frozenset((*self.assumed, *self.of_preset))
 
     @property
     def stores_lse(self) -> bool:
@@ -245,16 +253,17 @@ def of_dict(document: Mapping[str, Any]) -> Contract:
     outside its rule.
     """
     known = {field.name for field in fields(Contract)}
-    document = {**{name: _USUAL[name] for name in _LATER}, **document}
+    document = {**{name: _USUAL[name] for name in _LATER}, "of_preset": [], **document}
     if lacking := [name for name in sorted(known) if name not in document]:
         raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
-    given = plain(numbers({name: value for name, value in document.items() if name != "assumed"}))
+    given = plain(numbers({name: value for name, value in document.items() if name in _RULES or name not in known}))
     for name, value in given.items():
         if value is not None or name not in _MAY_BE_NONE:
             _check(name, value)
-    if not isinstance(document["assumed"], list) or not {*map(str, document["assumed"])} <= known:
-        raise Refusal(f'"assumed" of a "contract" must list its fields; got {document["assumed"]!r}')
-    return Contract(**given, assumed=tuple(document["assumed"]))
+    for which in ("assumed", "of_preset"):
+        if not isinstance(document[which], list) or not {*map(str, document[which])} <= known:
+            raise Refusal(f'"{which}" of a "contract" must list its fields; got {document[which]!r}')
+    return Contract(**given, assumed=tuple(document["assumed"]), of_preset=tuple(document["of_preset"]))
 
 
 def numbers(plain: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,6 +280,7 @@ _USUAL: Mapping[str, Any] = {one.name: one.default for one in fields(Contract)}
 _LATER = (
     *("tanh", "tensor_core", "input_rounding", "sinks", "lse_includes_sink", "score_mod_ulps", "row_sum_lanes"),
     *("partials", "partial_stats", "scale_in", "row_max_lag", "probs_offset", "offset_in", "exp_polynomial"),
+    "lse_base2",
 )
 #: field that says how a function is computed -> the number of the case that it is due to, and its relative errors
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, float]]] = {
@@ -303,14 +313,20 @@ def of_foreign(
     Of exp_floor, accumulator_dtype, input_precision and scaled_q_dtype the weakest choice would forgive most bugs: they
     are assumed to be none, float32 and ieee (`assumptions.alternatives` has the others).
 
+    A value that is a `promises.OfPreset` says what such kernels lose at most.
+
     Raises Refusal for a field that does not exist, a value outside its rule, bounds of splits that do not end with the
     keys of the case, tiles that are not those of the case, and tensor cores that do not multiply its operands.
     """
-    own = plain(declared)
+    own, of_preset = unwrapped(plain(declared))
     for name, value in own.items():
         if value is not None or name not in _MAY_BE_NONE:
             _check(name, value)
+    if "accumulation" in of_preset and own["accumulation"] == "tensor-core":
+        own["accumulation"] = "any"  # sums that are rounded to nearest lose less
     if own.get("partial_stats", "max,sum") != "max,sum":
+        if "partial_stats" in of_preset and "partials" not in own:
+            of_preset = (*of_preset, "partials")
         # what is not divided by its sum cannot be weighed by an lse
         if own.setdefault("partials", "normalised") != "normalised":
             raise Refusal(
@@ -353,6 +369,7 @@ def of_foreign(
         **{name: max(x, key=x.__getitem__) for name, (due, x) in _FUNCTIONS.items() if due in case.numbers},
         "fast_math": True,
         "base2": False,
+        **({"lse_base2": False} if own.get("base2") else {}),
         "scores_scaled": True,
         "row_max": "running",
         **({"row_max_lag": _USUAL["row_max_lag"]} if own.get("row_max") == "lagging" else {}),
@@ -383,7 +400,7 @@ def of_foreign(
             "adds cast probs"
         )
     assumed = tuple(name for name in weakest if name not in known and name not in own)
-    promise = Contract(**(weakest | known | own), assumed=assumed)
+    promise = Contract(**(weakest | known | own), assumed=assumed, of_preset=of_preset)
     _check_tiles(promise, case)
     return promise
 
@@ -411,7 +428,7 @@ def check_names(declared: Iterable[str]) -> None:
     """Refusal for a field that no contract has."""
     for name in declared:
         if name not in _RULES:
-            known = ", ".join(field.name for field in fields(Contract) if field.name != "assumed")
+            known = ", ".join(_RULES)
             raise Refusal(f'"contract" has the fields {known}; got {name!r}{meant(name, _RULES)}')
 
 

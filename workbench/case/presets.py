@@ -10,7 +10,7 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, numbers
 from workbench.case.fields import SHORT
-from workbench.case.promises import plain
+from workbench.case.promises import OfPreset, plain, unwrapped
 from workbench.refusal import Refusal, meant
 from workbench.suggested import command
 
@@ -91,9 +91,9 @@ _WORD = re.compile(r"(?:\[[^]]*\]|[^,\[])+")  # up to a comma that is in no list
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets and of files (`@measured.json`, as of
-    `workbench contract TARGET --measure --out`), and others, which override them. Refusal for a word that is none of
-    these, for a file that holds no contract, and for a field that is said twice.
+    """The fields of `triton,block_k=64,tile_order=[1,0]`: those of presets (`promises.OfPreset`), and of files
+    (`@measured.json`, as of `workbench contract TARGET --measure --out`), and others, which override them. Refusal for
+    a word that is none of these, for a file that holds no contract, and for a field that is said twice.
     """
     preset: dict[str, Any] = {}
     fields: dict[str, Any] = {}
@@ -103,7 +103,7 @@ def parse(text: str) -> dict[str, Any]:
             preset |= _of_file(one.removeprefix("@"))
             continue
         if not equals and name in PRESETS:
-            preset |= PRESETS[name]
+            preset |= {field: OfPreset(value) for field, value in PRESETS[name].items()}
             continue
         if not equals or not name:
             known = ", ".join(PRESETS)
@@ -150,7 +150,7 @@ def words(said: str | Mapping[str, Any]) -> str:
     """What `parse` reads."""
     if isinstance(said, str):
         return said
-    return ",".join(f"{name}={word(value)}" for name, value in plain(said).items())
+    return ",".join(f"{name}={word(value)}" for name, value in unwrapped(plain(said))[0].items())
 
 
 def word(value: Any) -> str:
@@ -164,16 +164,18 @@ def fields_of(said: str | Mapping[str, Any], case: Case) -> dict[str, Any]:
     """The fields that a user says of a kernel on a case, in words (`parse`) or by name, with dtypes for INPUTS."""
     if not isinstance(said, str | Mapping):
         raise Refusal(f"a contract is a dict of its fields, or text such as triton,block_k=64; got {said!r}")
-    fields = plain(parse(said) if isinstance(said, str) else said)
-    return {
-        name: case.dtype if value == INPUTS and name.endswith("_dtype") else value for name, value in fields.items()
-    }
+    fields, of_preset = unwrapped(plain(parse(said) if isinstance(said, str) else said))
+    fields |= {name: case.dtype for name, value in fields.items() if value == INPUTS and name.endswith("_dtype")}
+    return fields | {name: OfPreset(fields[name]) for name in of_preset}
 
 
 def merged(declared: Mapping[str, Any], own: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What a user says of the kernel `name` and what it says itself (both as of `fields_of`) as one. Refusal where the
-    two contradict each other.
+    """What a user says of the kernel `name` and what it says itself (both as of `fields_of`) as one: fields of its own
+    override those of a preset. Refusal where the two contradict each other.
     """
+    of_preset, presumed = (unwrapped(fields)[1] for fields in (declared, own))
+    declared = {field: x for field, x in declared.items() if field not in of_preset or field not in own}
+    own = {field: x for field, x in own.items() if field not in presumed or field not in declared}
     for field in (field for field in own if field in declared):
         # NaN is itself
         if declared[field] != own[field] and not (declared[field] != declared[field] and own[field] != own[field]):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, field
+from dataclasses import MISSING, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,19 @@ TILE_ORDERS = ("ascending", "descending")
 SCALED = ("scores", "q", "k", "both", "any")
 #: how float32 operands of products are rounded, in Triton's words
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
+
+
+@dataclass(frozen=True)
+class OfPreset:
+    """A value that a preset has for a field, and nobody said of the kernel itself."""
+
+    value: Any
+
+
+def unwrapped(said: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields with their values, and the names of those that only a preset says."""
+    of_preset = tuple(name for name, value in said.items() if isinstance(value, OfPreset))
+    return {name: x.value if isinstance(x, OfPreset) else x for name, x in said.items()}, of_preset
 
 
 def clause(

@@ -39,7 +39,8 @@ class Stage:
     of_kv: bool = False  #: whether h is the kv head; else it is the query head
     due: str = ""  #: the number of a case (`Case.numbers`) without which a kernel has no such stage
     by_tile: bool = False  #: whether it depends on where key tiles begin
-    unit: str = ""  #: scores: as the contract has scores, in base 2 or raw; statistic: or an lse in the place of these
+    #: scores: as the contract has scores, in base 2 or raw; statistic: or an lse in their place; logarithm: in its base
+    unit: str = ""
     maximum: bool = False  #: whether it is a maximum
     rescales: bool = False  #: whether it is what running states are multiplied with at each tile
     #: whether it is made of exp(scores - a maximum): its size depends on that maximum, and where masked scores are a
@@ -148,10 +149,12 @@ RESULTS: Mapping[str, Stage] = _named(
     Stage(
         "out", "bhqd", "results", masked=0.0, empty="empty_out", sums=True, rounding="out_rounding", dtype="out_dtype"
     ),
-    Stage("lse", "bhq", "results", masked=-math.inf, empty="empty_lse", bias_tested=False),
+    Stage("lse", "bhq", "results", unit="logarithm", masked=-math.inf, empty="empty_lse", bias_tested=False),
 )
 #: their names: the mean of the values, and the logarithm of what it was divided by
 OUT, LSE = RESULTS
+#: of those before them, which have conventions of their own (`judge.understood`)
+SCORES, PROBS, ROW_SUM = "scores", "probs", "row_sum"
 _FLASH, _SPLIT_K = {**_TILES, **RESULTS}, {**_TILES, **PARTIALS, **MERGED, **RESULTS}
 
 #: stages of each algorithm, in data-flow order

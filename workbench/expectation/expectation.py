@@ -258,13 +258,13 @@ class Expectation:
         """
         before = self.run.contract
         known: dict[str, Any] = {"visible": self.visible} if self.device == "cpu" else {}
-        undeclared = {*before.assumed} & {*contract.assumed} & _READ_WHERE_DECLARED
-        differing = {one.name for one in fields(Contract) if one.name != "assumed"} - _OF_BUDGETS - undeclared
+        undeclared = before.open & contract.open & _READ_WHERE_DECLARED
+        differing = {one.name for one in fields(Contract) if one.metadata} - _OF_BUDGETS - undeclared
         differing = {name for name in differing if getattr(before, name) != getattr(contract, name)}
         # unknown is computed as if it were not
         if bool(before.row_sum_of_cast) == bool(contract.row_sum_of_cast):
             differing -= {"row_sum_of_cast"}
-        same = not differing and {*before.assumed} ^ {*contract.assumed} <= _OF_BUDGETS | _BY_VALUE
+        same = not differing and before.open ^ contract.open <= _OF_BUDGETS | _BY_VALUE
         if same:
             known.update(inputs=self.inputs, given=self.given)
         other = replace(self, run=self.run.under(contract), statistics=False, known=known)

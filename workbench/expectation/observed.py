@@ -193,12 +193,14 @@ class Observed:
 
     def unit(self, name: str) -> float:
         """What the kernel's scores and maxima are of natural ones: log2(e) times in base 2, without the scale where
-        they are raw; of an lse in the place of a maximum, log2(e) times where that is of base 2; 2^probs_offset times
-        of what has it; 1 for any other stage.
+        they are raw; of an lse, there or in the place of a maximum, log2(e) times where that is of base 2;
+        2^probs_offset times of what has it; 1 for any other stage.
         """
         of, contract = self.known[name].unit, self.contract
         if not of:
             return 2.0 ** self._offset(self.known[name]) if contract.probs_offset else 1.0
+        if of == "logarithm":
+            return math.log2(math.e) if contract.lse_base2 else 1.0
         if of == "statistic" and contract.stores_lse:
             return math.log2(math.e) if contract.partial_stats == "lse2" else 1.0
         if not contract.scores_scaled:

@@ -203,7 +203,7 @@ def _bias(one: Compared, dtype: np.dtype, control: np.ndarray, axes: str) -> Bia
 def _cast_as_declared(contract: Contract) -> Contract:
     """The contract with no casts but those that were declared: one that may not have happened has errors of its own."""
     casts = ("scores_dtype", "probs_dtype", "partials_dtype")
-    uncast: dict[str, Any] = {name: "float32" for name in casts if name in contract.assumed}
+    uncast: dict[str, Any] = {name: "float32" for name in casts if name in contract.open}
     return replace(contract, **uncast)
 
 

@@ -34,9 +34,11 @@ from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained, explain
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.measured import MeasuredStages, measurement, with_measured
+from workbench.judge.presumed import Presumed, presumed
 from workbench.judge.selection import Selection
 from workbench.judge.sensitivity import with_sensitivity
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
+from workbench.judge.understood import understood
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
@@ -218,6 +220,11 @@ class Diff:
         return widened(self.run, [name for name in judged if name in self.run.dumped])
 
     @cached_property
+    def presumed(self) -> list[Presumed]:
+        """Stages whose verdict hangs on a field that a preset alone says."""
+        return presumed(self.run, self.stages)
+
+    @cached_property
     def unseen(self) -> float | None:
         """As `unseen.unseen`: what a key may weigh that is lost and not missed; None where measured weights tell."""
         if self.of_measure is not None and self.of_measure.shows_all_keys:
@@ -288,7 +295,7 @@ def diff(
     if not isinstance(trace, Trace):
         raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
     check(trace, trace.target)
-    run = Observed(trace)
+    run = understood(Observed(trace))
     _check_sentinel(run)
     found = measurement(run, effort) if measure else None
     return parts.judged_at(run, device, partial(_diff_at, run, found, report, effort))

@@ -79,7 +79,8 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND, device
     run = run.attention
     own_units = run.contract.base2 or not run.contract.scores_scaled
     whole = [name for name in names if name in run.whole]
-    tested = [name for name in whole if not (own_units and run.known[name].unit) and run.unit(name) == 1]
+    tested = [name for name in whole if not (own_units and run.known[name].unit not in ("", "logarithm"))]
+    tested = [name for name in tested if run.unit(name) == 1]
     if not tested or run.trace.input_errors or not has_control(run):
         return {}
     e = Expectation(run, run.readable, Box(q=sampled(run.case, ROWS)), device, typical=True)

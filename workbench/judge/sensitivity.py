@@ -18,6 +18,7 @@ import numpy as np
 from workbench.case.assumptions import Choice, alternatives, of_libraries, usual, weaker
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
+from workbench.case.promises import unwrapped
 from workbench.case.stages import OUT, RESULTS
 from workbench.expectation.elements import UNJUDGED, WRONG, Compared, Element, Summary
 from workbench.expectation.observed import Observed
@@ -34,9 +35,10 @@ Failing = Callable[[Observed, Sequence[str]], Mapping[str, Element]]
 
 #: choices so narrow that what they explain is no bug where nobody declared them
 FORGIVEN = ("exp_floor",)
-#: choices of what dumps mean: a run that is right throughout under one of them is of a kernel that did not say it
+#: choices of what dumps mean, beside what `recognised` reads off them: a run that is right throughout under one of
+#: them is of a kernel that did not say it
 UNITS = (
-    *("lse_includes_sink", "sinks", "base2", "scores_scaled", "row_max", "tile_order", "skips_masked_tiles"),
+    *("lse_includes_sink", "lse_base2", "sinks", "row_max", "skips_masked_tiles"),
     *("partials", "partial_stats", "normalisation"),
 )
 #: how far a running maximum lags behind, at most, in natural units: FlashAttention-4 leaves it until exp would be 2^8
@@ -46,7 +48,7 @@ LAG = 8 * float(np.log(2))
 #: a scale of its own has too much is common to all scores
 FAR = 2.0
 #: of these what lse holds
-OF_LSE = ("lse_includes_sink",)
+OF_LSE = ("lse_includes_sink", "lse_base2")
 SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
 #: choices that make a stage right -> whether their budget says anything of it
 Explaining = Mapping[Choice, bool]
@@ -69,8 +71,7 @@ def with_sensitivity(
     wrong = [x for x in judged if x.verdict == "bug" and x.decisive is not None]
     if not sensitive and not wrong:
         return [*judged]
-    every = (_as_seen(run, choice) for choice in alternatives(promise))
-    choices = [choice for choice in every if _fits(run, names, choice.contract)]
+    choices = [choice for choice in alternatives(promise) if fits(run, names, choice.contract)]
     # those that a budget decides are told apart by budgets
     doubtful = [
         stage if sensitive[stage.name].worst is None else replace(stage, verdict="bug")
@@ -126,7 +127,7 @@ def _of_a_library(run: Observed, names: Sequence[str], doubtful: Mapping[str, El
     """Whether one of the known libraries does what makes all the doubtful stages right, of the judged ones `names`."""
     rows = _queries(run, doubtful)
     for contract in of_libraries(run.contract):
-        if not _fits(run, names, contract):
+        if not fits(run, names, contract):
             continue
         other = run.under(contract)
         # cheap first: the rows of the elements that are worst for a usual kernel are wrong for most libraries, too
@@ -142,19 +143,6 @@ def _queries(run: Observed, worst: Mapping[str, Element]) -> np.ndarray:
     """The queries of some elements of stages, as their arrays have them."""
     axes = {name: run.axes(name) for name in worst}
     return np.unique([x.place[axes[name].index("q")] for name, x in worst.items() if "q" in axes[name]]).astype(int)
-
-
-def _as_seen(run: Observed, choice: Choice) -> Choice:
-    """The choice; of a mask_sentinel, the number that most of the run's scores hold of those that are as low."""
-    if choice.field != "mask_sentinel":
-        return choice
-    scores = [to_float64(stage).ravel() for name, stage in run.dumped.items() if run.known[name].unit]
-    low = np.concatenate([x[np.isfinite(x) & (x <= choice.contract.mask_sentinel / 2)] for x in scores] or [[]])
-    held, counts = np.unique(low, return_counts=True)
-    if not held.size or 2 * counts.max() < low.size:  # a mask that is added leaves numbers of all kinds
-        return choice
-    seen = float(f"{held[counts.argmax()]:.6g}")  # what float32 made of -1e30
-    return Choice(choice.field, replace(choice.contract, mask_sentinel=seen))
 
 
 def _unit(
@@ -218,7 +206,7 @@ def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Cho
     """Stage -> the choices that make it right, those first that make most stages right."""
     if not stages:
         return {}
-    right = {choice: _right_under(run, stages, choice.contract) for choice in choices}
+    right = {choice: right_under(run, stages, choice.contract) for choice in choices}
     order = sorted(choices, key=lambda choice: -len(right[choice]))
     return {
         stage.name: {choice: right[choice][stage.name] for choice in order if stage.name in right[choice]}
@@ -226,7 +214,7 @@ def _explained(run: Observed, stages: Sequence[StageDiff], choices: Sequence[Cho
     }
 
 
-def _right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
+def right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract) -> dict[str, bool]:
     """The stages that are right of a kernel with that contract, at the rows of their worst elements and some more ->
     whether its budget says anything there.
     """
@@ -243,10 +231,11 @@ def _right_under(run: Observed, stages: Sequence[StageDiff], contract: Contract)
 def _of_a_preset(run: Observed, stage: StageDiff) -> bool:
     """Whether a stage is right of a kernel of one of PRESETS, as far as nobody declared anything else."""
     base, assumed = usual(run.contract), run.contract.assumed
-    for preset in PRESETS.values():
-        fields = {name: x for name, x in fields_of(preset, run.case).items() if name in assumed}
+    for preset in PRESETS:
+        said, _ = unwrapped(fields_of(preset, run.case))
+        fields = {name: x for name, x in said.items() if name in assumed}
         contract = replace(base, **fields)
-        if _fits(run, [stage.name], contract) and stage.name in _right_under(run, [stage], contract):
+        if fits(run, [stage.name], contract) and stage.name in right_under(run, [stage], contract):
             return True
     return False
 
@@ -262,7 +251,7 @@ def _says(found: Compared) -> bool:
     return not np.isin(found.state, UNJUDGED).all()
 
 
-def _fits(run: Observed, names: Sequence[str], contract: Contract) -> bool:
+def fits(run: Observed, names: Sequence[str], contract: Contract) -> bool:
     """Whether the case may be of a kernel with that contract, and its stages `names` be judged by it: one that cannot
     is held against q, k and v alone, whose budget hides a wrong acc of 1%.
     """

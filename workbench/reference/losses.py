@@ -120,9 +120,9 @@ def losses_of(contract: Contract, numbers: Collection[str] = ()) -> Losses:
     constant in float32 (off by 0.224u) and a product. Raw ones meet the scale: u for it, 2u for c = scale log2(e), u
     for the product. Dumped scores and maxima that hold the scale are roundings of the products that fma does not round.
     """
-    raw = not contract.scores_scaled or ("scores_scaled" in contract.assumed and not contract.base2)
-    unknown_base = "base2" in contract.assumed
-    natural = contract.scores_scaled and not contract.base2 and not {"base2", "scores_scaled"} & {*contract.assumed}
+    raw = not contract.scores_scaled or ("scores_scaled" in contract.open and not contract.base2)
+    unknown_base = "base2" in contract.open
+    natural = contract.scores_scaled and not contract.base2 and not {"base2", "scores_scaled"} & contract.open
     fma, narrow = contract.exp_argument != "difference", contract.accumulator_dtype
     nearest = contract.input_rounding == "nearest"
     return Losses(

@@ -119,8 +119,8 @@ class Problem:
         return any("s" in stage.axes for stage in self.table.values())
 
     def declared(self, field: str) -> bool:
-        """Whether the kernel declares a field of its contract."""
-        return field not in self.contract.assumed
+        """Whether the kernel declares a field of its contract; a preset alone does not say that it loses so much."""
+        return field not in self.contract.open
 
     @property
     def casts_normalised(self) -> bool:

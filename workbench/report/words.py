@@ -40,11 +40,11 @@ def beginning(trace: Trace) -> str:
 
 
 def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bool = True) -> list[str]:
-    """The judgement in words: lines for each origin, its causes first, what it did to out and lse, what was not judged;
-    `full`: what the budgets are made of and what was assumed of the kernel, too. Without `details` no more of an origin
-    than its `causes`, without these no more than that it is one.
+    """The judgement in words: what hangs on a preset; lines for each origin, its causes first, what it did to out and
+    lse, what was not judged; `full`: what the budgets are made of and what was assumed of the kernel, too. Without
+    `details` no more of an origin than its `causes`, without these no more than that it is one.
     """
-    lines = _right_all_the_same(diff)
+    lines = [*_of_preset(diff), *_right_all_the_same(diff)]
     first = diff.causes_of(diff.origin) if causes and diff.origin and _ends_alone(diff) else []
     lines += [in_a_line(diff, cause) for cause in first]
     for i, stage in enumerate(stage for stage in diff.stages if stage.role == "origin"):
@@ -141,7 +141,26 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     )
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
+    if stage.name in (one.stage for one in diff.presumed):  # which says what would make it right
+        return lines + made_at + _judged_from(known)
     return lines + made_at + _judged_from(known) + _if_declared(stage, diff.causes_of(stage.name))
+
+
+def _of_preset(diff: Diff) -> list[str]:
+    """Which fields of a preset decide a verdict: stages with the same ones in a line."""
+    groups: dict[tuple, list[str]] = {}
+    for one in diff.presumed:
+        groups.setdefault((one.right, one.said, one.otherwise), []).append(one.stage)
+    lines = []
+    for (right, said, otherwise), names in groups.items():
+        listed = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        does, would = ("pass", "fail") if right else ("fail", "pass")
+        does, they = (f"{does}es" if does == "pass" else f"{does}s", "it") if len(names) == 1 else (does, "they")
+        lines.append(
+            f"{listed} {does} only because the preset says {', '.join(map(str, said))}: with "
+            f"{' or '.join(map(str, otherwise))} {they} would {would}"
+        )
+    return lines
 
 
 def _if_declared(stage: StageDiff, causes: list[Cause]) -> list[str]:

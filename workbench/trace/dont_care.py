@@ -77,13 +77,21 @@ class DontCare:
             if "k" in stage.axes:
                 return np.repeat(found, [keys.stop - keys.start for keys in self.tiling.keys], axis=-1)
             return found[..., None] if stage.axes.endswith("d") else found
-        if stage.group == "splits" and sentinel:
-            nothing = np.zeros(self._seen.shape[:-1], bool)
-            splits = [self._seen[..., own[-1]] if own else nothing for own in self.tiling.splits]
-            found = ~np.stack(splits, axis=-2)
-            return found[..., None] if stage.axes.endswith("d") else found
         if not sentinel:
             return None
+        found = self.hidden(stage)
+        return found[..., None] if stage.axes.endswith("d") else found
+
+    def hidden(self, stage: Stage) -> np.ndarray:
+        """Which elements of a stage, but for its dims, are made of masked scores alone, bool that broadcasts to it: of
+        a merge and of results those of rows without keys.
+        """
+        if stage.group == "tiles":
+            return ~(self._seen if "t" in stage.axes else self.visible)
+        if stage.group == "splits":
+            nothing = np.zeros(self._seen.shape[:-1], bool)
+            splits = [self._seen[..., own[-1]] if own else nothing for own in self.tiling.splits]
+            return ~np.stack(splits, axis=-2)
         no_keys: np.ndarray = ~np.any(self.visible, axis=-1)
         return no_keys[..., None, :] if "s" in stage.axes else no_keys
 

@@ -165,7 +165,7 @@ def _as_seen(run: Observed, own: np.ndarray, expected: np.ndarray) -> Observed:
     """The run with what nobody declared as a usual kernel has it; but probs in the dtype that its errors tell."""
     promise: Contract = usual(run.contract)
     run = run.under(promise)
-    if "probs_dtype" not in promise.assumed:
+    if "probs_dtype" not in promise.open:
         return run
     left = {}
     for dtype in PROBS:

@@ -10,6 +10,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import of_foreign
 from workbench.case.presets import fields_of
+from workbench.case.promises import unwrapped
 from workbench.case.stages import INPUTS, OUT
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
@@ -100,7 +101,7 @@ class _Run:
         drawn = [one.inputs() for one in self.cases]
         inputs = {name: np.concatenate(x) for name, x in zip(INPUTS, zip(*drawn, strict=True), strict=True)}
         tiles = {"block_k": case.block_k, "splits": case.splits}
-        contract = of_foreign({**fields_of(USUAL, case), **tiles}, case)
+        contract = of_foreign({**unwrapped(fields_of(USUAL, case))[0], **tiles}, case)
         together = case.but(batch=case.batch * len(self.cases))
         trace = Trace(self.kernel, self.kernel, together, contract, inputs, {}, ())
         return Expectation(Observed(trace), {}, statistics=False)
