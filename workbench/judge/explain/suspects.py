@@ -26,8 +26,6 @@ _BLIND = {
     LSE: "the order of the keys: whether probs meet the v that belongs to them",
     OUT: "what moves all scores of a row alike: a constant or a bias of the row",
 }
-#: sums over keys: what out is divided by, and lse is the logarithm of
-_SUMS = ("row_sum", "partial_sum", "merge_sum")
 #: rows that are looked at, of all batches and heads, at most
 ROWS = 64
 #: share of the largest error that a row must have to be looked at: of smaller ones another stage may be the cause
@@ -87,7 +85,7 @@ def _is_shown(run: Observed, name: str, wrong: str, shown: _Shown) -> bool:
     """Whether the right one would be wrong if what is wrong came of the stage `name`."""
     if run.known[name].maximum:
         return wrong == OUT and shown.of_sums  # out is the same whatever is subtracted
-    return shown.of_sums if name in _SUMS else shown.of_weights
+    return shown.of_sums if run.known[name].offset == "sum" else shown.of_weights
 
 
 @np.errstate(all="ignore")
@@ -132,7 +130,8 @@ def _values(
     b, h, q = at
     e = Expectation(run.attention, {}, Box(q=queries), statistics=False)
     row = np.searchsorted(queries, q)
-    p = np.nan_to_num(np.exp(e.computed["scores"][b, h, row] - e.computed["lse"][b, h, row, None]))
+    scores = next(name for name, stage in run.known.items() if stage.unit == "scores" and "k" in stage.axes)
+    p = np.nan_to_num(np.exp(e.computed[scores][b, h, row] - e.computed[LSE][b, h, row, None]))
     v = e.inputs["v"][b, h // (run.case.heads // run.case.kv_heads)]
     mean = (p[:, None] @ v)[:, 0]
     spread = np.sqrt((p[:, None] @ (v - mean[:, None]) ** 2)[:, 0])
