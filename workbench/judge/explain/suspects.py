@@ -130,7 +130,7 @@ def _values(
     b, h, q = at
     e = Expectation(run.attention, {}, Box(q=queries), statistics=False)
     row = np.searchsorted(queries, q)
-    scores = next(name for name, stage in run.known.items() if stage.unit == "scores" and "k" in stage.axes)
+    scores = next(name for name, stage in run.known.items() if stage.masked == -np.inf and "k" in stage.axes)
     p = np.nan_to_num(np.exp(e.computed[scores][b, h, row] - e.computed[LSE][b, h, row, None]))
     v = e.inputs["v"][b, h // (run.case.heads // run.case.kv_heads)]
     mean = (p[:, None] @ v)[:, 0]
