@@ -76,9 +76,9 @@ def test_an_element_more_or_less_is_no_rule() -> None:
     of = heads(j > i).copy()
     assert of_keys(of) == "keys from i + 1 on in row i"
     of[0, 0, 40, 50] = False
-    assert of_keys(of) == "2,015 elements, such as keys 1-63 in row 0"
+    assert of_keys(of) == "2,015 elements, such as keys 1-63 of row 0"
     of[0, 0, 40, 50] = of[0, 0, 40, 3] = True
-    assert of_keys(of) == "2,017 elements, such as keys 1-63 in row 0"
+    assert of_keys(of) == "2,017 elements, such as keys 1-63 of row 0"
 
 
 def test_lengths_of_batches_and_heads() -> None:
@@ -90,7 +90,9 @@ def test_lengths_of_batches_and_heads() -> None:
     of[:, 1:3] = j > i
     assert of_keys(of) == "keys from i + 1 on in row i of heads 1-2"
     of[:, 2] = j > i + 7
-    assert of_keys(of).startswith("3,612 elements, such as keys 1-63 in row 0 of head 1")
+    assert of_keys(of) == "keys from i + 1 on in row i of heads 1 and keys from i + 8 on in row i of heads 2"
+    of[:, 3] = (i * i + j) % 7 == 0
+    assert of_keys(of) == "4,193 elements, such as keys 1-63 of row 0 of head 1"
 
 
 def test_what_rows_do_not_see_is_nothing_that_a_rule_could_miss() -> None:

@@ -19,6 +19,8 @@ TOLD = 256
 SEEN = 0.01
 #: share of the places of a map that must be read for it to be told, and of heads that must agree
 ENOUGH = 0.5
+#: heads that read others, of which it is said
+LISTED = 6
 #: sets of keys that rows choose, at most: of a causal run of 4096 keys, of which 128 rows are read, 36
 SETS = 48
 
@@ -97,12 +99,13 @@ def heads_in_words(got: np.ndarray, right: np.ndarray, kv_heads: int) -> str:
         return f"kv head {x % kv_heads}" + (f" of batch {x // kv_heads}" if x >= kv_heads or got.shape[0] > 1 else "")
 
     b, h = np.nonzero(got != right)
-    return "; ".join(
+    some = [
         f"head {j}"
         + (f" of batch {i}" if got.shape[0] > 1 else "")
         + f" reads {said(int(got[i, j]))}, not {said(int(right[i, j]))}"
-        for i, j in list(zip(b, h, strict=True))[:6]
-    )
+        for i, j in list(zip(b, h, strict=True))[:LISTED]
+    ]
+    return "; ".join(some) + (f"; and {len(b) - LISTED} more" if len(b) > LISTED else "")
 
 
 def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:

@@ -14,6 +14,8 @@ from workbench.readings.finding import spans
 SIZES = (8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 #: distances from the diagonal that are listed, and lengths
 LISTED = 4
+#: sets of heads that have rules of their own
+KINDS = 3
 #: runs of indices that are listed in full
 RUNS = 6
 #: axes of rows, as sets of them are said
@@ -58,24 +60,30 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
 
     "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys +1 from the diagonal, in rows 0-46", "keys from
     i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0, from 12 on
-    of batch 1", "96 elements, such as keys 3-7 in row 5 of head 0".
+    of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
     """
     could = np.ones(of.shape, bool) if among is None else among | of
-    some = of.any((2, 3))
-    heads, batches = some.any(0), some.any(1)
-    if some.any() and np.array_equal(some, batches[:, None] & heads):
-        where = "".join(
-            f" of {name} {spans(np.flatnonzero(x))}"
-            for name, x in (("heads", heads), ("batches", batches))
-            if not x.all()
-        )
-        b, h = np.unravel_index(int(of.sum((2, 3)).argmax()), some.shape)
-        for rule in _rules(of[b, h], could[b, h]):
-            if np.array_equal(of[some], could[some] & rule.made):
-                return f"{rule.said}{where}"
-        if (said := _lengths(of, could)) and heads.all():
-            return said
-    return _example(of, ("batches", "heads", "rows", "keys")).replace(" of row ", " in row ")
+    kinds: dict[bytes, np.ndarray] = {}
+    for at in np.argwhere(of.any((2, 3))):
+        kind = kinds.setdefault(of[tuple(at)].tobytes(), np.zeros(of.shape[:2], bool))
+        kind[tuple(at)] = True
+    whole = (_of_heads(of, could, of.any((2, 3))) or _lengths(of, could)) if kinds else ""
+    each = [_of_heads(of, could, some) for some in kinds.values()] if not whole and len(kinds) <= KINDS else []
+    said = whole or (" and ".join(each) if all(each) else "")
+    return said or _example(of, ("batches", "heads", "rows", "keys"))
+
+
+def _of_heads(of: np.ndarray, could: np.ndarray, some: np.ndarray) -> str:
+    """As `of_keys`, of `some` heads [b, h] that have one rule; "" where they have none."""
+    along = [(name, some.any(axis)) for name, axis in (("heads", 0), ("batches", 1))]
+    if not np.array_equal(some, along[1][1][:, None] & along[0][1]):
+        return ""
+    where = "".join(f" of {name} {spans(np.flatnonzero(x))}" for name, x in along if not x.all())
+    at = np.unravel_index(int((of.sum((2, 3)) * some).argmax()), some.shape)
+    for rule in _rules(of[at], could[at]):
+        if np.array_equal(of[some], could[some] & rule.made):
+            return f"{rule.said}{where}"
+    return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +93,7 @@ class _Rule:
 
 
 def _lengths(of: np.ndarray, could: np.ndarray) -> str:
-    """Keys of all rows from a length of each batch on; "" where they are others."""
+    """Keys of all rows and heads from a length of each batch on; "" where they are others."""
     said = []
     for b in np.flatnonzero(of.any((1, 2, 3))):
         first = np.flatnonzero(of[b].any((0, 1)))[0]
