@@ -92,7 +92,7 @@ def test_lengths_of_batches_and_heads() -> None:
     of[:, 2] = j > i + 7
     assert of_keys(of) == "keys from i + 1 on in row i of heads 1 and keys from i + 8 on in row i of heads 2"
     of[:, 3] = (i * i + j) % 7 == 0
-    assert of_keys(of) == "4,193 elements, such as keys 1-63 of row 0 of head 1"
+    assert of_keys(of) == "4,198 elements, such as keys 1-63 of row 0 of head 1"
 
 
 def test_what_rows_do_not_see_is_nothing_that_a_rule_could_miss() -> None:
