@@ -174,8 +174,8 @@ def _unseen(diff: Diff, known: Explanation) -> list[str]:
     out; a cause in one of these contradicts that, and none is ruled out.
     """
     found = known.suspects
-    edited = [cause.members[0].stages for cause in diff.explained.causes]
-    if found is None or any(lies_in(known.run.table, stages, found.cleared) for stages in edited):
+    causes = diff.explained.causes
+    if found is None or any(lies_in(known.run.table, cause.places, found.cleared) for cause in causes):
         names = ", ".join(known.stage.upstream)
         return [f"not given, so that the cause may be there too: {names}"] if names else []
     return [

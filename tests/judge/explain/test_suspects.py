@@ -6,16 +6,19 @@ import numpy as np
 import pytest
 from ml_dtypes import bfloat16
 
+from tests.readings.kernels import kernel as tiled
 from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.case.stages import ALGORITHMS
 from workbench.floats import DTYPES
+from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.hypothesis import Edit, Hypothesis
 from workbench.judge.explain.suspects import suspects
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.report.words import findings
+from workbench.work import Work
 
 pytestmark = pytest.mark.usefixtures("without_causes")
 
@@ -193,3 +196,14 @@ def test_nothing_is_ruled_out_beside_a_cause_that_lies_there(edited):
     assert any("cause: " in line for line in said)
     ruled_out = [line for line in said if "rules out" in line]
     assert bool(ruled_out) == (edited not in EDITED.values())
+
+
+@pytest.mark.parametrize("bug", ["no correction", "v swizzled"])
+def test_nothing_is_ruled_out_beside_a_cause_that_was_measured_there(bug):
+    """A correction that is left out of the accumulator alone: lse is right, and the finding one of corrections."""
+    judged = diff(run(tiled(bug, lse=True), Case(seqlen=48, head_dim=16)))
+    assert judged.origins == ("out",) and of(judged, "out") is not None
+    (cause,) = by_measure(judged.run, ["out"], Work(1e6))
+    assert cause.measured and cause.places == (("correction",) if bug == "no correction" else ("out",))
+    said = findings(judged.explained_by(replace(judged.explained, causes=(cause,))))
+    assert any("rules out" in line for line in said) == (bug != "no correction")

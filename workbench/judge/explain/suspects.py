@@ -68,10 +68,10 @@ def suspects(run: Observed, stages: Sequence[StageDiff], stage: StageDiff) -> Su
     return Suspects(right.name, cleared, (*left, stage.name), _BLIND[right.name])
 
 
-def lies_in(table: Table, edited: Collection[str], cleared: Collection[str]) -> bool:
-    """Whether what a cause changes, stages and parameters, is one of the stages `cleared`, or read by one."""
+def lies_in(table: Table, places: Collection[str], cleared: Collection[str]) -> bool:
+    """Whether one of the `places` of a cause, stages and parameters, is one of the stages `cleared`, or read by one."""
     stages = {name for name, stage in table.items() if stage.dumped}
-    return any({*edited} & {name, *upstream(table, name, stages)} for name in cleared)
+    return any({*places} & {name, *upstream(table, name, stages)} for name in cleared)
 
 
 class _Shown(NamedTuple):
