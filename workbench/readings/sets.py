@@ -67,7 +67,7 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
     for at in np.argwhere(of.any((2, 3))):
         kind = kinds.setdefault(of[tuple(at)].tobytes(), np.zeros(of.shape[:2], bool))
         kind[tuple(at)] = True
-    whole = (_of_heads(of, could, of.any((2, 3))) or _lengths(of, could)) if kinds else ""
+    whole = (_of_heads(of, could, np.asarray(of.any((2, 3)))) or _lengths(of, could)) if kinds else ""
     each = [_of_heads(of, could, some) for some in kinds.values()] if not whole and len(kinds) <= KINDS else []
     said = whole or (" and ".join(each) if all(each) else "")
     return said or _example(of, ("batches", "heads", "rows", "keys"))
@@ -75,7 +75,7 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
 
 def _of_heads(of: np.ndarray, could: np.ndarray, some: np.ndarray) -> str:
     """As `of_keys`, of `some` heads [b, h] that have one rule; "" where they have none."""
-    along = [(name, some.any(axis)) for name, axis in (("heads", 0), ("batches", 1))]
+    along = [(name, np.asarray(some.any(axis))) for name, axis in (("heads", 0), ("batches", 1))]
     if not np.array_equal(some, along[1][1][:, None] & along[0][1]):
         return ""
     where = "".join(f" of {name} {spans(np.flatnonzero(x))}" for name, x in along if not x.all())
@@ -108,9 +108,8 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
     """Rules of the keys of rows [q, k], the plainest first; they need not hold."""
     rows, keys = of.shape
     i, j = np.arange(rows)[:, None], np.arange(keys)
-    some = of.any(1)
+    some, columns = np.asarray(of.any(1)), np.asarray(of.any(0))
     own = f"rows {spans(np.flatnonzero(some))}"
-    columns = of.any(0)
     listed = _runs(some) <= RUNS
     if listed and _runs(columns) <= RUNS:
         filled, said = some[:, None] & columns, f"keys {spans(np.flatnonzero(columns))}"
