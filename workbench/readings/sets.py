@@ -20,6 +20,8 @@ KINDS = 3
 RUNS = 6
 #: axes of rows, as sets of them are said
 ROW_AXES = ("batches", "heads", "rows")
+#: formulas of the first and of the last key of rows that are tried together
+FORMULAS = 8
 #: no limit below and above
 NONE = 1 << 40
 
@@ -82,13 +84,13 @@ def _of_heads(of: np.ndarray, could: np.ndarray, some: np.ndarray) -> str:
     at = np.unravel_index(int((of.sum((2, 3)) * some).argmax()), some.shape)
     for rule in _rules(of[at], could[at]):
         if np.array_equal(of[some], could[some] & rule.made):
-            return f"{rule.said}{where}"
+            return rule.said.format(of=where)
     return ""
 
 
 @dataclass(frozen=True, eq=False)
 class _Rule:
-    said: str
+    said: str  #: {of}: where it says of which heads
     made: np.ndarray  #: bool [q, k], the keys of which it is said
 
 
@@ -113,18 +115,20 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
     listed = _runs(some) <= RUNS
     if listed and _runs(columns) <= RUNS:
         filled, said = some[:, None] & columns, f"keys {spans(np.flatnonzero(columns))}"
-        yield _Rule(f"{said} in {own}" if np.array_equal(of, filled) else f"{said} that {own} see", filled)
+        where = f"in {own}{{of}}" if np.array_equal(of, filled) else f"that {own}{{of}} see"
+        yield _Rule(f"{said} {where}", filled)
     distance = j - i - (keys - rows)
     few = np.unique(distance[of])
     if listed and len(few) <= LISTED:
-        said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal, in {own}"
+        said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal, in {own}{{of}}"
         yield _Rule(said, some[:, None] & np.isin(distance, few))
-    inside = [*_bands(of, could)]
-    yield from (_Rule(f"keys {said}", made) for said, made in inside)
+    inside = _bands(of, could)
+    yield from (_Rule(f"keys {said}{{of}}", (low <= j) & (j <= high)) for said, low, high in inside)
     if listed:
-        yield from (_Rule(f"keys {said}, of {own},", made & some[:, None]) for said, made in inside)
-    for said, made in [] if inside else _bands(could & ~of, could):
-        yield _Rule(f"all keys but those {said}", ~made)
+        for said, low, high in inside:
+            yield _Rule(f"keys {said}, of {own}{{of}},", (low <= j) & (j <= high) & some[:, None])
+    for said, low, high in [] if inside else _bands(could & ~of, could):
+        yield _Rule(f"all keys but those {said}{{of}}", (j < low) | (high < j))
     yield from _tiles(of, could)
 
 
@@ -144,33 +148,40 @@ def _tiles(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
         if np.array_equal(made & could, of):
             a, b = np.argwhere(cut)[0]
             first = f"rows {n * a}-{min(n * a + n, rows) - 1} and keys {m * b}-{min(m * b + m, keys) - 1}"
-            yield _Rule(f"{cut.sum()} of {cut.size} tiles of {n} rows and {m} keys, such as {first},", made)
+            yield _Rule(f"{cut.sum()} of {cut.size} tiles of {n} rows and {m} keys, such as {first}{{of}},", made)
             return
 
 
-def _bands(of: np.ndarray, could: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
-    """Limits of the keys of each row, where these follow each other, and what lies between: "up to 63 in row i", "from
-    i - 8 to i + 8 in row i".
+def _bands(of: np.ndarray, could: np.ndarray) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """The first and the last key of each row [q, 1], where its keys follow each other, and what lies between in words:
+    "up to 63 in row i", "from i - 8 to i + 8 in row i"; the plainest first.
     """
     rows, keys = of.shape
     at = np.flatnonzero(of.any(1))
     if not at.size:
-        return
+        return []
     i, j = np.arange(rows), np.arange(keys)
     first, last = of.argmax(1)[at], keys - 1 - of[:, ::-1].argmax(1)[at]
     between = could[at] & (j >= first[:, None]) & (j <= last[:, None])
     if not np.array_equal(between, of[at]):
-        return
+        return []
     before = np.where(could[at] & (j < first[:, None]), j, -NONE).max(1)
     behind = np.where(could[at] & (j > last[:, None]), j, NONE).min(1)
     lower = [("", np.full(rows, -NONE))] if (before == -NONE).all() else [*_limits(before + 1, first, at, i, keys)]
     upper = [("", np.full(rows, NONE))] if (behind == NONE).all() else [*_limits(last, behind - 1, at, i, keys)]
-    for low, a in lower:
-        for high, b in upper:
+    found = []
+    for low, a in _different(lower):
+        for high, b in _different(upper):
             said = f"from {low} {f'to {high}' if high else 'on'}" if low else f"up to {high}"
             corner = " (the diagonal begins at the top left)" * (rows != keys and (low == "i + 1" or high == "i"))
             if low or high:
-                yield f"{said} in row i{corner}", (j >= a[:, None]) & (j <= b[:, None])
+                found.append((f"{said} in row i{corner}", a[:, None], b[:, None]))
+    return found
+
+
+def _different(limits: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
+    """Of formulas that make the same numbers the plainest, a few."""
+    return [*{made.tobytes(): (said, made) for said, made in reversed(limits)}.values()][::-1][:FORMULAS]
 
 
 def _limits(
