@@ -49,11 +49,22 @@ RULES = {
     "a tile of a causal run": ((64, 64, True, lambda i, j: j // 16 == 1), "keys 16-31 that rows 16-63 see"),
     "two tiles": (
         (64, 64, False, lambda i, j: (j // 16 == i // 16) & (i // 32 == 1)),
-        "keys from 16 (i div 16) to 16 (i div 16) + 15 in row i, of rows 32-63,",
+        "keys from 16 (i div 16) to 16 (i div 16) + 15 in row i (rows 32-63)",
     ),
     "tiles without an order": (
         (64, 64, False, lambda i, j: np.isin(j // 16 + 4 * (i // 16), (1, 3, 4, 6, 9, 14))),
-        "6 of 16 tiles of 16 rows and 16 keys, such as rows 0-15 and keys 16-31,",
+        "6 of 16 tiles of 16 rows and 16 keys (such as rows 0-15 and keys 16-31)",
+    ),
+    "rows of some tiles": (
+        (128, 128, False, lambda i, j: (j > i) & (j // 32 == i // 32) & np.isin(i // 32, (1, 2))),
+        "keys from i + 1 to 32 (i div 32) + 31 in row i (rows 32-62, 64-94)",
+    ),
+    "tiles of 64 rows that end with a tile of 16 keys": (
+        (128, 144, False, lambda i, j: (j >= i - 7) & (j < 64 * (i // 64) + 80)),
+        "keys from i - 7 to 64 (i div 64) + 79 in row i",
+    ),
+    "rows that see other keys, and no other diagonal": (
+        (64, 96, True, lambda i, j: (j > i) & (i >= 32)), "keys from i + 1 on in row i (rows 32-63)",
     ),
     "no rule": (
         (64, 64, False, lambda i, j: (i * i + 7 * j * j) % 11 == 3), "672 elements, such as keys ",

@@ -123,13 +123,20 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
         said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal, in {own}{{of}}"
         yield _Rule(said, some[:, None] & np.isin(distance, few))
     inside = _bands(of, could)
-    yield from (_Rule(f"keys {said}{{of}}", (low <= j) & (j <= high)) for said, low, high in inside)
+    for said, low, high in inside:
+        note = " (the diagonal begins at the top left)" if rows != keys and _is_corner(said) else ""
+        yield _Rule(f"keys {said}{note}{{of}}", (low <= j) & (j <= high))
     if listed:
         for said, low, high in inside:
-            yield _Rule(f"keys {said}, of {own}{{of}},", (low <= j) & (j <= high) & some[:, None])
+            yield _Rule(f"keys {said} ({own}){{of}}", (low <= j) & (j <= high) & some[:, None])
     for said, low, high in [] if inside else _bands(could & ~of, could):
         yield _Rule(f"all keys but those {said}{{of}}", (j < low) | (high < j))
     yield from _tiles(of, could)
+
+
+def _is_corner(said: str) -> bool:
+    """Whether keys begin behind the diagonal of the top left corner, or end with it."""
+    return said.startswith("from i + 1 ") or said.endswith((" to i in row i", "up to i in row i"))
 
 
 def _runs(of: np.ndarray) -> int:
@@ -148,7 +155,7 @@ def _tiles(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
         if np.array_equal(made & could, of):
             a, b = np.argwhere(cut)[0]
             first = f"rows {n * a}-{min(n * a + n, rows) - 1} and keys {m * b}-{min(m * b + m, keys) - 1}"
-            yield _Rule(f"{cut.sum()} of {cut.size} tiles of {n} rows and {m} keys, such as {first}{{of}},", made)
+            yield _Rule(f"{cut.sum()} of {cut.size} tiles of {n} rows and {m} keys{{of}} (such as {first})", made)
             return
 
 
@@ -173,15 +180,17 @@ def _bands(of: np.ndarray, could: np.ndarray) -> list[tuple[str, np.ndarray, np.
     for low, a in _different(lower):
         for high, b in _different(upper):
             said = f"from {low} {f'to {high}' if high else 'on'}" if low else f"up to {high}"
-            corner = " (the diagonal begins at the top left)" * (rows != keys and (low == "i + 1" or high == "i"))
             if low or high:
-                found.append((f"{said} in row i{corner}", a[:, None], b[:, None]))
+                found.append((f"{said} in row i", a[:, None], b[:, None]))
     return found
 
 
 def _different(limits: list[tuple[str, np.ndarray]]) -> list[tuple[str, np.ndarray]]:
     """Of formulas that make the same numbers the plainest, a few."""
-    return [*{made.tobytes(): (said, made) for said, made in reversed(limits)}.values()][::-1][:FORMULAS]
+    found: dict[bytes, tuple[str, np.ndarray]] = {}
+    for said, made in limits:
+        found.setdefault(made.tobytes(), (said, made))
+    return [*found.values()][:FORMULAS]
 
 
 def _limits(
