@@ -28,9 +28,10 @@ NONE = 1 << 40
 
 def of_axes(of: np.ndarray, names: Sequence[str]) -> str:
     """Elements [..] of axes of these plural `names`, outermost first: "dims 0-3 of rows 5, 7", "rows 3 of heads 0-1",
-    "12 elements, such as dims 3-4 of row 7 of head 0". An axis that the set has all of is left out.
+    "elements from dim 8 of row 26 on, of each 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An axis
+    that the set has all of is left out.
     """
-    return box(of, names) or _example(of, names)
+    return box(of, names) or (_tails(of, names) if of.ndim == 2 else "") or _example(of, names)
 
 
 def box(of: np.ndarray, names: Sequence[str]) -> str:
@@ -40,6 +41,21 @@ def box(of: np.ndarray, names: Sequence[str]) -> str:
         return ""
     said = [f"{name} {spans(x)}" for x, name, n in zip(along, names, of.shape, strict=True) if len(x) < n]
     return " of ".join(reversed(said or [f"{names[-1]} {spans(along[-1])}"]))
+
+
+def _tails(of: np.ndarray, names: Sequence[str]) -> str:
+    """What lies behind an element of each whole tile of rows; "" where it is another set."""
+    dims = of.shape[1]
+    for size in SIZES:
+        whole = len(of) // size * size
+        tiles = of[:whole].reshape(-1, size * dims)
+        if not len(tiles) or of[whole:].any() or (tiles != tiles[0]).any():
+            continue
+        first = int(tiles[0].argmax())
+        if tiles[0, first:].all() and tiles[0].any():
+            row, dim = divmod(first, dims)
+            return f"elements from {_one(names[1])} {dim} of {_one(names[0])} {row} on, of each {size} {names[0]}"
+    return ""
 
 
 def _example(of: np.ndarray, names: Sequence[str]) -> str:
