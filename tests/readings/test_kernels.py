@@ -25,7 +25,7 @@ FAULTS = {
     "cut off": (CASE, "cast", "q and k are rounded to TF32 (cut off)"),
     "narrow accumulator": (FULL, "cast", "the accumulator is rounded to bfloat16 after each tile, tiles of 16 keys"),
     "fragments": (FULL, "moved", "P stands elsewhere in blocks of 8 x 8 for P @ V"),
-    "tiles unscaled": (CASE, "response", "scores of keys 16-47 in rows 0-31 are 2 times what they should be"),
+    "tiles unscaled": (CASE, "response", "scores of keys 16-47 that rows 0-31 see are 2 times what they should be"),
     "polynomial": (CASE, "exponential", "1.0000 + 0.6500 f + 0.3500 f^2"),
     "wide rows": (FULL.but(head_dim=24), "operands", "rows of q and k are read 32 dims wide, not 24"),
     "q by rows": (CASE.but(kv_heads=4, seqlen_q=48, head_dim=32), "elements", "Q is read wrong"),

@@ -45,3 +45,50 @@ def test_a_map_that_comes_again_after_some_rows_is_completed() -> None:
     chance = np.random.default_rng(0).permutation(whole.reshape(-1)).reshape(whole.shape)
     chance[128:] = -2
     assert np.all(completed(chance.copy(), 64)[128:] == -2)
+
+
+def zeroed(of: np.ndarray, source: np.ndarray | None = None) -> np.ndarray:
+    whole = ROW * DIMS + DIM if source is None else source
+    found: np.ndarray = np.where(of, -1, whole)
+    return found
+
+
+#: maps whose elements fill no box, and their words
+RAGGED = {
+    "from an element on, to the end of the tile": (
+        zeroed((ROW * DIMS + DIM) % (16 * DIMS) >= 13 * DIMS + 8), "elements from dim 8 of row 13 on, of each 16 rows are read as 0",
+    ),
+    "the same, of whole tiles alone": (
+        zeroed(((ROW % 32) * DIMS + DIM >= 25 * DIMS + 8) & (ROW < 32)),
+        "elements from dim 8 of row 25 on, of each 32 rows are read as 0",
+    ),
+    "a box": (zeroed((ROW >= 40) & (DIM < 4)), "dims 0-3 of rows 40-47 are read as 0"),
+    "zeros and others": (
+        zeroed((ROW == 3) & (DIM > 7) | (ROW == 9) & (DIM == 0), swizzled()),
+        "75.0% of its elements are others; 25 elements, such as dims 8-31 of row 3 are read as 0",
+    ),
+    "rows of others, up to a dim of each": (
+        np.where((ROW >= 8) & (ROW < 24) & (DIM < ROW), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
+        "rows 8-23 are those 8 behind, in 248 elements, such as dims 0-22 of row 23",
+    ),
+    "rows of others, of some dims": (
+        np.where((ROW >= 8) & (ROW < 24) & (DIM < 8), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
+        "rows 8-23 are those 8 behind, in dims 0-7",
+    ),
+    "dims of others, from a row on": (
+        np.where((DIM < 8) & (ROW > 4 * DIM), ROW * DIMS + DIM + 8, ROW * DIMS + DIM),
+        "dims 0-7 are those 8 behind, in 264 elements, such as dims 0-7 of row 29",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "said"), RAGGED.values(), ids=RAGGED)
+def test_elements_that_fill_no_box_are_not_said_as_one(source: np.ndarray, said: str) -> None:
+    assert in_words(source, DIMS) == said
+
+
+def test_elements_in_no_order_are_counted_and_shown() -> None:
+    source = ROW * DIMS + DIM
+    chosen = np.random.default_rng(0).permutation(source.size)[:12]
+    source.reshape(-1)[chosen] = np.random.default_rng(1).permutation(chosen)
+    assert "in rows" not in in_words(source, DIMS) and "(row " in in_words(source, DIMS)

@@ -65,7 +65,7 @@ FAULTS = {
     "scale of dims": "scores are 0.745356 times what they should be: the scale is 0.111803, not 0.15",
     "no rope": "dims 64-79 of q and k, which V does not share, go into no score",
     "mask": "keys +1 from the diagonal, in rows 0-30, which are hidden, are seen",
-    "last tile": "keys 32-47 in rows 16-31 weigh 0.5 times what they should",
+    "last tile": "keys 32-47 that rows 16-31 see weigh 0.5 times what they should",
 }
 
 

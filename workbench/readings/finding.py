@@ -19,12 +19,26 @@ class Finding:
     data: Mapping[str, Any] = field(default_factory=dict)  #: maps, tables and factors as arrays and numbers
 
 
+#: after how many indices a set may come again, and how often it does at least
+PERIODS, TIMES = (2, 4, 8, 16, 32, 64, 128, 256), 3
+
+
 def spans(of: np.ndarray, most: int = 6, write: Callable[[int], str] = str) -> str:
-    """Indices in words: 0-3, 8, 64-127; `write`: one of them."""
+    """Indices in words: "0-3, 8, 64-127", "24-31 of each 32 (from 24 to 511)", "1, 5, 6 and 40 more"; `write`: one of
+    them.
+    """
     found = np.unique(of)
     if not found.size:
         return "none"
     cut = np.flatnonzero(np.diff(found) > 1)
     firsts, lasts = found[[0, *(cut + 1)]], found[[*cut, -1]]
     said = [write(a) if a == b else f"{write(a)}-{write(b)}" for a, b in zip(firsts, lasts, strict=True)]
-    return ", ".join(said[:most]) + (f" and {len(said) - most} more" if len(said) > most else "")
+    if len(said) <= most:
+        return ", ".join(said)
+    inside = np.arange(found[0], found[-1] + 1)
+    for period in PERIODS:
+        again = np.unique(found % period)
+        few = np.count_nonzero(np.diff(again) > 1) < len(said) / TIMES
+        if few and np.array_equal(inside[np.isin(inside % period, again)], found):
+            return f"{spans(again, most, write)} of each {period} (from {write(found[0])} to {write(found[-1])})"
+    return f"{', '.join(said[:most])} and {np.sum(found > lasts[most - 1])} more"

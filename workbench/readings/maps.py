@@ -10,6 +10,10 @@ import numpy as np
 from workbench.readings.finding import spans
 from workbench.readings.rules import SHARE, bits_of_most, linear, rule_of
 from workbench.readings.rules import in_words as of_axis
+from workbench.readings.sets import box, of_axes
+
+#: axes of an operand, as sets of its elements are said
+ELEMENTS = ("rows", "dims")
 
 
 def bits_of(source: np.ndarray) -> tuple[list[int], int] | None:
@@ -62,7 +66,7 @@ def in_words(source: np.ndarray, dims: int) -> str:
             return f"dims {spans(np.flatnonzero(whole))} are read as 0"
         if np.array_equal(moved, np.broadcast_to(moved.all(1)[:, None], moved.shape)):
             return f"rows {spans(np.flatnonzero(moved.all(1)))} are read as 0"
-        return f"elements are read as 0 in rows {spans(row)}, dims {spans(dim)}"
+        return f"{of_axes(moved, ELEMENTS)} are read as 0"
     if (there < 0).any():
         nothing: np.ndarray = source < 0
         columns, lines = np.asarray(nothing.all(0)), np.asarray(nothing.all(1))
@@ -77,24 +81,32 @@ def in_words(source: np.ndarray, dims: int) -> str:
                 return (
                     f"{said}, the others are those {abs(off.flat[0])} dims {'behind' if off.flat[0] > 0 else 'before'}"
                 )
-        return f"{share}, some of them 0, in rows {spans(row)}, dims {spans(dim)}"
+        return f"{share}; {of_axes(nothing, ELEMENTS)} are read as 0"
     from_row, from_dim = there // dims, there % dims
     if (from_dim == dim).all() and (of_rows := _of_one(row, from_row)) is not None:
         told = of_axis(*of_rows, rows, "row")
-        return told + (f", in dims {spans(dim)}" if len(np.unique(dim)) < dims else "")
+        return told + _within(moved, 1)
     if (from_row == row).all() and (of_dims := _of_one(dim, from_dim)) is not None:
         told = of_axis(*of_dims, dims, "dim")
-        return told + ("" if len(np.unique(row)) == rows else f", in rows {spans(row)}")
+        return told + _within(moved, 0)
     for made, said in _laid(index, source, share):
         off = source != made
         if off.mean() <= 1 - SHARE and off[moved].mean() <= 1 - SHARE:
-            odd = f", but for {off.sum()} in rows {spans(np.nonzero(off)[0])}" if off.any() else ""
-            return said + odd
+            return said + (f", but for {of_axes(off, ELEMENTS)}" if off.any() else "")
     some = ", ".join(
         f"(row {a}, dim {b}) is (row {x}, dim {y})"
         for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]
     )
-    return f"{share}, in rows {spans(row)}, dims {spans(dim)}: {some}"
+    where = box(moved, ELEMENTS)
+    return f"{share}{f', {where}' if where else ''}: {some}"
+
+
+def _within(moved: np.ndarray, axis: int) -> str:
+    """In which dims (axis 1) of the rows that a rule is said of its elements are, or in which rows of dims."""
+    along = moved.any(1 - axis)
+    if moved.sum() != moved.any(axis).sum() * along.sum():
+        return f", in {of_axes(moved, ELEMENTS)}"
+    return "" if along.all() else f", in {ELEMENTS[axis]} {spans(np.flatnonzero(along))}"
 
 
 def _of_bits(of: tuple[list[int], int], low: int, share: str) -> str:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.maps import in_words
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs, room
 from workbench.readings.of_values import solved
 from workbench.readings.parts import Parts, divided
+from workbench.readings.sets import of_keys
 from workbench.readings.steps import sizes
 from workbench.readings.target import Target
 
@@ -136,9 +137,8 @@ def factors(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Mo
     whole = np.repeat(np.repeat(nearest.reshape(slope.shape), n, 0), n, 1)[:rows, :keys]
     off = abs(whole - 1) > SAME
     said = ", ".join(f"{g:.6g}" for g in means if abs(g - 1) > SAME)
-    of_rows, of_keys = np.nonzero(off & np.isfinite(model.start).any((0, 1)))
-    where = f"keys {spans(of_keys)} in rows {spans(of_rows)}"
-    text = f"scores of {where} are {said} times what they should be, others are right"
+    seen = np.isfinite(model.start).any((0, 1), keepdims=True)
+    text = f"scores of {of_keys(off & seen, seen)} are {said} times what they should be, others are right"
     found = Finding("response", "scores", text, int(off.sum()), off.size, {"factor": whole})
     yield model.but(factor=np.broadcast_to(whole, model.start.shape)), [found]
 

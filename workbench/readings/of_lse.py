@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workbench.readings.denominator import Denominator
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.merges import Merge
 from workbench.readings.model import Model
 from workbench.readings.of_softmax import denominators
+from workbench.readings.sets import ROW_AXES, of_axes
 from workbench.readings.target import Answer, Target
 
 #: share of the error that a formula may leave
@@ -133,9 +134,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
             apart = abs(actual.reshape(-1)[:, None] - expected.reshape(-1)[None])
         nearest = np.where(empty.reshape(-1), -1, apart.argmin(1))
         place = nearest.reshape(actual.shape)
-        text = (
-            f"lse of other rows stands in {spans(np.nonzero(place != np.arange(place.size).reshape(place.shape))[2])}"
-        )
+        text = f"lse of other rows stands in {of_axes(place != np.arange(place.size).reshape(place.shape), ROW_AXES)}"
         # among many numbers one is always near: it must be that number
         same_number = empty | (abs(actual - expected.reshape(-1)[place]) <= answer.allowed_lse)
         if same_number.mean() > 0.99 and len(np.unique(nearest)) > 0.1 * nearest.size:

@@ -9,6 +9,7 @@ import numpy as np
 from workbench.readings.finding import Finding, spans
 from workbench.readings.maps import in_words
 from workbench.readings.model import Model
+from workbench.readings.sets import ROW_AXES, of_axes
 
 #: how far ln of a weight may be from that of a whole number of keys
 NEAR = 0.05
@@ -68,11 +69,10 @@ def moved(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
         of = np.repeat(np.arange(lost.shape[-1]), (whole[b, h, i] - 1).astype(int))
         source[b, h, i, lost[b, h, i]] = of  # in the order in which they stand
     rows = np.asarray(lost.any(-1))
-    of_heads = "" if rows.any((0, 2)).all() else f" of heads {spans(np.flatnonzero(rows.any((0, 2))))}"
     first = np.unravel_index(int(lost.sum(-1).argmax()), rows.shape)
     one = np.flatnonzero(lost[first])
     text = (
-        f"in rows {spans(np.flatnonzero(rows.any((0, 1))))}{of_heads} values of keys are those of others: in row "
+        f"in {of_axes(rows, ROW_AXES)} values of keys are those of others: in row "
         f"{first[2]} of keys {spans(one)} those of keys {spans(source[first][one])}"
     )
     made = Finding("moved", "out", text, int(lost.sum()), lost.size, {"moved": source})

@@ -5,9 +5,10 @@ from functools import partial
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_values import heads_in_words, solved
+from workbench.readings.sets import of_keys
 from workbench.readings.target import Target, Weights
 
 #: largest scaled score of an experiment, so that the least weight keeps its bits in V's unit: e^-8 of float16 probs is
@@ -85,14 +86,14 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         table = table + np.where(np.isfinite(shift) & (odd | more).any(-1), shift, 0.0)[..., None]
     said = []
     if gone.any():
-        said.append(f"{_where(gone)} weigh nothing")
+        said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} weigh nothing")
     if more.any():
-        said.append(f"{_where(more)}, which are hidden, are seen")
+        said.append(f"{of_keys(more)}, which are hidden, are seen")
     of_mask = "where all scores are 0, " + "; ".join(said) if said else ""
     if odd.any():
         low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
         said.append(
-            f"{_where(odd)} weigh {low:.4g}"
+            f"{of_keys(odd, both)} weigh {low:.4g}"
             + ("" if np.isclose(low, high, rtol=0.02) else f" to {high:.4g}")
             + " times what they should"
         )
@@ -112,19 +113,6 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         },
     )
     return model.but(start=table), [found]
-
-
-def _where(of: np.ndarray) -> str:
-    """Which elements of [b, h, q, k], in words: by their distance from the diagonal where it takes few values."""
-    b, h, i, j = np.nonzero(of)
-    keys, rows = of.shape[3], of.shape[2]
-    distance = np.unique(j - i - (keys - rows))
-    heads = "" if len(np.unique(h)) == of.shape[1] else f" of heads {spans(h)}"
-    batches = "" if len(np.unique(b)) == of.shape[0] else f" of batches {spans(b)}"
-    if len(distance) <= 4 and len(j) > len(distance):
-        where = f"keys {', '.join(f'{x:+d}' for x in distance)} from the diagonal"
-        return f"{where}, in rows {spans(i)}{heads}{batches}"
-    return f"keys {spans(j)} in rows {spans(i)}{heads}{batches}"
 
 
 def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.known import by_tile
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs
 from workbench.readings.of_values import orders
 from workbench.readings.parts import Parts, divided, finite
+from workbench.readings.sets import ROW_AXES, of_axes
 from workbench.readings.steps import cuts
 from workbench.readings.target import Target
 
@@ -74,9 +75,7 @@ def _rows_in_words(place: np.ndarray) -> str:
             return said
     off = np.unique((place - own)[place != own])
     if len(off) == 1:
-        return (
-            f"of the row {abs(off[0])} {'before' if off[0] < 0 else 'behind'}, in {spans(np.nonzero(place != own)[2])}"
-        )
+        return f"of the row {abs(off[0])} {'before' if off[0] < 0 else 'behind'}, in {of_axes(place != own, ROW_AXES)}"
     b, h, i = (int(x[0]) for x in np.nonzero(place != own))
     there = np.unravel_index(int(place[b, h, i]), place.shape)
     return (

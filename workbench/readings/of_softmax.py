@@ -10,6 +10,7 @@ from workbench.readings.denominator import OF_ROW, Denominator, of_row
 from workbench.readings.finding import Finding, spans
 from workbench.readings.known import by_tile, known, tiles_of
 from workbench.readings.model import Model
+from workbench.readings.sets import ROW_AXES, of_axes
 from workbench.readings.steps import sizes, slope_in_words
 from workbench.readings.target import Target
 
@@ -208,10 +209,7 @@ def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[
     count = np.exp(number)
     said = f", the logarithm of {count:.0f}" if abs(count - round(count)) < 0.01 * count else ""
     number = float(np.log(round(count))) if said else number
-    heads = np.unique(np.nonzero(same)[1])
-    text = (
-        f"rows {spans(np.nonzero(same)[2])} of heads {spans(heads)} are divided as if their lse were {number:.5g}{said}"
-    )
+    text = f"{of_axes(same, ROW_AXES)} are divided as if their lse were {number:.5g}{said}"
     yield Denominator("lse", numbers=np.where(same, number, np.nan)), text
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs
+from workbench.readings.sets import of_keys
 from workbench.readings.target import Target
 
 #: queries and keys of a tile; 0: all
@@ -73,8 +74,7 @@ def in_tiles(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray
         if tiles is None:
             continue
         seen = np.isfinite(model.start) & tiles
-        *_, rows, keys = np.nonzero(seen)
-        text = f"scores of keys {spans(keys)} in rows {spans(rows)} {said}: of tiles that another code path makes"
+        text = f"scores of {of_keys(seen, np.isfinite(model.start))} {said}: of tiles that another code path makes"
         found = Finding("tiles", "scores", text, int(alone.sum()), alone.size, {"tiles": tiles})
         changes = {"start": np.where(seen, 0.0, model.start)} if bare else {}
         return model.but(respond=InTiles(there, model.respond, tiles), **changes), [found]

@@ -2,10 +2,11 @@
 
 import numpy as np
 
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding
 from workbench.readings.maps import completed, in_words
 from workbench.readings.model import Model
 from workbench.readings.rules import in_words as in_words_of_rows
+from workbench.readings.sets import ROW_AXES, of_axes
 from workbench.readings.target import Answer, Target, Weights
 
 #: bits of a word that check it
@@ -18,6 +19,8 @@ TOLD = 256
 SEEN = 0.01
 #: share of the places of a map that must be read for it to be told, and of heads that must agree
 ENOUGH = 0.5
+#: heads that read others, of which it is said
+LISTED = 6
 #: sets of keys that rows choose, at most: of a causal run of 4096 keys, of which 128 rows are read, 36
 SETS = 48
 
@@ -32,13 +35,13 @@ def added(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     odd = np.where(lost[..., None], 0.0, answer.out)
     beyond = answer.wrong
     if (beyond & lost[..., None]).any():
-        text = f"rows {spans(np.nonzero(lost)[2])} of out are {_classes(answer.out[lost])} whatever V is"
+        text = f"{of_axes(lost, ROW_AXES)} of out are {_classes(answer.out[lost])} whatever V is"
         found.append(Finding("lost", "out", text, int(beyond[lost].sum()), beyond.size, {"rows": lost}))
         model = model.but(lost=lost)
     if (beyond & ~lost[..., None]).any():
         wrong = beyond & ~lost[..., None]
-        rows, low, high = spans(np.nonzero(wrong)[2]), odd[wrong].min(), odd[wrong].max()
-        text = f"out is not 0 where V is 0, in rows {rows}: from {low:.4g} to {high:.4g}"
+        rows, low, high = of_axes(wrong.any(-1), ROW_AXES), odd[wrong].min(), odd[wrong].max()
+        text = f"out is not 0 where V is 0, in {rows}: from {low:.4g} to {high:.4g}"
         found.append(Finding("added", "out", text, int(wrong.sum()), beyond.size, {"added": odd}))
         model = model.but(added=np.where(wrong, odd, 0.0))
     return model, found
@@ -96,12 +99,13 @@ def heads_in_words(got: np.ndarray, right: np.ndarray, kv_heads: int) -> str:
         return f"kv head {x % kv_heads}" + (f" of batch {x // kv_heads}" if x >= kv_heads or got.shape[0] > 1 else "")
 
     b, h = np.nonzero(got != right)
-    return "; ".join(
+    some = [
         f"head {j}"
         + (f" of batch {i}" if got.shape[0] > 1 else "")
         + f" reads {said(int(got[i, j]))}, not {said(int(right[i, j]))}"
-        for i, j in list(zip(b, h, strict=True))[:6]
-    )
+        for i, j in list(zip(b, h, strict=True))[:LISTED]
+    ]
+    return "; ".join(some) + (f"; and {len(b) - LISTED} more" if len(b) > LISTED else "")
 
 
 def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
@@ -128,7 +132,7 @@ def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     index = np.where(index > -2, index, np.arange(dims))
     row, dim = np.nonzero(moved)
     some = ", ".join(f"dim {index[i, c]} at dim {c} of row {i}" for i, c in list(zip(row, dim, strict=True))[:3])
-    text = f"dims of out stand at others, in rows {spans(row)}: {some}, ..."
+    text = f"dims of out stand at others, {moved.sum()} of {moved.size}: {some}, ..."
     return model.but(columns=index), [Finding("columns", "out", text, int(moved.sum()), index.size, {"columns": index})]
 
 
@@ -340,7 +344,7 @@ def _places(found: np.ndarray, shape: tuple[int, ...]) -> str:
     at = np.flatnonzero(found != np.arange(len(found)))
     here, there = np.unravel_index(at, shape), np.unravel_index(np.maximum(found[at], 0), shape)
     if (found[at] < 0).all():
-        return f"none at rows {spans(here[2])} of heads {spans(here[1])}"
+        return f"none at {of_axes((found != np.arange(len(found))).reshape(shape), ROW_AXES)}"
     axes = ("batch", "head", "row")
     rows = np.unique(np.stack([here[2], there[2]]), axis=1)
     every = len(at) == rows.shape[1] * shape[0] * shape[1]

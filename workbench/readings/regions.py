@@ -7,6 +7,7 @@ import numpy as np
 
 from workbench.readings.finding import spans
 from workbench.readings.parts import Parts, plain
+from workbench.readings.sets import ROW_AXES, of_axes
 
 #: after how many rows a pattern may come again
 PERIODS = (2, 4, 8, 16, 32, 64, 128)
@@ -32,17 +33,8 @@ class Piece:
     @property
     def where(self) -> str:
         """In words; empty of all."""
-        said = []
-        of_rows = self.rows.any((0, 1))
-        if not of_rows.all():
-            said.append(f"rows {spans(np.flatnonzero(of_rows))}")
-        if not self.rows.all():
-            for axes, name in (((1, 2), "batches"), ((0, 2), "heads")):
-                if not (some := self.rows.any(axes)).all():
-                    said.append(f"{name} {spans(np.flatnonzero(some))}")
-        if not self.dims.all():
-            said.append(f"dims {spans(np.flatnonzero(self.dims))}")
-        return "".join(f" of {one}" if n else f", in {one}" for n, one in enumerate(said))
+        said = "" if self.rows.all() else f", in {of_axes(self.rows, ROW_AXES)}"
+        return said + ("" if self.dims.all() else f", in dims {spans(np.flatnonzero(self.dims))}")
 
 
 @dataclass(frozen=True, eq=False)

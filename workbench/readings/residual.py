@@ -6,6 +6,7 @@ import numpy as np
 
 from workbench.readings.finding import spans
 from workbench.readings.of_scores import logs
+from workbench.readings.sets import ROW_AXES, of_axes
 from workbench.readings.steps import cuts
 from workbench.readings.target import Target
 
@@ -27,7 +28,7 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
     lost = ~np.isfinite(read).all(-1) | ~(read != 0).any(-1)
     odd = beyond & ~lost[..., None]
     if not odd.any():
-        return "out", f"weights are all 0 or not finite in rows {spans(np.nonzero(lost & beyond.any(-1))[2])}", ()
+        return "out", f"weights are all 0 or not finite in {of_axes(lost & beyond.any(-1), ROW_AXES)}", ()
     ratio = logs(read, allowed) - logs(expected, allowed)
     seen = np.isfinite(ratio)
 

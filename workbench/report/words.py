@@ -8,6 +8,7 @@ from workbench.expectation.elements import BINS, Comparison, State
 from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explanation import Explanation
+from workbench.judge.explain.suspects import lies_in
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
@@ -128,7 +129,7 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     stage = known.stage
     made_at = _made_at(diff, stage.name)
     if stage.decisive is None:
-        return [stage.reason, *made_at, *_unseen(known)]
+        return [stage.reason, *made_at, *_unseen(diff, known)]
     lines = [stage.reason] if stage.reason else []
     lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
     if known.wrong_without_keys and diff.trace.backend == "foreign":
@@ -142,8 +143,8 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     if full:
         lines += [bins(stage.decisive), *budget_terms(known)]
     if stage.name in (one.stage for one in diff.presumed):  # which says what would make it right
-        return lines + made_at + _judged_from(known)
-    return lines + made_at + _judged_from(known) + _if_declared(stage, diff.causes_of(stage.name))
+        return lines + made_at + _judged_from(diff, known)
+    return lines + made_at + _judged_from(diff, known) + _if_declared(stage, diff.causes_of(stage.name))
 
 
 def _of_preset(diff: Diff) -> list[str]:
@@ -175,7 +176,7 @@ def _made_at(diff: Diff, name: str) -> list[str]:
     return [] if line is None else [f"look at: {line}"]
 
 
-def _judged_from(known: Explanation) -> list[str]:
+def _judged_from(diff: Diff, known: Explanation) -> list[str]:
     """From what a wrong stage was judged, where that is not what it read, and in which stages the cause can be."""
     lines, stage = [], known.stage
     if stage.isolated is None:
@@ -184,15 +185,16 @@ def _judged_from(known: Explanation) -> list[str]:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest before it that were given")
     if known.right_before:
         lines.append(f"right where they were given, before it: {', '.join(known.right_before)}")
-    return lines + _unseen(known)
+    return lines + _unseen(diff, known)
 
 
-def _unseen(known: Explanation) -> list[str]:
+def _unseen(diff: Diff, known: Explanation) -> list[str]:
     """In which stages before a wrong one, that nobody judged, the cause can be: not in those that a right one rules
-    out.
+    out; a cause in one of these contradicts that, and none is ruled out.
     """
     found = known.suspects
-    if found is None:
+    causes = diff.explained.causes
+    if found is None or any(lies_in(known.run.table, cause.places, found.cleared) for cause in causes):
         names = ", ".join(known.stage.upstream)
         return [f"not given, so that the cause may be there too: {names}"] if names else []
     return [

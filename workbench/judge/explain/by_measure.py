@@ -88,4 +88,4 @@ def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, 
         of=len(found.proofs),
         nan_sets=len(found.proofs),  # what was read is the set itself: each run that has it proves it
     )
-    return Cause((hypothesis,), fit, trial=trial, measured=True)
+    return Cause((hypothesis,), fit, trial=trial, measured=True, read_as=finding.stage)

@@ -36,6 +36,7 @@ class Cause:
     runner_up: tuple[str, float] | None = None  #: what came next, and the share that it leaves
     supposed: Supposed | None = None  #: how the kernel must cut the keys for it, where that is not declared
     measured: bool = False  #: whether it was read off the outputs of chosen inputs, and predicts runs on unseen ones
+    read_as: str = ""  #: the stage that what was measured belongs to
 
     @property
     def id(self) -> str:
@@ -56,6 +57,11 @@ class Cause:
     def stage(self) -> str:
         """The first wrong stage that it reproduces."""
         return self.fit.stages[0]
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Stages and parameters in which it lies: those that it changes, or the one that it was read as."""
+        return (self.read_as,) if self.read_as else self.members[0].stages
 
     @property
     def proved(self) -> bool:
