@@ -15,7 +15,7 @@ from workbench.case.command_line import case_fields
 from workbench.case.fields import DRAWN, FIELDS, QUANTISED, of_role
 from workbench.case.inputs import CODES, NAMES, by_name, fields, normalised, put_in
 from workbench.case.options import Options
-from workbench.case.stages import INPUTS, LSE, MASKS, OF_QUANTISER, OUT, STAGES
+from workbench.case.stages import INPUTS, LSE, MASKS, OF_QUANTISER, OUT, STAGES, shape
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal, meant
 from workbench.trace.assembled import assembled
@@ -168,7 +168,7 @@ def _stage(x: str, value: Any, name: str) -> np.ndarray:
 
 
 def _check_layout(arrays: Mapping[str, np.ndarray], layout: str, name: str) -> None:
-    """Refusal for q, k, v and results whose shapes agree as [b, s, h, d] alone, and were read as [b, h, s, d]."""
+    """Refusal for q, k, v and stages whose shapes agree as [b, s, h, d] alone, and were read as [b, h, s, d]."""
     there = [x for x in (*INPUTS, OUT) if x in arrays]
     if layout != BOX or len(there) < len(INPUTS) or _agree(arrays):
         return
@@ -182,10 +182,11 @@ def _check_layout(arrays: Mapping[str, np.ndarray], layout: str, name: str) -> N
 
 
 def _agree(arrays: Mapping[str, np.ndarray]) -> bool:
-    """Whether q, k, v and results have the shapes of one run."""
+    """Whether q, k, v and stages have the shapes of one run."""
     q, k, v = (arrays[x].shape for x in INPUTS)
-    whole = {"out": (*q[:3], v[3]), "lse": q[:3], "scores": (*q[:3], k[2]), "qk": (*q[:3], k[2])}
-    fits = all(arrays[x].shape == shape for x, shape in whole.items() if x in arrays)
+    sizes = dict(zip("bhqkd", (*q[:3], k[2], v[3]), strict=True))
+    whole = [x for x in arrays if x in STAGES and {*STAGES[x].axes} <= {*sizes}]
+    fits = all(arrays[x].shape == shape(STAGES[x], sizes) for x in whole)
     return fits and k[:3] == v[:3] and (q[0], q[3]) == (k[0], k[3]) and q[1] % k[1] == 0
 
 
