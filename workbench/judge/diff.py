@@ -176,8 +176,15 @@ class Diff:
         """
         if self.of_search is not None:
             return self.of_search
-        wrong = self._of_usual if self.origins and self._within else self.unmeasured
+        wrong = self.to_explain
         return explain(wrong.run, wrong.stages, work=Work(self.effort * QUICK), alone=True)
+
+    @property
+    def to_explain(self) -> "Diff":
+        """The judgement whose wrong stages reports explain: that of a usual kernel where this one's budgets allow all
+        that is wrong.
+        """
+        return self._of_usual if self.origins and self._within else self.unmeasured
 
     @property
     def _within(self) -> bool:
