@@ -136,7 +136,9 @@ def _by_fault(raised: BaseException) -> BaseException:
         return raised
     from workbench.testing.examples import groups
 
-    found = [first.beside(others) for first, *others in groups(errors, lambda error: error.diff)]
+    # the error of most wrong stages has the fullest cause
+    fullest = (sorted(some, key=lambda one: -len(one.diff.origins)) for some in groups(errors, lambda one: one.diff))
+    found = [first.beside(others) for first, *others in fullest]
     if len(found) == len(errors):
         return raised
     if len(found) == 1:

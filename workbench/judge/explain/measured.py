@@ -25,8 +25,8 @@ _SUMS = (x for x in STAGES.values() if x.offset and "k" not in x.axes)
 _BY_GROUP = (sorted(some, key=lambda x: "d" not in x.axes) for _, some in groupby(_SUMS, attrgetter("group")))
 #: what a kernel may multiply, the plainest first
 _STAGES = ("scale", *RESULTS, *(x.name for some in _BY_GROUP for x in some))
-#: share of the error that a factor may leave, of all elements and not of those alone that are wrong, of which a few
-#: have one by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
+#: share of the error that a factor may leave of the stage that tells it best; of all elements, since a few wrong ones
+#: have a factor by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
 LEFT = 0.02
 #: where a fit begins, how many steps it takes, and the difference that its slopes are taken over: half the bits of
 #: float64 are lost in such a difference, and half are left
@@ -92,7 +92,7 @@ class _Fit:
         """In as few digits as say it, or its inverse; None where none leaves less than LEFT."""
         found = min((self._from(begin) for begin in self._begins()), key=self.left, default=math.nan)
         best = self._left_of(found)
-        if not best or not max(best.values()) <= LEFT:
+        if not best or not min(best.values()) <= LEFT:  # what others leave, each of their elements allows or not
             return None
         for digits in DIGITS:
             times, by = (_rounded(x, digits) for x in (found, 1 / found if found else math.inf))
