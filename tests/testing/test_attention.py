@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 
 from workbench import Case, Diff, Refusal, diff, run
+from workbench.cli.main import commands
 from workbench.testing import (
     AttentionError,
     AttentionWarning,
@@ -389,6 +391,32 @@ def test_the_example_that_shows_most_tells_the_cause(kernel, monkeypatch):
     seen = small.explained.elsewhere
     assert seen.trace.case.seqlen_q == 24 and len(failed[kernel.__name__, small.origin]) == 3
     assert [one.text for one in small.explained.causes] == [one.text for one in seen.explained.causes] != []
+
+
+def test_the_printed_command_finds_the_cause_again(request, monkeypatch):
+    """On the example that shows most, not on the smallest one, which many formulas fit."""
+    monkeypatch.chdir(request.config.rootpath)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    name = "tests/testing/test_attention.py:in_base_2"
+    failed = failed_on(name, LARGE)[1]
+
+    def local(q, k, v, *, scale, causal):
+        return in_base_2(q, k, v, scale=scale, causal=causal)
+
+    failed |= {("local", "lse"): failed_on(local, LARGE)[1]["local", "lse"]}
+    token = current.set(Settings(shrink_effort=0, failed=failed))
+    try:
+        said, of_local = (str(failure(kernel, SMALL)).splitlines() for kernel in (in_base_2, local))
+    finally:
+        current.reset(token)
+    assert f"repeat: workbench diff {name} --seqlen 2 --head-dim 8 --causal" in said
+    assert said[-1] == f"find the cause: workbench explain {name} --seqlen 24 --head-dim 8 --causal"
+    again = CliRunner().invoke(commands, said[-1].split()[4:], catch_exceptions=False)
+    assert again.exit_code == 1 and "lse: lse is in base 2, not in base e" in again.stdout
+    line = of_local[-1].removeprefix("find the cause: ")
+    assert line == "assert_attention(local, Case(seqlen=24, head_dim=8, causal=True))"
+    with pytest.raises(AttentionError, match="lse is in base 2, not in base e"):
+        eval(line)
 
 
 def test_the_next_example_tells_it_where_the_first_has_no_cause(monkeypatch):
