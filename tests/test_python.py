@@ -62,6 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.joinpath("run.log").write_text("WB scores 0 0 0 0 -16.1\n")
     q, k, v = Case(seqlen=8, head_dim=16).inputs()
     np.savez(made / "tensors.npz", q=q, k=k, v=v)
+    causal = run(f"{made}/my_kernel.py:attention", Case(seqlen=16, causal=True))
+    np.savez(made / "run.npz", **causal.inputs, **causal.stages)
     save(run("flash", Case(seqlen=33)), made / "run/trace.safetensors")
     mine = load(made / "mine.safetensors")
     for i in range(2):

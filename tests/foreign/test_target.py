@@ -55,7 +55,7 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
         target_of("ring")
     assert str(refused.value) == (
         f"unknown kernel 'ring'; kernels are {ours}, theirs, a foreign one is given as path.py:function, a trace as "
-        "FILE.safetensors"
+        "FILE.safetensors, arrays as FILE.npz or .pt"
     )
     with pytest.raises(Refusal) as refused:
         run("run.safetensors")

@@ -1,16 +1,26 @@
 """The assertion on a kernel: what passes, what fails and what the failure says, by itself and in tests of hypothesis."""
 
 import math
+import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.control import current_build_context
 
 from workbench import Case, Diff, Refusal, diff, run
-from workbench.testing import AttentionError, AttentionWarning, assert_attention, assert_attention_close, message
+from workbench.cli.main import commands
+from workbench.testing import (
+    AttentionError,
+    AttentionWarning,
+    assert_attention,
+    assert_attention_close,
+    examples,
+    message,
+)
 from workbench.testing import attention as checks
 from workbench.testing.message import in_a_line
 from workbench.testing.settings import Settings, current
@@ -344,6 +354,131 @@ def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(mon
     assert len(causes) == 1 and "one of" not in causes[0]
     assert "cause: lse is in base 2, not in base e; " in causes[0] and ", in another run: " in causes[0]
     assert in_a_line(small) == headline
+    (found,) = [line for line in lines if line.startswith("find the cause: ")]
+    again = re.fullmatch(r"find the cause: workbench explain .*:in_base_2 --seqlen (\d+) --head-dim 8", found)
+    assert int(again[1]) > 20
+    (cause,) = diff(run(in_base_2, Case(seqlen=int(again[1]), head_dim=8))).explained.causes
+    assert cause.text == "lse is in base 2, not in base e"
+
+
+def failed_on(kernel, *cases):
+    """The judgements of a kernel on failing examples, as a test of hypothesis keeps them, and the last one's own."""
+    failed = {}
+    for case in cases:
+        examples.keep(judged := diff(run(kernel, case)), failed)
+    return examples.by_the_clearest(judged, failed), failed
+
+
+def scaled(q, k, v, *, scale, causal):
+    return attention(q, k, v, scale=1.01 * scale, causal=causal)
+
+
+def v_shifted(q, k, v, *, scale, causal):
+    return attention(q, k, np.roll(v, 1, 2), scale=scale, causal=causal)
+
+
+def unmasked(q, k, v, *, scale, causal):
+    return attention(q, k, v, scale=scale, causal=False)
+
+
+SMALL, LARGE = (Case(seqlen=n, head_dim=8, causal=True) for n in (2, 24))
+
+
+@pytest.mark.parametrize("kernel", [in_base_2, scaled, unmasked], ids=lambda one: one.__name__)
+def test_the_example_that_shows_most_tells_the_cause(kernel, monkeypatch):
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    small, failed = failed_on(kernel, SMALL, LARGE, LARGE.but(seqlen=12), SMALL)
+    seen = small.explained.elsewhere
+    assert seen.trace.case.seqlen_q == 24 and len(failed[kernel.__name__, small.origin]) == 3
+    assert [one.text for one in small.explained.causes] == [one.text for one in seen.explained.causes] != []
+
+
+def test_the_printed_command_finds_the_cause_again(request, monkeypatch):
+    """On the example that shows most, not on the smallest one, which many formulas fit."""
+    monkeypatch.chdir(request.config.rootpath)
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    name = "tests/testing/test_attention.py:in_base_2"
+    failed = failed_on(name, LARGE)[1]
+
+    def local(q, k, v, *, scale, causal):
+        return in_base_2(q, k, v, scale=scale, causal=causal)
+
+    failed |= {("local", "lse"): failed_on(local, LARGE)[1]["local", "lse"]}
+    token = current.set(Settings(shrink_effort=0, failed=failed))
+    try:
+        said, of_local = (str(failure(kernel, SMALL)).splitlines() for kernel in (in_base_2, local))
+    finally:
+        current.reset(token)
+    assert f"repeat: workbench diff {name} --seqlen 2 --head-dim 8 --causal" in said
+    assert said[-1] == f"find the cause: workbench explain {name} --seqlen 24 --head-dim 8 --causal"
+    again = CliRunner().invoke(commands, said[-1].split()[4:], catch_exceptions=False)
+    assert again.exit_code == 1 and "lse: lse is in base 2, not in base e" in again.stdout
+    line = of_local[-1].removeprefix("find the cause: ")
+    assert line == "assert_attention(local, Case(seqlen=24, head_dim=8, causal=True))"
+    with pytest.raises(AttentionError, match="lse is in base 2, not in base e"):
+        eval(line)
+
+
+def test_the_next_example_tells_it_where_the_first_has_no_cause(monkeypatch):
+    """The one that shows most may show two faults."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+
+    def odd(q, k, v, *, scale, causal):
+        out, lse = in_base_2(q, k, v, scale=scale, causal=causal)
+        return out, lse + np.float32(q.shape[2] == 24) * np.sin(np.arange(lse.size, dtype=np.float32)).reshape(
+            lse.shape
+        )
+
+    small, _ = failed_on(odd, LARGE, LARGE.but(seqlen=16), SMALL)
+    assert small.explained.elsewhere.trace.case.seqlen_q == 16 and "base 2" in small.explained.causes[0].text
+
+
+@pytest.mark.parametrize(
+    ("kernel", "cases"),
+    [
+        (scaled, (LARGE, LARGE.but(distribution="constant-v"))),  # of v alike out is right
+        (unmasked, (LARGE, LARGE.but(distribution="constant-v"))),
+        (scaled, (LARGE, Case(seqlen_q=4, seqlen_k=30, head_dim=8, distribution="constant-v"))),
+    ],
+    ids=["scale", "mask", "shape"],
+)
+def test_one_fault_is_one_failure_whatever_is_wrong_first(kernel, cases, monkeypatch):
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    first, second = (diff(run(kernel, case)) for case in cases)
+    assert (first.origin, second.origin) == ("out", "lse")
+    assert examples.groups([first, second], lambda one: one) == [[first, second]]
+
+
+def test_two_faults_are_two_failures(monkeypatch):
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+
+    def mixed(q, k, v, *, scale, causal):
+        return (v_shifted if q.shape[2] == 24 else in_base_2)(q, k, v, scale=scale, causal=causal)
+
+    first, second = (diff(run(mixed, case)) for case in (LARGE, LARGE.but(seqlen=20)))
+    assert (first.origin, second.origin) == ("out", "lse")
+    assert len(examples.groups([first, second], lambda one: one)) == 2
+
+
+def test_a_report_that_fails_says_so(monkeypatch):
+    monkeypatch.setattr(checks, "of_run", lambda *_, **__: 1 / 0)
+    error = failure(in_base_2, CASE)
+    assert "a defect of the workbench itself" in str(error) and "ZeroDivisionError" in str(error)
+    assert str(error) == str(error)
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.99, 1.02])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_a_scale_that_is_slightly_off_names_its_cause(factor, dtype, monkeypatch):
+    """In bfloat16 no element is outside the budget of a kernel that tells nothing."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+
+    def off(q, k, v, *, scale, causal):
+        return attention(q, k, v, scale=factor * scale, causal=causal)[0].astype(q.dtype)
+
+    judged = diff(run(off, Case(seqlen=48, head_dim=16, dtype=dtype)))
+    assert judged.verdict == "bug" and (judged["out"].decisive.summary.outside == 0) == (dtype == "bfloat16")
+    assert f"scores are multiplied by {factor:g}" in in_a_line(judged)
 
 
 def test_a_message_has_the_cause_of_its_longer_search(monkeypatch):

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from functools import partial
 from importlib.metadata import entry_points
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -11,7 +13,10 @@ from hypothesis import settings
 import workbench.report.folder
 import workbench.testing.arrays
 import workbench.testing.attention  # noqa: F401
+from workbench import Case
+from workbench.testing import AttentionError, assert_attention, plugin
 from workbench.testing.plugin import LONGEST, OPTIONS, folder_name
+from workbench.testing.settings import Settings, current
 from workbench.trace.file import load
 
 pytest_plugins = ["pytester"]
@@ -295,6 +300,43 @@ def test_what_a_kernel_prints_while_its_case_is_shrunk_is_captured(pytester):
 
 
 # --- hypothesis
+
+
+def failed_on(kernel, case):
+    with pytest.raises(AttentionError) as raised:
+        assert_attention(kernel, case)
+    return raised.value
+
+
+def scaled(q, k, v, *, scale, causal, base=1.0):
+    scores = q.astype(np.float64) @ np.swapaxes(k, -1, -2) * scale * 1.25
+    row_max = scores.max(-1, keepdims=True)
+    probs = np.exp(scores - row_max)
+    row_sum = probs.sum(-1, keepdims=True)
+    lse = (row_max + np.log(row_sum))[..., 0] * (1 + (base - 1) * (q.shape[2] == 20))
+    return (probs @ v / row_sum).astype(np.float32), lse.astype(np.float32)
+
+
+def test_two_failures_of_hypothesis_are_one_where_one_fault_makes_both(monkeypatch):
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
+    token = current.set(Settings(shrink_effort=0))
+    try:
+        cases = [Case(seqlen=20, head_dim=8, distribution="constant-v"), Case(seqlen=24, head_dim=8)]
+        errors = [failed_on(scaled, case) for case in cases]
+        assert [one.diff.origin for one in errors] == ["lse", "out"]
+        found = plugin._by_fault(ExceptionGroup("Hypothesis found 2 distinct failures.", errors))
+        assert found is errors[1]  # in which more is wrong
+        assert "the same fault: bug in lse, " in str(found) and "scores are multiplied by 1.25" in str(found)
+        other = failed_on(partial(scaled, base=1.5), cases[0])
+        group = ExceptionGroup("Hypothesis found 2 distinct failures.", [other, errors[1]])
+        assert plugin._by_fault(group) is group
+        three = plugin._by_fault(ExceptionGroup("Hypothesis found 3 distinct failures.", [*errors, other]))
+        assert (three.message, len(three.exceptions)) == ("Hypothesis found 2 distinct failures.", 2)
+        assert plugin._by_fault(other) is other
+        mixed = ExceptionGroup("mixed", [*errors, ValueError()])
+        assert plugin._by_fault(mixed) is mixed
+    finally:
+        current.reset(token)
 
 
 PROPERTY = """

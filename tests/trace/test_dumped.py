@@ -11,7 +11,8 @@ from click.testing import CliRunner
 
 from workbench import Refusal, compare_runs, diff
 from workbench.cli.main import commands
-from workbench.trace.dumped import boxed, load_dump
+from workbench.trace.dumped import load_dump
+from workbench.trace.plain import boxed
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 import torch.nn.functional as F  # noqa: E402 - needs torch
@@ -127,7 +128,8 @@ def test_a_plain_folder_needs_no_numbers(tmp_path: Path) -> None:
         ({"layuot": "bhsd"}, "layuot='bhsd' is nothing that a mapping says"),
         ({"layout": "bhsdd"}, "layout is axes"),
         ({"case": {"casual": True}}, "no field casual"),
-        ({"tensors": {"q": "a", "k": "b", "v": "c"}}, "lacks out"),
+        ({"tensors": {"q": "a", "k": "b", "out": "c"}}, "lacks v"),
+        ({"tensors": {x: SGLANG["tensors"][x] for x in ("q", "k", "v")}}, "holds inputs alone"),
         ({"tensors": {**SGLANG["tensors"], "w": "w.pt"}}, "got w"),
         ({"tensors": {**SGLANG["tensors"], "q": "none_{call}.pt"}}, "no file is 'none_{call}.pt'"),
         ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "*")}}, "is both"),
@@ -188,12 +190,13 @@ def test_the_command_line_judges_every_call_and_repeats_itself(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--causal"], "the mapping says what the case is"),
+        (["--causal", "no"], r"\[case\] has causal=True; got causal=False"),
+        (["--heads", "2"], r"\[case\] has heads=4; got heads=2"),
         (["--against", "flash"], "--against holds two beside each other"),
-        (["--where", "q=0:2"], "got --where"),
+        (["--runs", "2"], "got --runs"),
     ],
 )
-def test_what_a_mapping_says_is_no_option(more: list[str], said: str, tmp_path: Path) -> None:
+def test_what_a_mapping_says_is_said_no_other_way(more: list[str], said: str, tmp_path: Path) -> None:
     asked = ["diff", str(sglang(tmp_path)), "--mapping", str(written(tmp_path)), *more]
     with pytest.raises(Refusal, match=said):
         CliRunner().invoke(commands, asked, catch_exceptions=False)

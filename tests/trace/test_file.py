@@ -144,7 +144,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\x80\x04\x95pickle")
     assert refused(path).startswith("FILE: not a complete safetensors file (")
     save_file({"q": np.zeros(3)}, path)
-    assert refused(path) == "FILE: a trace carries its manifest as metadata 'workbench'; this file has no metadata"
+    assert refused(path).startswith("FILE: k, v are missing; it holds q.")  # arrays that nobody wrote a manifest of
 
 
 FIELDS = (

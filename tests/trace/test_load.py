@@ -105,11 +105,12 @@ def test_what_is_none_of_these_and_what_says_itself_what_it_holds_are_refused(tm
             f"{log}: no trace; values that a kernel printed need their case, as in load('{log}', case=Case(...))",
         ),
         ((trace, case), f"{trace}: a trace brings its own case; got case={case!r}"),
-        ((folder, case, MAPPING), f"{folder}: the mapping says what the case is, in its [case]; got case={case!r}"),
+        ((trace, None, None, "triton"), f"{trace}: a trace brings its own case; got contract='triton'"),
+        ((folder, case, MAPPING), "the mapping: [case] has causal=True; got causal=False"),
         ((trace, None, MAPPING), f"{trace}: a trace says itself what it holds; leave the mapping out"),
         (
             (tmp_path / "none", None, MAPPING),
-            f"{tmp_path}/none: a mapping reads a folder, or a file of records; there is none",
+            f"{tmp_path}/none: a mapping reads a file of arrays, a folder, or a file of records; there is none",
         ),
         (
             (folder,),
@@ -117,5 +118,5 @@ def test_what_is_none_of_these_and_what_says_itself_what_it_holds_are_refused(tm
         ),
     ):
         with pytest.raises(Refusal) as refused:
-            load(*given)
+            load(*given[:3], contract=given[3] if len(given) > 3 else None)
         assert str(refused.value) == message

@@ -81,6 +81,7 @@ class Options:
     )
     trace: str | None = _option(AT_REST)  #: the file, or files, in which the trace lay: its TARGET
     mapping: str | None = _option(AT_REST)  #: the file that names what lies in a dump of another program
+    stated: Mapping[str, Any] = _option(AT_REST, default=dict)  #: fields of the case that were said beside the file
     against_trace: str | None = _option(AT_REST)  #: the file of an earlier run, beside which its code was held
 
     def __post_init__(self) -> None:
@@ -115,10 +116,10 @@ class Options:
         elsewhere in it.
         """
         values = {name: getattr(self, name) for name in self.given(OURS, FOREIGN, ANY, AT_REST)}
-        apart = ("faults", "trace", "feed")
+        apart = ("faults", "trace", "feed", "stated")
         feeds = [word for one in feed_words(self.feed) for word in (flag("feed"), one)]
         found = {name: f"{x:g}" if isinstance(x, float) else x for name, x in values.items() if name not in apart}
-        return [*map(shlex.quote, [*said(found), *feeds])]
+        return [*map(shlex.quote, [*said({**self.stated, **found}), *feeds])]
 
 
 def feed_words(feed: Mapping[str, Any]) -> list[str]:

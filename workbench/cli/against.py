@@ -13,7 +13,7 @@ import click
 from workbench.case.fields import ARITHMETIC, QUANTISED, of_role
 from workbench.case.options import ANY, FOREIGN, OURS, flag_of
 from workbench.cli.completion import complete
-from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
+from workbench.cli.options import CASE_OPTIONS, cases_of, fields_of, given, needs_of
 from workbench.cli.spec import Text, truth
 
 if TYPE_CHECKING:
@@ -166,13 +166,15 @@ class _Side:
 
     def call(self, case: "Case", other: "_Side", options: dict[str, Any], inputs: Any) -> "Callable[[], Trace]":
         """Runs it, or reads it."""
-        from workbench.cli.runs import runs
+        from workbench.cli.runs import part_of, runs
         from workbench.foreign.feed import parse as parse_feed
         from workbench.foreign.run import run
 
         name = self.target.name
-        if self.target.is_trace:
+        if self.target.brings_case:
             return runs(name, where=options["where"], faults=())[0]
+        if self.target.is_trace:
+            return partial(part_of, _read(name, case, options), options["where"])
         asked = self.options(other, options)
         if self.target.is_log:
             if options["contract"] is not None:
@@ -215,12 +217,25 @@ def _pairs(target: str | None, second: dict[str, Any], options: dict[str, Any]) 
 
 
 def _cases(pair: tuple[_Side, _Side], options: dict[str, Any]) -> tuple[list["Case"], Any]:
-    """The cases of a pair, and their inputs where they are not drawn: those of a trace among the two."""
+    """The cases of a pair, and their inputs where they are not drawn: those of a run at rest among the two."""
     from workbench.trace.load import load
 
-    if (trace := next((side.target.name for side in pair if side.target.is_trace), None)) is not None:
-        return [load(trace).case], trace
-    return cases_of({**options, **needs_of(options["faults"], options)}), options["inputs"]
+    at_rest = sorted((side.target for side in pair if side.target.is_trace), key=lambda x: not x.brings_case)
+    if not at_rest:
+        return cases_of({**options, **needs_of(options["faults"], options)}), options["inputs"]
+    first = at_rest[0]
+    if first.brings_case:
+        return [load(first.name).case], first.name
+    traces = [_read(first.name, stated, options)() for stated in fields_of(options)]
+    read = {**traces[0].inputs, **{x: traces[0].stages[x] for x in traces[0].put_in}}
+    return [trace.case for trace in traces], read
+
+
+def _read(path: str, case: Any, options: Mapping[str, Any]) -> Callable[[], "Trace"]:
+    """Reads arrays at rest, whose case is said as of `load`."""
+    from workbench.trace.load import load
+
+    return partial(load, path, case, contract=options["contract"], layout=options["layout"] or "bhsd")
 
 
 def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
@@ -243,8 +258,12 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
         raise Refusal(f"--against splits=N is for kernels that split the keys ({splitting}); {name} does not")
     if not (a.target.is_trace or b.target.is_trace):
         return
-    asked = [name for name in _CASE if options[name] not in (None, False)]
-    asked += given(options, FOREIGN, OURS) if a.target.is_trace and b.target.is_trace else []
+    if a.target.is_trace and b.target.is_trace and a.target.brings_case != b.target.brings_case:
+        raise Refusal(f"{a.target.name} against {b.target.name}: a trace brings its own case, and arrays do not; "
+                      "give two of one kind")  # fmt: skip
+    brought = a.target.brings_case or b.target.brings_case
+    asked = [name for name in (_CASE if brought else ("inputs",)) if options[name] not in (None, False)]
+    asked += given(options, FOREIGN, OURS) if a.target.brings_case and b.target.brings_case else []
     asked += [name for name, value in a.own.items() if a.target.is_trace and value and name not in asked]
     if asked:
         listed = ", ".join(map(flag_of, asked))

@@ -130,17 +130,22 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
 
         make = partial(inputs.case_of, inputs.load(Path(options["inputs"])), options["inputs"])
 
-    given = _resolved(options)
     for name in NEED_VALUE:
-        words = [word for word, of in WORDS[name].items() if of in given]
-        if words and name not in given:
-            raise Refusal(f"{flag(name)} {words[0]}={given[WORDS[name][words[0]]][0]} says nothing without its value, "
-                          f"as in {flag(name)} {EXAMPLES[name]}")  # fmt: skip
-    named = (dict(zip(given, values, strict=True)) for values in itertools.product(*given.values()))
-    cases = [make(**_with_sequences(one)) for one in named]
+        words = [word for word, of in WORDS[name].items() if options.get(of) is not None]
+        if words and options.get(name) is None:
+            word = f"{flag(name)} {words[0]}={options[WORDS[name][words[0]]][0]}"
+            raise Refusal(f"{word} says nothing without its value, as in {flag(name)} {EXAMPLES[name]}")
+    cases = [make(**one) for one in fields_of(options)]
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
     return cases
+
+
+def fields_of(options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The fields of a case that the options say, of every combination in the order of `cases_of`."""
+    given = _resolved(options)
+    named = (dict(zip(given, values, strict=True)) for values in itertools.product(*given.values()))
+    return [_with_sequences(one) for one in named]
 
 
 def _resolved(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -265,7 +270,7 @@ mapping_option = click.option(
     "--mapping",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="TARGET is a folder that another program wrote; this TOML file names what lies in it",
+    help="TARGET is a file or a folder that another program wrote; this TOML file names what lies in it",
 )
 measure_option = click.option(
     "--measure",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.case.fields import TILES, of_role
 from workbench.case.options import flag_of
 from workbench.case.spellings import flag
-from workbench.cli.options import CASE_OPTIONS, cases_of, given, needs_of
+from workbench.cli.options import CASE_OPTIONS, cases_of, fields_of, given, needs_of
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ def runs(
     """What to run, one call for each case.
 
     `target` is as of `target.targets_of`; a trace, whose files may hold parts of one run (`join.files_of`), takes no
-    option but `where`. None, where `values` is a log of printed values. `mapping`: the file that names what lies in the
-    folder `target`, a call each. `by_head`: a call for each head. `options` are those of `options.run_options`.
+    option but `where`, and arrays take those of the case beside it. None, where `values` is a log of printed values.
+    `mapping`: the file that names what lies in the file or folder `target`, a call each. `by_head`: a call for each
+    head. `options` are those of `options.run_options`.
     """
     if options["where"] is not None and by_head:
         raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
@@ -42,14 +43,18 @@ def runs(
             "--values LOG"
         )
     if mapping is not None:
-        return _dumped(target, mapping, {**of_case(options), **asked})
+        return _of_arrays(target, mapping, asked, options)
     from workbench.foreign.target import targets_of
 
     targets = targets_of(target)
+    if targets[0].is_trace and not targets[0].brings_case:
+        return _of_arrays(target, None, asked, options)
     if targets[0].is_trace:
         if others := [flag_of(name) for name in {**of_case(options), **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")
-        return [partial(_loaded, target, options["where"])]
+        from workbench.trace.load import load
+
+        return [partial(part_of, partial(load, target), options["where"])]
     from workbench.foreign.feed import parse as parse_feed
     from workbench.foreign.run import run
 
@@ -72,17 +77,37 @@ def of_case(options: Mapping[str, Any]) -> dict[str, bool]:
     return {name: True for name in CASE_OPTIONS if options.get(name)}
 
 
-def _dumped(folder: str, mapping: str, asked: Mapping[str, Any]) -> Calls:
-    """A call for each that a dump holds, which takes none of the options that were `asked` for."""
-    if asked:
-        raise Refusal(f"--mapping: the mapping says what the case is, in its [case]; got {flag_of(next(iter(asked)))}")
+def _of_arrays(target: str, mapping: str | None, asked: Mapping[str, Any], options: Mapping[str, Any]) -> Calls:
+    """A call for each case that the options say of arrays at rest, and for each that a dump holds; they take few of the
+    options that were `asked` for.
+    """
+    taken = {"where": None, "contract": None} | ({} if mapping else {"layout": "bhsd"})
+    if others := [flag_of(name) for name in asked if name not in taken]:
+        words = ", ".join(map(flag_of, taken))
+        raise Refusal(f"{target} is not run: it takes the options of a case, {words}; got {others[0]}")
     from workbench.trace.dumped import load_dump
+    from workbench.trace.load import load
 
-    return [partial(_same, trace) for trace in load_dump(folder, mapping).values()]
+    where, contract = options["where"], options.get("contract")
+    if mapping is None:
+        layout = options.get("layout") or "bhsd"
+        return [
+            partial(part_of, partial(load, target, case, contract=contract, layout=layout), where)
+            for case in fields_of(options)
+        ]
+    dumps = (load_dump(target, mapping, case, contract) for case in fields_of(options))
+    return [partial(part_of, partial(_same, trace), where) for dump in dumps for trace in dump.values()]
 
 
 def _same(trace: "Trace") -> "Trace":
     return trace
+
+
+def part_of(read: Callable[[], "Trace"], where: str | None) -> "Trace":
+    """The trace that a call reads, or a part of it."""
+    from workbench.trace.narrow import narrowed
+
+    return read() if where is None else narrowed(read(), where)
 
 
 def _check_foreign(target: str, options: dict[str, Any]) -> None:
@@ -105,15 +130,6 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
             f"{given[0]} is for kernels of ours; what {target} does is told: --contract {name}={options[name][0]}, or "
             f'{name} in the "contract" that it returns'
         )
-
-
-def _loaded(target: str, where: str | None) -> "Trace":
-    """The trace that TARGET names, or a part of it."""
-    from workbench.trace.load import load
-    from workbench.trace.narrow import narrowed
-
-    trace = load(target)
-    return trace if where is None else narrowed(trace, where)
 
 
 def _heads(case: "Case") -> list[str]:

@@ -7,7 +7,7 @@ import click
 
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
-from workbench.cli.options import json_option, measure_option, run_options
+from workbench.cli.options import json_option, mapping_option, measure_option, run_options
 
 
 @click.command(cls=Command)
@@ -16,6 +16,7 @@ from workbench.cli.options import json_option, measure_option, run_options
 @run_options
 @click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
 @click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@mapping_option
 @measure_option
 @json_option
 def show(

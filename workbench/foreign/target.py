@@ -14,6 +14,7 @@ from workbench.foreign.lacking import NUMBA_PAGE, is_numba_kernel
 from workbench.refusal import Refusal
 from workbench.suggested import command
 from workbench.trace.join import is_trace
+from workbench.trace.plain import is_plain
 
 
 class Kind(Enum):
@@ -23,6 +24,7 @@ class Kind(Enum):
     FUNCTION = "a foreign one"  #: path.py:function, or a function as Python has it
     INSTALLED = "a foreign one of an installed package"
     AT_REST = "a trace"  #: in a file, in several, or in a folder
+    ARRAYS = "a file of arrays"  #: that a run left, whose case is said beside it
     PRINTED = "a log"  #: values that a kernel printed
 
 
@@ -46,7 +48,12 @@ class Target:
 
     @property
     def is_trace(self) -> bool:
-        """Whether it is a trace at rest."""
+        """Whether it is a run at rest."""
+        return self.kind in (Kind.AT_REST, Kind.ARRAYS)
+
+    @property
+    def brings_case(self) -> bool:
+        """Whether it says itself what its case is."""
         return self.kind is Kind.AT_REST
 
     @property
@@ -81,6 +88,8 @@ def known(target: str | Callable[..., Any]) -> Target | None:
         return Target(getattr(named, "__name__", "callable"), Kind.FUNCTION, target)
     if target in KERNELS:
         return Target(target, Kind.OURS)
+    if is_plain(target):
+        return Target(target, Kind.ARRAYS)
     if is_trace(target):
         return Target(target, Kind.AT_REST)
     if ":" in target:
@@ -98,7 +107,7 @@ def target_of(target: str | Callable[..., Any]) -> Target:
             raise Refusal(f"{target} is a kernel of {name}: say --operation {name}")
         raise Refusal(
             f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, a foreign one is given as "
-            "path.py:function, a trace as FILE.safetensors"
+            "path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt"
         )
     return found
 

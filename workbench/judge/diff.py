@@ -165,13 +165,11 @@ class Diff:
         `seconds`: a cap; what is found under one may depend on the machine.
         """
         own = self.unmeasured
-        within = not any(one.summary.outside for name in own.origins if (one := own[name].decisive) is not None)
-        as_usual = within and own.verdict in ("suspicious", "bug")
-        of_usual = _of_usual(self.run) if as_usual else own
+        wrong = self._of_usual if own.verdict in ("suspicious", "bug") and self._within else own
         work = Work.of_search(self.trace.case.score_count, effort, seconds)
-        known = None if as_usual else self.measured
-        found = explain(of_usual.run, of_usual.stages, work=work, measurement=known)
-        return replace(found, judged=own, usual=of_usual.origins if as_usual else ())
+        known = None if wrong is not own else self.measured
+        found = explain(wrong.run, wrong.stages, work=work, measurement=known)
+        return replace(found, judged=own, usual=wrong.origins if wrong is not own else ())
 
     @cached_property
     def explained(self) -> Explained:
@@ -180,7 +178,25 @@ class Diff:
         """
         if self.of_search is not None:
             return self.of_search
-        return explain(self.run, self.unmeasured.stages, work=Work(self.effort * QUICK), alone=True)
+        wrong = self.to_explain
+        return explain(wrong.run, wrong.stages, work=Work(self.effort * QUICK), alone=True)
+
+    @property
+    def to_explain(self) -> "Diff":
+        """The judgement whose wrong stages reports explain: that of a usual kernel where this one's budgets allow all
+        that is wrong.
+        """
+        return self._of_usual if self.origins and self._within else self.unmeasured
+
+    @property
+    def _within(self) -> bool:
+        """Whether no element of a wrong stage is outside its budget: what is wrong is so of a usual kernel alone."""
+        found = (self[name].decisive for name in self.origins)
+        return not any(one.summary.outside for one in found if one is not None)
+
+    @cached_property
+    def _of_usual(self) -> "Diff":
+        return _of_usual(self.run)
 
     def causes_of(self, name: str) -> list[Cause]:
         """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those

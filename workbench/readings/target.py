@@ -152,7 +152,10 @@ class Target:
         self.effort = effort
         self.work = Work(inf) if work is None else work
         if trace.rerun is None:
-            raise Refusal(f"{trace.target} cannot be measured: its trace is at rest, and nothing can be run again")
+            raise Refusal(
+                f"{trace.called_with.trace or trace.target} is at rest: measure calls its target on inputs of its own, "
+                "and needs a function or a kernel; diff, explain and show take what a run left"
+            )
         if (trace.case.shared_kv and not shared) or "out" not in trace.stages:
             raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
         if (scores := trace.case.score_count) > most:

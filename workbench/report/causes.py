@@ -10,6 +10,7 @@ from workbench.judge.explain.explain import LARGEST, Explained
 from workbench.judge.explain.fit import PROOF
 from workbench.report.command import diff_command
 from workbench.report.numbers import ratio
+from workbench.trace.headline import headline
 from workbench.work import ENDED
 
 #: names of a class that are listed
@@ -18,9 +19,10 @@ LISTED = 4
 
 def in_a_line(judged: Diff, cause: Cause) -> str:
     """A cause with its proof, in one line, and which run shows it, where that is another one."""
-    there = f", in another run: {judged.explained.of}" if judged.explained.of else ""
+    seen = judged.explained.elsewhere
+    there = "" if seen is None else f", in another run: {headline(seen.trace)}"
     if cause.rivals:
-        apart = f"{explain_command(judged)} tells them apart"
+        apart = f"{explain_command(judged if seen is None else seen)} tells them apart"
         return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} ({apart}){there}"
     proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
     return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"

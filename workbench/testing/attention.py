@@ -3,8 +3,9 @@
 import math
 import shlex
 import sys
+import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -20,11 +21,11 @@ from workbench.judge.diff import Diff, diff
 from workbench.judge.fails import classed, failing, outcome
 from workbench.judge.table import run_row
 from workbench.report.command import diff_command
+from workbench.testing.examples import by_the_clearest, keep
 from workbench.testing.gradients import assert_gradients
 from workbench.testing.message import in_a_line, of_run
 from workbench.testing.repeat import python_line
 from workbench.testing.settings import current
-from workbench.trace.headline import headline
 from workbench.trace.trace import Trace
 
 
@@ -48,9 +49,20 @@ class AttentionError(AssertionError):
         if not self._said:
             # what is raised while the text is made, by a kernel on a smaller case, may print this error as its context
             self._said = repr(self.diff)
-            self.diff = _by_the_clearest(self.diff, self._failed or {})
-            self._said = self._text(self.diff)
+            try:
+                self.diff = by_the_clearest(self.diff, self._failed or {})
+                self._said = self._text(self.diff)
+            except Exception:  # of which Python would print nothing
+                self._said += f": its report failed by a defect of the workbench itself\n{traceback.format_exc()}"
         return self._said
+
+    def beside(self, others: Sequence["AttentionError"]) -> "AttentionError":
+        """Itself, saying that others are of the same fault."""
+        for other in others:
+            command = diff_command(other.diff)
+            again = f"\nrepeat: {command}" if command else ""
+            self._said = f"{self}\n\nthe same fault: {in_a_line(other.diff)}{again}"
+        return self
 
 
 def assert_attention(
@@ -95,6 +107,9 @@ def assert_attention(
             again.append(f"repeat: pytest {shlex.quote(settings.node)}")
         if not named or not shrinks:  # what hypothesis drew stands in no source
             again.append(f"in Python: {python_line(kernel, case, options)}")
+        if (seen := judged.explained.elsewhere) is not None:  # a smaller example has many causes
+            command = diff_command(seen, "explain") or python_line(kernel, seen.trace.case_run, options)
+            again.append(f"find the cause: {command}")
         return of_run(judged, effort=settings.shrink_effort if shrinks else 0.0, again=again)
 
     held(judged := diff(trace), fails, text)
@@ -122,7 +137,7 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[Diff], str]) -> Di
         sys.modules["hypothesis"].reject()
     if classed(judged) in fails:
         if settings.failed is not None and in_hypothesis():
-            _keep(judged, settings.failed)
+            keep(judged, settings.failed)
         raise _error_at(judged.origin)(judged, text)
     if judged.doubt:
         warnings.warn(in_a_line(judged), AttentionWarning, stacklevel=3)
@@ -132,27 +147,6 @@ def held(judged: Diff, fails: frozenset[str], text: Callable[[Diff], str]) -> Di
 def in_hypothesis() -> bool:
     """Whether a test of hypothesis runs an example."""
     return "hypothesis" in sys.modules and sys.modules["hypothesis"].currently_in_test_context()
-
-
-def _keep(judged: Diff, failed: dict[tuple[str, str], Diff]) -> None:
-    """Keep a failed example where it shows more of a wrong stage than those before."""
-    for name in judged.origins:
-        kept = failed.get((judged.trace.target, name))
-        if kept is None or _outside(judged, name) > _outside(kept, name):
-            failed[judged.trace.target, name] = judged
-
-
-def _outside(judged: Diff, name: str) -> int:
-    found = judged[name].decisive
-    return 0 if found is None else found.summary.outside
-
-
-def _by_the_clearest(judged: Diff, failed: Mapping[tuple[str, str], Diff]) -> Diff:
-    """A failed example with the cause that another one shows better: many formulas make one wrong number."""
-    clearest = failed.get((judged.trace.target, judged.origin or ""), judged)
-    if clearest is judged or _outside(clearest, judged.origin or "") <= _outside(judged, judged.origin or ""):
-        return judged
-    return judged.explained_by(replace(clearest.explained, of=headline(clearest.trace)))
 
 
 def _target(over: float, label: str) -> None:

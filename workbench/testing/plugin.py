@@ -126,7 +126,26 @@ def pytest_runtest_call() -> Generator[None, None, None]:
         raised = error
     for one in _errors(raised):
         str(one)
-    raise raised
+    raise _by_fault(raised)
+
+
+def _by_fault(raised: BaseException) -> BaseException:
+    """What a test raised, with one failure for each fault: hypothesis counts each first wrong stage of one fault."""
+    errors = [*_errors(raised)]
+    if not isinstance(raised, BaseExceptionGroup) or len(errors) != len(raised.exceptions):
+        return raised
+    from workbench.testing.examples import groups
+
+    # the error of most wrong stages has the fullest cause
+    fullest = (sorted(some, key=lambda one: -len(one.diff.origins)) for some in groups(errors, lambda one: one.diff))
+    found = [first.beside(others) for first, *others in fullest]
+    if len(found) == len(errors):
+        return raised
+    if len(found) == 1:
+        return found[0]
+    return ExceptionGroup(f"Hypothesis found {len(found)} distinct failures.", found).with_traceback(
+        raised.__traceback__
+    )
 
 
 @pytest.hookimpl(wrapper=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from workbench.judge.diff import Diff
+    from workbench.testing.examples import Failed
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Settings:
     node: str = ""  #: pytest's id of the test that runs; empty outside of pytest
     #: to which every check adds its largest x of budget, None where nothing was judged; None outside of pytest
     checked: list[float | None] | None = None
-    #: kernel and wrong stage -> the failure among the examples of a test of hypothesis that shows most of it
-    failed: "dict[tuple[str, str], Diff] | None" = None
+    #: the failures among the examples of a test of hypothesis that show most; None outside of pytest
+    failed: "Failed | None" = None
 
 
 #: those of the test that runs; the plugin sets it around each one

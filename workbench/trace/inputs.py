@@ -14,7 +14,8 @@ from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.fields import DRAWN, GIVEN, of_role
 from workbench.case.formats import said_by
-from workbench.case.inputs import Arrays, fields, normalised
+from workbench.case.inputs import NAMES, Arrays, fields, normalised
+from workbench.case.stages import STAGES
 from workbench.files import write_atomically
 from workbench.refusal import Refusal
 from workbench.trace.join import is_trace, load_all
@@ -36,17 +37,20 @@ _SAFETENSORS: Mapping[str, np.dtype] = {
     "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(bool),
 }
+#: what .npz calls bfloat16, of which it has no name
+_BFLOAT16 = np.dtype("V2")
 
 
 def load(path: str | Path) -> dict[str, np.ndarray]:
     """The inputs in a file, by name, in the dtypes of `normalised`: .safetensors (a trace too, also in several files as
-    of `join.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Nothing in the file is executed.
-    Refusal for a file that is none of them, is damaged, or holds anything else.
+    of `join.files_of`: what its kernel read), .npz, or .pt, a dict of tensors. Of what a run left beside them (`plain`)
+    the stages are not read. Nothing in the file is executed. Refusal for a file that is none of them, is damaged, or
+    holds anything else.
     """
     path = Path(path)
     if (trace := _trace(path)) is not None:
         return {**trace.inputs, **{name: trace.stages[name] for name in trace.put_in}}
-    return normalised(read(path), str(path))
+    return normalised({x: value for x, value in read(path).items() if x in NAMES or x not in STAGES}, str(path))
 
 
 def save(arrays: Arrays, path: str | Path) -> None:
@@ -58,7 +62,8 @@ def save(arrays: Arrays, path: str | Path) -> None:
         raise Refusal(f"{path}: inputs are written as .safetensors or .npz; got {path.suffix or 'no suffix'}")
     if path.exists():
         try:
-            load(path)
+            if _trace(path) is None:
+                normalised(read(path), str(path))
         except Refusal as refusal:
             raise Refusal(f"inputs take the place of others only; give another file\n{refusal}") from None
     whole = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
@@ -145,7 +150,8 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 def _npz(path: Path) -> Mapping[str, Any]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            held = {name: file[name] for name in file.files}
+            return {name: x.view(ml_dtypes.bfloat16) if x.dtype == _BFLOAT16 else x for name, x in held.items()}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise Refusal(f"{path}: not a complete npz file of plain arrays ({error})") from None
 

@@ -90,18 +90,22 @@ _FIELDS: Fields = {
 }
 
 
-def text_of(path: Path) -> str | None:
-    """The manifest in a safetensors file, as it stands there; None where there is none, or nothing can be read."""
+def metadata_of(path: Path) -> Mapping[str, str] | None:
+    """The metadata of a safetensors file; None where nothing can be read."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
         return None
     try:
         with safe_open(path, framework="numpy") as file:
-            found: str | None = (file.metadata() or {}).get(KEY)
-            return found
+            return file.metadata() or {}
     except SafetensorError:
         return None
+
+
+def text_of(path: Path) -> str | None:
+    """The manifest in a safetensors file, as it stands there; None where there is none, or nothing can be read."""
+    return (metadata_of(path) or {}).get(KEY)
 
 
 def schema_of(path: Path) -> str | None:

@@ -10,6 +10,7 @@ import pytest
 from tests import stored
 from workbench import Case, diff, run
 from workbench.expectation.observed import Observed
+from workbench.judge.explain.cover import wrong_of
 from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.measured import measured
 from workbench.judge.explain.scene import Scene
@@ -58,6 +59,20 @@ def test_a_factor_of_the_scale_is_told_by_its_number(only: tuple[str, ...], fact
 def test_in_half_precision_too() -> None:
     (cause,) = explained(times(1.01), CASE.but(dtype="float16"), ("out", "lse")).causes
     assert cause.text == "scores are multiplied by 1.01" and cause.stands
+
+
+@pytest.mark.parametrize("factor", [1.01, 0.99, 0.97, 1.03])
+def test_each_stage_allows_the_digits_that_it_tells(factor: float) -> None:
+    """Out in bfloat16 allows 1 / 0.99 for 1.01, of which lse knows better."""
+
+    def given(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, causal: bool) -> Arrays:
+        found = attention(q, k, v, scale * factor, causal)
+        return {"out": found["out"].astype(q.dtype), "lse": found["lse"]}
+
+    run_ = diff(run(given, CASE.but(dtype="bfloat16"))).to_explain
+    scene, origins = Scene.of(run_.run), [run_[name] for name in run_.origins]
+    said = [one.text for one in measured(scene, wrong_of(scene, origins), Work(SEARCH))]
+    assert run_.origins == ("out", "lse") and f"scores are multiplied by {factor}" in said
 
 
 def test_a_scale_that_is_not_the_one_asked_for_is_told_from_a_factor_by_a_run() -> None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.distributions import FIXED
 from workbench.case.fields import GIVEN
 from workbench.case.stages import OF_HEADS
 from workbench.judge.explain.coded import Coded
@@ -16,6 +17,7 @@ from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.scene import Arrays, Scene, predicted
 from workbench.reference.problem import Problem
 from workbench.reference.walk import values
+from workbench.refusal import Refusal
 
 #: arrays that a hypothesis predicts on a case; None where it cannot be
 Prediction = Sequence[np.ndarray] | None
@@ -179,7 +181,12 @@ def _but(case: Case, **changes: Any) -> Case:
             most = changes.get(length, getattr(case, length))
             shorter = (round(most * x[b % len(x)] / max(*x, 1)) - b // len(x) for b in range(batch))
             changes[name] = tuple(max(n, 0) for n in shorter)
-    return case.but(**changes)
+    try:
+        return case.but(**changes)
+    except Refusal:  # of inputs that need more dims for more keys, or a larger scale
+        if case.distribution not in FIXED:
+            raise
+        return case.but(**changes | {"distribution": "normal"})
 
 
 def alike(x: np.ndarray, y: np.ndarray) -> bool:

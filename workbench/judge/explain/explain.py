@@ -63,7 +63,8 @@ class Explained:
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
-    of: str = ""  #: the run, in words, where it is another than the one that is shown
+    #: the Diff of the run that was explained, where that is another than the one that is shown
+    elsewhere: Any = field(default=None, repr=False)
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
     alone: bool = False  #: whether causes are all: the kernel is not to be run again
 

@@ -25,8 +25,8 @@ _SUMS = (x for x in STAGES.values() if x.offset and "k" not in x.axes)
 _BY_GROUP = (sorted(some, key=lambda x: "d" not in x.axes) for _, some in groupby(_SUMS, attrgetter("group")))
 #: what a kernel may multiply, the plainest first
 _STAGES = ("scale", *RESULTS, *(x.name for some in _BY_GROUP for x in some))
-#: share of the error that a factor may leave, of all elements and not of those alone that are wrong, of which a few
-#: have one by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
+#: share of the error that a factor may leave of the stage that tells it best; of all elements, since a few wrong ones
+#: have a factor by chance: of factors of 0.95 to 1.3 of scores or out 0.4 % were left at most, in any dtype
 LEFT = 0.02
 #: where a fit begins, how many steps it takes, and the difference that its slopes are taken over: half the bits of
 #: float64 are lost in such a difference, and half are left
@@ -58,6 +58,11 @@ def _fixed(value: float, at: Any, scale: float) -> float:
     return value
 
 
+def _rounded(x: float, digits: int) -> float:
+    """In so many digits; near 1 behind the point, where 1.01 says as much as 0.99."""
+    return round(x, digits) if 0.5 <= x < 2 else float(f"{x:.{digits}g}")
+
+
 class _Factor(NamedTuple):
     """A factor, in words."""
 
@@ -86,22 +91,29 @@ class _Fit:
     def factor(self) -> _Factor | None:
         """In as few digits as say it, or its inverse; None where none leaves less than LEFT."""
         found = min((self._from(begin) for begin in self._begins()), key=self.left, default=math.nan)
-        best = self.left(found)
-        if not best <= LEFT:
+        best = self._left_of(found)
+        if not best or not min(best.values()) <= LEFT:  # what others leave, each of their elements allows or not
             return None
         for digits in DIGITS:
-            times, by = (float(f"{x:.{digits}g}") for x in (found, 1 / found if found else math.inf))
+            times, by = (_rounded(x, digits) for x in (found, 1 / found if found else math.inf))
             for one in (_Factor(times, f"multiplied by {times:g}"), _Factor(1 / by, f"divided by {by:g}")):
-                if self.left(one.value) <= MORE * best + ROUNDED:
+                # each stage tells it as well as it can: out in 16 bits less well than lse
+                left = self._left_of(one.value)
+                if left and all(left[name] <= MORE * best[name] + ROUNDED for name in best):
                     return one
         return _Factor(found, f"multiplied by {found:.9g}")
 
     def left(self, factor: float) -> float:
         """Share of the error that it leaves of all of the stage that it explains worst."""
+        return max(self._left_of(factor).values(), default=math.inf)
+
+    def _left_of(self, factor: float) -> dict[str, float]:
+        """Share of the error of each stage that it leaves; empty where it cannot be made."""
         made = self._made(factor) if math.isfinite(factor) else None
         if made is None:
-            return math.inf
-        return max(unexplained(self.scene, name, made[name], np.ones_like(self.wrong[name])) for name in self.names)
+            return {}
+        whole = {name: np.ones_like(self.wrong[name]) for name in self.names}
+        return {name: unexplained(self.scene, name, made[name], whole[name]) for name in self.names}
 
     def _made(self, factor: float) -> Mapping[str, np.ndarray] | None:
         """What a kernel with the factor makes; None of one that cannot have it, and where `work` is over."""

@@ -40,7 +40,8 @@ class Subject:
         """Refusal for a trace at rest, and for a case in which a score is not scale * q @ k alone."""
         case = trace.case
         if trace.rerun is None:
-            raise Refusal(f"{trace.target}: no contract is read of a trace at rest: nothing can be run again")
+            name = trace.called_with.trace or trace.target
+            raise Refusal(f"{name}: no contract is read of a trace at rest: nothing can be run again")
         beside = [name for name in _BESIDE if getattr(case, name) is not None]
         beside += [name for name in ("mask", "bias") if name in trace.inputs]
         if case.codes is not None or case.shared_kv or case.ragged or "out" not in trace.stages:
