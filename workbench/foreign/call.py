@@ -1,7 +1,7 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import ARRAYS, advice, handed_over, home
+from workbench.arrays import ARRAYS, advice, as_numpy, handed_over, home
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
@@ -24,7 +24,7 @@ from workbench.case.tensor_cores import generation_of
 from workbench.case.user_code import Function, running
 from workbench.foreign import returned
 from workbench.foreign.adapters import adapter_of, lives
-from workbench.foreign.arguments import arguments_of
+from workbench.foreign.arguments import Arguments, arguments_of
 from workbench.foreign.collect import failed, loading, of_run, repeats
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
@@ -116,6 +116,8 @@ def run_foreign(
             return function(*positional.values(), **keywords)
         return adapter.call(Call(function, asked, **positional, over=over))
 
+    overwritten: dict[str, None] = {}
+
     def called(
         launches: Launches, **more: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
@@ -126,6 +128,7 @@ def run_foreign(
                 made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
                 found, declared = launches.concatenated(found, parts, fields_of(declared, case))
+                overwritten.update(dict.fromkeys(_written({**positional, **keywords}, call, arrays)))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -173,7 +176,11 @@ def run_foreign(
         requested=(),
         put_in=tuple(put_in),
         sparse=sparse,
-        gates=failed(made_by, name),
+        gates=(
+            *failed(made_by, name),
+            *seen.narrower(own, case, declared, name),
+            *(f"{name} wrote into {x}, an input, which its caller may read again" for x in overwritten),
+        ),
         notes=(*launches.notes, *repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with=options.printable(),
@@ -195,9 +202,20 @@ def run_foreign(
         emulated_ = launches.on_emulator and launches.kernels
         plain = not (emulated_ or call.put_in or case.score_mod or case.mask_mod or (adapter and adapter.base2))
         # JAX's arrays cannot be written to
-        stays = resident(placed, once, axes, over, name) if plain and of_any and arrays != "jax" else None
+        stays = None
+        if plain and of_any and arrays != "jax" and not overwritten:
+            stays = resident(placed, once, axes, over, name)
         return replace(trace, rerun=rerun, resident=stays)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
+
+
+def _written(handed: Mapping[str, Any], call: Arguments, arrays: str) -> Iterator[str]:
+    """The inputs of a call that are not what they were when they were handed over."""
+    if arrays == "jax":  # whose arrays cannot be written to
+        return
+    for name, x in {**call.positional, **call.keywords}.items():
+        if isinstance(x, np.ndarray) and as_numpy(handed[name], name, (x.dtype,)).tobytes() != x.tobytes():
+            yield name
 
 
 def _tiling_of(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:

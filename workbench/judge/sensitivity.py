@@ -107,7 +107,8 @@ def with_sensitivity(
             known = bool(explained[stage.name]) or _of_a_preset(run, stage)
             doubt = EVIDENCE if off is not None or not known else ASSUMPTION
             reason = f"{off.words}; {reason}" if off is not None else reason
-            return replace(stage, verdict="suspicious", doubt=doubt, reason=reason)
+            over = None if stage.name not in by_budget else by_budget[stage.name].over_budget
+            return replace(stage, verdict="suspicious", doubt=doubt, over_usual=over, reason=reason)
         found = forgiving.get(stage.name, {})
         narrow = [choice for choice in found if choice.field in FORGIVEN or choice == unit]
         if narrow and stage.name not in wrong_under(narrow[0]):
