@@ -10,6 +10,7 @@ from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
+    from workbench.judge.table import Row
 
 #: the mildest verdict that is to fail -> verdicts that fail besides those that always do
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
@@ -18,20 +19,22 @@ FAIL_ON: Mapping[str, tuple[str, ...]] = {
     "evidence": ("biased", "evidence"),
     "suspicious": ("biased", "evidence", "suspicious"),
 }
+#: the mildest that is to fail where nobody says another
+USUAL = "evidence"
 
 
-def outcome(judged: "Diff") -> str:
+def outcome(judged: "Diff | Row") -> str:
     """The verdict, or "gate", where a gate failed, which stands above it."""
-    return "gate" if judged.trace.gates else judged.verdict
+    return "gate" if judged.gates else judged.verdict
 
 
-def classed(judged: "Diff") -> str:
+def classed(judged: "Diff | Row") -> str:
     """The outcome; "evidence" of what is suspicious by that, and not by an assumption."""
     found = outcome(judged)
     return "evidence" if found == "suspicious" and judged.doubt == "evidence" else found
 
 
-def failing(fail_on: str = "bug") -> frozenset[str]:
+def failing(fail_on: str = USUAL) -> frozenset[str]:
     """The outcomes that fail: always bug, missing, gate and untestable (nothing could be judged); `fail_on` is the
     mildest verdict that does, too. Refusal for one that is not in FAIL_ON.
     """
