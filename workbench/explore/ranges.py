@@ -18,7 +18,7 @@ from workbench.cuda.kernels import KERNELS
 from workbench.explore.draw import Among, Between, Draw
 from workbench.explore.features import EMPTY_ROWS, FEATURES
 from workbench.floats import DTYPES
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, unknown
 
 
 class Build(NamedTuple):
@@ -92,8 +92,8 @@ def drawn(
     still leave it none (`has_empty_rows`).
     Refusal for an unknown kernel or name.
     """
-    if unknown := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
-        raise Refusal(f"what is drawn of a case are {', '.join(dict.fromkeys((*FIELDS, *RANGES)))}; got {unknown[0]}")
+    if others := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
+        raise Refusal(unknown("what is drawn of a case has no", others[0], dict.fromkeys((*FIELDS, *RANGES))))
     if kernel is not None and kernel not in KERNELS:
         raise Refusal(f"cases are drawn for kernels of ours ({', '.join(KERNELS)}), or for none; got {kernel!r}")
     ours = None if kernel is None else KERNELS[kernel]

@@ -1,6 +1,5 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import ARRAYS, advice, as_numpy, handed_over, home
+from workbench.arrays import ARRAYS, advice, as_numpy, handed_over, home, names_torch, of_torch
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
@@ -35,6 +34,7 @@ from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.resident import resident
+from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.suggested import command
 from workbench.trace import seen
@@ -53,6 +53,10 @@ def _watched_by(name: str, case: Case, options: Options) -> str:
         return ""
     own = Options(arrays=options.arrays, layout=options.layout)
     return command("check", name, [*case_options(case, own=False), *own.words()])
+
+
+class _OfTorch(Raised):
+    """A function that raised on NumPy arrays, and may be written for tensors of torch."""
 
 
 def run_foreign(
@@ -75,6 +79,19 @@ def run_foreign(
     where None; of several `runs` the bits are compared (`repeats.repeated`). `code` is what an earlier run of the same
     function in this process told of its code; None: it is looked up, which takes as long as a small kernel.
     """
+    try:
+        return _run(function, case, options, name, code)
+    except _OfTorch as error:
+        on_numpy = str(error)
+    try:
+        trace = _run(function, case, replace(options, arrays="torch"), name, code)
+    except Raised as on_torch:  # of a file without torch nobody knows for which it was written
+        raise (on_torch if names_torch(function) else Raised(on_numpy)) from None
+    return replace(trace, notes=(*trace.notes, "called with torch tensors, as it raises on NumPy arrays"))
+
+
+def _run(function: Function, case: Case, options: Options, name: str, code: Provenance | None) -> Trace:
+    """`run_foreign` with the arrays that the options say."""
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
         if value not in accepted:
@@ -135,7 +152,8 @@ def run_foreign(
             if why := lacking(error, name):
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
-            raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+            kind = _OfTorch if adapter is None and of_torch(error, function, arrays) else Raised
+            raise kind(f"{name} raised on {arrays} arrays:\n{as_raised(error)}{hint}") from None
         return found, parts, declared
 
     stages, parts, declared = first = called(launches)

@@ -4,13 +4,21 @@ It imports no NumPy, so that `workbench --help` and a run of pytest that judges 
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from workbench.refusal import Refusal
 
-if TYPE_CHECKING:
-    from workbench.judge.diff import Diff
-    from workbench.judge.table import Row
+
+class Judged(Protocol):
+    """A judgement, or what is kept of one."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def doubt(self) -> str: ...
+    @property
+    def gates(self) -> tuple[str, ...]: ...
+
 
 #: the mildest verdict that is to fail -> verdicts that fail besides those that always do
 FAIL_ON: Mapping[str, tuple[str, ...]] = {
@@ -23,12 +31,12 @@ FAIL_ON: Mapping[str, tuple[str, ...]] = {
 USUAL = "evidence"
 
 
-def outcome(judged: "Diff | Row") -> str:
+def outcome(judged: Judged) -> str:
     """The verdict, or "gate", where a gate failed, which stands above it."""
     return "gate" if judged.gates else judged.verdict
 
 
-def classed(judged: "Diff | Row") -> str:
+def classed(judged: Judged) -> str:
     """The outcome; "evidence" of what is suspicious by that, and not by an assumption."""
     found = outcome(judged)
     return "evidence" if found == "suspicious" and judged.doubt == "evidence" else found

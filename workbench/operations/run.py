@@ -1,18 +1,18 @@
 """A function of an operation called on a case: what it read, and the stages that it returned."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from workbench.arrays import as_numpy, handed_over, home
+from workbench.arrays import as_numpy, handed_over, home, of_torch
 from workbench.case import mods
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.operations.operation import Setting
+from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal, Unavailable
 
 #: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
@@ -80,11 +80,14 @@ def run_operation(
             over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
             beside = {one: over.pop(one) for one in case.optional}
             beside |= {keyword: mods.function_of(mod, keyword) for keyword, mod in case.functions.items()}
-            made = function(*over.values(), **case.numbers, **beside)
+            made, torch_wanted = function(*over.values(), **case.numbers, **beside), False
     except (Refusal, Unavailable):
         raise
-    except Exception:
-        raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
+    except Exception as error:
+        if not (torch_wanted := of_torch(error, function, arrays)):
+            raise Raised(f"{name} raised on {arrays} arrays:\n{as_raised(error)}") from None
+    if torch_wanted:
+        return run_operation(function, case, name=name, arrays="torch", device=device, backend=backend, inputs=inputs)
     given = _by_name(made, case, name)
     told = given.pop("contract", {})
     case = replace(case, conventions={**case.conventions, **told})

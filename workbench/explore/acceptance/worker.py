@@ -8,7 +8,6 @@ import mmap
 import os
 import struct
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -259,14 +258,19 @@ def _reply(kind: int, text: str = "") -> None:
     os.write(_replies, HEAD.pack(kind, len(said)) + said)
 
 
-def _said(error: BaseException) -> str:
-    """The traceback of what the function raised, from its own first line on."""
-    frames, own = error.__traceback__, os.path.dirname(__file__)
-    while (
-        frames is not None and frames.tb_next is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == own
-    ):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+def _answered(calls: _Calls, asked: Mapping[str, Any]) -> tuple[_Calls, str]:
+    """The answer to a call, and what answers the next one: with tensors of torch where the function is written for
+    them.
+    """
+    from workbench.arrays import of_torch
+
+    try:
+        return calls, calls.answer(asked)
+    except Exception as error:
+        if not of_torch(error, calls.function, calls.arrays):
+            raise
+    calls = _Calls(calls.function, calls.name, "torch", calls.device, calls.layout, calls.memory)
+    return calls, calls.answer(asked)
 
 
 def _request() -> Any:
@@ -289,6 +293,7 @@ def main() -> None:
         os._exit(0)
     from workbench.explore.acceptance.arena import SIZE
     from workbench.foreign.find import find
+    from workbench.raised import as_raised
     from workbench.refusal import Refusal, Unavailable
 
     if not alone:
@@ -309,14 +314,14 @@ def main() -> None:
     while True:
         asked = _request()
         try:
-            said = calls.answer(asked)
+            calls, said = _answered(calls, asked)
         except Refusal as error:
             _reply(RAISED, str(error))
         except Unavailable as error:
             no_gpu = not found.has_proc and begun["device"] == "cuda"
             _reply(LACKING, str(error) + (_NO_PROC if no_gpu else ""))
         except BaseException as error:  # sys.exit among them
-            _reply(RAISED, _said(error))
+            _reply(RAISED, as_raised(error))
         else:
             _reply(DONE, said)
 
