@@ -17,7 +17,7 @@ from workbench.refusal import Refusal, unknown
 
 OPERATION = "attention"
 #: names of RANGES that a spec does not give: of kernels of ours, and what a family chooses
-_OTHERS = {"splits", "codes", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
+_OTHERS = {"splits", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
 _NONE = "none"  #: which TOML has no word for
 
 
@@ -45,8 +45,8 @@ def of_plain(found: Mapping[str, Any], where: str) -> Spec:
         kind = type(getattr(usual, name))
         if kind in (bool, int, str) and type(value) is not kind:
             raise Refusal(f"{where}: {name} must be of type {kind.__name__}; got {value!r}")
-    case = {name: _range(name, x, where) for name, x in found.pop("case", {}).items()}
-    listed = tuple({name: _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
+    case = {_field(name): _range(name, x, where) for name, x in found.pop("case", {}).items()}
+    listed = tuple({_field(name): _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
     spec = Spec(case, listed, **{**found, "without": tuple(found.get("without", ()))})
     check(spec, where)
     return spec
@@ -66,6 +66,11 @@ def check(spec: Spec, where: str) -> None:
     spec.draw(random)
     for one in spec.shapes:
         spec.draw(random, **one)
+
+
+def _field(name: str) -> str:
+    """The field of a case that a word of a spec is for: of codes `of` is said, as of --codes."""
+    return "codes_of" if name == "of" else name
 
 
 def _range(name: str, x: Any, where: str) -> Any:

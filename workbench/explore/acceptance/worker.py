@@ -53,7 +53,7 @@ class _Calls:
         import numpy as np
 
         from workbench.arrays import handed_over, home
-        from workbench.case import mods
+        from workbench.case import formats, mods
         from workbench.case.case import Case
         from workbench.case.inputs import by_name
         from workbench.case.options import Options
@@ -80,6 +80,9 @@ class _Calls:
         device = home(arrays, device)
         of_case = Asked(case, by_name(case, views))
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
+        if case.codes is not None and not call.put_in:
+            keywords = ", ".join(formats.beside(case.codes, case.coded))
+            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {keywords}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
@@ -102,9 +105,8 @@ class _Calls:
             seen = _as_a_caller_reads(made, self.name) if arrays == "torch" else made
             found, parts, _ = returned.read(seen, self.name)  # which waits for the device
             found, _ = launches.concatenated(found, parts, {})
-        if not boxes:
-            self._check_kept(call, lying, keywords)
-        elif self.fetched:
+        self._check_kept(call, {} if boxes else lying, keywords)
+        if boxes and self.fetched:
             self._back()
         base2 = adapter is not None and adapter.base2
         stages = results(found, call.axes, case, self.name, base2=base2)
@@ -199,13 +201,12 @@ class _Calls:
         import numpy as np
 
         from workbench.arrays import as_numpy
-        from workbench.floats import FLOATS
         from workbench.refusal import Refusal
 
         for name, now in {**lying, **keywords}.items():
             before = call.positional.get(name, call.keywords.get(name))
-            if isinstance(before, np.ndarray) and before.dtype in FLOATS:
-                after = as_numpy(now, name)
+            if isinstance(before, np.ndarray):
+                after = as_numpy(now, name, (before.dtype,))
                 if after.shape == before.shape and after.tobytes() != np.ascontiguousarray(before).tobytes():
                     raise Refusal(f"{name}, an input, was overwritten")
 
