@@ -4,7 +4,7 @@ import importlib.util
 import inspect
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -171,6 +171,11 @@ def _read(x: Any) -> Any:
 def _either(dtypes: Sequence[np.dtype]) -> str:
     *others, last = map(str, dtypes)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def written(before: Mapping[str, np.ndarray], handed: Mapping[str, Any]) -> list[str]:
+    """The arrays of a call that are not what they were `before` it, by name, of those `handed` over, of any library."""
+    return [name for name, x in before.items() if as_numpy(handed[name], name, (x.dtype,)).tobytes() != x.tobytes()]
 
 
 def in_float64(x: np.ndarray, device: str) -> Any:

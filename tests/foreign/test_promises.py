@@ -12,6 +12,8 @@ from workbench import Case, diff, run
 from workbench.cli.main import commands
 from workbench.floats import DTYPES
 from workbench.judge.fails import classed, failing
+from workbench.operations.call import diff_operation
+from workbench.testing import assert_operation
 
 CASE = Case(seqlen=24, head_dim=16)
 
@@ -135,3 +137,18 @@ def test_such_findings_exit_with_1(function: str, tmp_path: Path) -> None:
     asked = ["diff", f"{file}:{function}", "--seqlen", "24", "--head-dim", "16"]
     result = CliRunner().invoke(commands, [*asked, "--fail-on", "bug"])
     assert result.exit_code == 1 and result.stdout.startswith("gate failed: ")
+
+
+def test_a_function_of_an_operation_that_writes_into_its_inputs_is_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "norm.py"
+    file.write_text(
+        "import numpy as np\n\n\ndef rmsnorm(x, weight, *, eps):\n"
+        "    x /= np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps))\n    return x * weight\n"
+    )
+    judged = diff_operation(f"{file}:rmsnorm", "rmsnorm")
+    assert judged.origin is None and judged.fails
+    assert judged.run.gates == (f"{file}:rmsnorm wrote into x, an input, which its caller may read again",)
+    result = CliRunner().invoke(commands, ["diff", f"{file}:rmsnorm", "--operation", "rmsnorm"])
+    assert result.exit_code == 1 and result.stdout.startswith("gate failed: ")
+    with pytest.raises(AssertionError, match="wrote into x, an input"):
+        assert_operation(f"{file}:rmsnorm", "rmsnorm")

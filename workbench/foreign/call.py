@@ -1,6 +1,6 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import ARRAYS, advice, as_numpy, handed_over, home, names_torch, of_torch
+from workbench.arrays import ARRAYS, advice, handed_over, home, names_torch, of_torch, written
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
@@ -23,8 +23,8 @@ from workbench.case.tensor_cores import generation_of
 from workbench.case.user_code import Function, running
 from workbench.foreign import returned
 from workbench.foreign.adapters import adapter_of, lives
-from workbench.foreign.arguments import Arguments, arguments_of
-from workbench.foreign.collect import failed, loading, of_run, repeats
+from workbench.foreign.arguments import arguments_of
+from workbench.foreign.collect import failed, loading, of_run, repeats, wrote
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches, emulated
@@ -133,6 +133,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
             return function(*positional.values(), **keywords)
         return adapter.call(Call(function, asked, **positional, over=over))
 
+    before = {x: array for x, array in {**call.positional, **call.keywords}.items() if isinstance(array, np.ndarray)}
     overwritten: dict[str, None] = {}
 
     def called(
@@ -145,7 +146,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
                 made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
                 found, declared = launches.concatenated(found, parts, fields_of(declared, case))
-                overwritten.update(dict.fromkeys(_written({**positional, **keywords}, call, arrays)))
+                overwritten.update(dict.fromkeys(written(before, {**positional, **keywords})))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
@@ -197,7 +198,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
         gates=(
             *failed(made_by, name),
             *seen.narrower(own, case, declared, name),
-            *(f"{name} wrote into {x}, an input, which its caller may read again" for x in overwritten),
+            *wrote(name, overwritten),
         ),
         notes=(*launches.notes, *repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
@@ -225,15 +226,6 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
             stays = resident(placed, once, axes, over, name)
         return replace(trace, rerun=rerun, resident=stays)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
-
-
-def _written(handed: Mapping[str, Any], call: Arguments, arrays: str) -> Iterator[str]:
-    """The inputs of a call that are not what they were when they were handed over."""
-    if arrays == "jax":  # whose arrays cannot be written to
-        return
-    for name, x in {**call.positional, **call.keywords}.items():
-        if isinstance(x, np.ndarray) and as_numpy(handed[name], name, (x.dtype,)).tobytes() != x.tobytes():
-            yield name
 
 
 def _tiling_of(case: Case, put_in: Mapping[str, np.ndarray]) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class _Calls:
         of_case = Asked(case, by_name(case, views))
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
         if case.codes is not None and not call.put_in:
-            keywords = ", ".join(formats.beside(case.codes, case.coded))
-            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {keywords}")
+            due = ", ".join(formats.beside(case.codes, case.coded))
+            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {due}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
