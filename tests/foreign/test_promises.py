@@ -148,7 +148,9 @@ def test_a_function_of_an_operation_that_writes_into_its_inputs_is_a_finding(tmp
     judged = diff_operation(f"{file}:rmsnorm", "rmsnorm")
     assert judged.origin is None and judged.fails
     assert judged.run.gates == (f"{file}:rmsnorm wrote into x, an input, which its caller may read again",)
-    result = CliRunner().invoke(commands, ["diff", f"{file}:rmsnorm", "--operation", "rmsnorm"])
+    page = tmp_path / "page.html"
+    result = CliRunner().invoke(commands, ["diff", f"{file}:rmsnorm", "--operation", "rmsnorm", "--html", str(page)])
+    assert "wrote into x, an input" in page.read_text()
     assert result.exit_code == 1 and result.stdout.startswith("gate failed: ")
     with pytest.raises(AssertionError, match="wrote into x, an input"):
         assert_operation(f"{file}:rmsnorm", "rmsnorm")
