@@ -162,8 +162,9 @@ def _right_there(index: int, *, seconds: float, device: str) -> dict[str, Any]:
 
 
 def _coarse(contract: Mapping[str, Any], dtype: str) -> bool:
-    """Whether a kernel is right only where its spec says how coarse its arithmetic is: a silent one allows probs, q and
-    sums no fewer bits than inputs have, TF32 nowhere, and of exp what a GPU's has.
+    """Whether a kernel is right only where its spec says how coarse its arithmetic is: a silent one allows probs no
+    fewer bits than inputs have, q, sums and partial results none less than float32's, TF32 nowhere, and of exp what a
+    GPU's has.
     """
     eps = {name: float(ml_dtypes.finfo(one).eps) for name, one in DTYPES.items()}
     probs = contract.get("probs_dtype", dtype)
@@ -172,6 +173,7 @@ def _coarse(contract: Mapping[str, Any], dtype: str) -> bool:
         or eps.get(probs, 1.0) > eps[dtype]
         or contract.get("accumulator_dtype", "float32") != "float32"
         or contract.get("scaled_q_dtype", "float32") != "float32"
+        or contract.get("partials_dtype", "float32") != "float32"
         or contract.get("exp_ulps", 0.0) > 10 * FAST_EXP_ULPS
     )
 

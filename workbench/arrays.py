@@ -1,10 +1,10 @@
 """Arrays of other libraries: those of torch, CuPy and JAX from NumPy ones, and back."""
 
-import importlib
+import importlib.util
 import inspect
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -89,22 +89,39 @@ def advice(error: BaseException, function: Any, arrays: str, device: str) -> str
     if arrays != "numpy":
         on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
         return f"\nIf it expects arrays on a GPU, say --arrays {arrays},device=cuda." if on_gpu else ""
-    if re.search(r"numpy\.ndarray|torch|tensor", said, re.IGNORECASE) or _may_be_of_torch(error, function):
-        return "\nIf it expects torch tensors, say --arrays torch."
-    return ""
+    return "\nIf it expects torch tensors, say --arrays torch." if _may_be_of_torch(error, function) else ""
+
+
+def of_torch(error: BaseException, function: Any, arrays: str) -> bool:
+    """Whether a function that failed on `arrays` is worth a call with tensors of torch: it may be written for these,
+    and they are here.
+    """
+    may = arrays == "numpy" and isinstance(error, Exception) and _may_be_of_torch(error, function)
+    return may and importlib.util.find_spec("torch") is not None
+
+
+def names_torch(function: Any) -> bool:
+    """Whether the file of a function has imported torch, or Triton, which takes its tensors."""
+    return bool({"torch", "triton"} & _packages(function))
 
 
 def _may_be_of_torch(error: BaseException, function: Any) -> bool:
-    """Whether a function that failed may be written for torch: not where it raised by itself, nor where its file
-    imports NumPy and neither torch nor Triton.
+    """Whether a function that failed may be written for torch: its error says so; or it did not raise by itself, and
+    its file has imported torch or Triton, or no NumPy.
     """
+    if re.search(r"numpy\.ndarray|torch|tensor", str(error), re.IGNORECASE):
+        return True
     last = traceback.extract_tb(error.__traceback__)[-1]
     if re.search(r"\b(raise|assert)\b", last.line or ""):
         return False
+    return names_torch(function) or "numpy" not in _packages(function)
+
+
+def _packages(function: Any) -> set[str]:
+    """The packages of what the file of a function has imported."""
     known = getattr(function, "__globals__", {}).values()
     modules = (x.__name__ if inspect.ismodule(x) else str(getattr(x, "__module__", "")) for x in known)
-    used = {name.partition(".")[0] for name in modules}
-    return bool(used & {"torch", "triton"}) or "numpy" not in used
+    return {name.partition(".")[0] for name in modules}
 
 
 def module(name: str, purpose: str = "--arrays {name}") -> Any:
@@ -154,6 +171,11 @@ def _read(x: Any) -> Any:
 def _either(dtypes: Sequence[np.dtype]) -> str:
     *others, last = map(str, dtypes)
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def written(before: Mapping[str, np.ndarray], handed: Mapping[str, Any]) -> list[str]:
+    """The arrays of a call that are not what they were `before` it, by name, of those `handed` over, of any library."""
+    return [name for name, x in before.items() if as_numpy(handed[name], name, (x.dtype,)).tobytes() != x.tobytes()]
 
 
 def in_float64(x: np.ndarray, device: str) -> Any:

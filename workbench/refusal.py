@@ -10,6 +10,13 @@ def meant(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """The words for an unknown name of a long list: what was meant first, then the known ones."""
+    listed = [*known]
+    near = meant(name, listed)
+    return f"{what} {name!r}{near}{' It' if near else '; it'} is one of {', '.join(listed)}"
+
+
 class Refusal(ValueError):
     """A request that breaks a rule: the message shows the rule, the value, where, and what would be accepted (exit code
     2).

@@ -3,6 +3,7 @@ faults of kernels that declare nothing, of which none may be plainly green that 
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +17,7 @@ from workbench.case.case import Case
 from workbench.floats import to_float64
 from workbench.foreign.run import run
 from workbench.judge.diff import Diff, diff
+from workbench.judge.fails import classed, failing
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.reference import dense
 from workbench.trace.trace import Trace
@@ -23,6 +25,10 @@ from workbench.trace.trace import Trace
 SCHEMA = "workbench.bench-styles/1"
 #: how much of its contract a kernel tells: everything, what its dumps mean, or nothing, with out and lse alone
 LEVELS = ("full", "units", "silent")
+#: those at which a style does not say what its arithmetic is
+UNDECLARED = ("units", "silent")
+#: shares of runs, of which tables show how far these are beyond a usual kernel's budget: the median, and the largest
+SHARES = (0.5, 0.95, 0.999, 1.0)
 #: times the unfaulted kernel's root-mean-square error that are never plainly green; those from the first on are listed
 LISTED, FAR = 2.0, 8.0
 # seconds of a judgement, measured on 2 cores, for an estimate only
@@ -34,7 +40,9 @@ def measure(per_style: int = 20, seed: int = 0, jobs: int = 1) -> dict[str, Any]
 
     `correct`: a row for each style with its `group`, and at each of LEVELS the verdicts of `per_style` random cases;
     `wrong` lists the cases that were called a bug, untestable or missing, and why, and `unnamed` those that were not
-    called right and whose report names none of the contract fields that explain the style. `faulty`: a
+    called right and whose report names none of the contract fields that explain the style; `fails` those that exit with
+    1 unless it is said otherwise; `over_usual`, of those that only choices excuse which the style did not declare, the
+    errors / a usual kernel's budget. `faulty`: a
     row for each fault with the verdicts of as many cases, and for each case that was plainly green its root-mean-square
     error of out and of lse by the unfaulted kernel's, from LISTED on (`green`).
     """
@@ -61,12 +69,33 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
             told = {"told": level, "group": group, "styles": len(of_group), "runs": counts.total()}
             rows.append(told | counted(counts) | {"unnamed": unnamed})
     wrong = [{"style": row["style"], **one} for row in results["correct"] for one in row["wrong"]]
+    excused = [_excused(told, row) for row in results["correct"] for told in UNDECLARED if row["over_usual"][told]]
+    excused += [_outside(results["correct"], told) for told in UNDECLARED]
     faults = [
         {"fault": row["fault"], "runs": row["runs"], **counted(row["verdicts"]), "green beyond": len(row["green"]),
          "out": _largest(row["green"], "out"), "lse": _largest(row["green"], "lse")}
         for row in results["faulty"]
     ]  # fmt: skip
-    return [table for table in (rows, wrong, faults) if table]
+    return [table for table in (rows, wrong, excused, faults) if table]
+
+
+def _excused(told: str, row: dict[str, Any]) -> dict[str, Any]:
+    """How far a style that does not declare its arithmetic is beyond a usual kernel's budget where it is excused."""
+    over, runs = row["over_usual"][told], sum(row["verdicts"][told].values())
+    shares = {f"{share:.1%}": round(float(np.quantile(over, share, method="higher")), 2) if over else 0.0
+              for share in SHARES}  # fmt: skip
+    head = {"told": told, "group": row["group"], "style": row["style"], "runs": runs}
+    return head | {"excused": len(over), **shares, "fails": sum(one["level"] == told for one in row["fails"])}
+
+
+def _outside(rows: Sequence[dict[str, Any]], told: str) -> dict[str, Any]:
+    """The same of all styles whose arithmetic is a usual kernel's, or a known library's that sums in float32."""
+    others = [row for row in rows if row["group"] != "arithmetic"]
+    over = [x for row in others for x in row["over_usual"][told]]
+    verdicts = sum((Counter(row["verdicts"][told]) for row in others), Counter[str]())
+    fails = [one for row in others for one in row["fails"]]
+    every = {"group": "all but arithmetic", "style": "", "verdicts": {told: verdicts}, "over_usual": {told: over}}
+    return _excused(told, every | {"fails": fails})
 
 
 def _largest(green: list[dict[str, Any]], name: str) -> float:
@@ -75,21 +104,25 @@ def _largest(green: list[dict[str, Any]], name: str) -> float:
 
 def _style_row(index: int, *, runs: int, seed: int) -> dict[str, Any]:
     style = CORRECT[index]
-    row: dict[str, Any] = {"style": style.name, "group": style.group, "wrong": [], "unnamed": []}
-    row["verdicts"] = {}
+    row: dict[str, Any] = {"style": style.name, "group": style.group, "wrong": [], "unnamed": [], "fails": []}
+    row |= {"verdicts": {}, "over_usual": {}}
     drawn = cases(style, runs, seed)
     for level in LEVELS:
         counts: Counter[str] = Counter()
+        over: list[float] = []
         for options in drawn:
             judged = diff(run(declared(style, level), Case(**options)))
             counts[judged.verdict] += 1
+            over += [max(found)] if (found := [x.over_usual for x in judged if x.over_usual is not None]) else []
             told = {"level": level, "case": str(judged.trace.case), "verdict": judged.verdict, "why": _why(judged)}
             named = _names(judged, style)
             if judged.verdict in (*ORIGIN_VERDICTS, "untestable"):
                 row["wrong"].append(told | {"named": named})
             if judged.verdict not in RIGHT_VERDICTS and not named:
                 row["unnamed"].append(told | {"named": named})
-        row["verdicts"][level] = dict(counts)
+            if classed(judged) in failing():
+                row["fails"].append(told | {"named": named})
+        row["verdicts"][level], row["over_usual"][level] = dict(counts), over
     return row
 
 

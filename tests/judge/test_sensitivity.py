@@ -7,10 +7,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from campaigns.styles import CORRECT, cases, declared
 from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.case.assumptions import LIBRARIES, weaker
 from workbench.case.contract import of_foreign
+from workbench.judge.fails import classed, failing
 
 CASE = Case(seqlen_q=64, seqlen_k=256, head_dim=32, dtype="bfloat16", heads=2)
 
@@ -253,3 +255,67 @@ def test_of_a_bound_that_nobody_saw_there_is_no_control() -> None:
     contract = {"row_max": "upper_bound", "row_sum_of_cast": False, "probs_rounding": "nearest", "splits": 1}
     case = Case(batch=2, seqlen_q=255, seqlen_k=1, head_dim=32, dtype="bfloat16")
     assert diff(run(bounded, case, contract=contract)).verdict == "rounding"
+
+
+def summed(dtype: Any, block: int, out: bool = True) -> Any:
+    """A right kernel but for its sum, which is kept in `dtype` from tile to tile."""
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        storage = q.dtype
+        q, k, v = (x.astype(np.float32) for x in (q, k, v))
+        scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+        if causal:
+            scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        top = scores.max(axis=-1, keepdims=True)
+        probs = np.exp(scores - top)
+        total = np.zeros(top.shape, np.float32)
+        for first in range(0, scores.shape[-1], block):
+            total = (total + probs[..., first : first + block].sum(-1, keepdims=True)).astype(dtype).astype(np.float32)
+        made = probs.astype(storage).astype(np.float32) @ v / total
+        return made.astype(storage), (top + np.log(total))[..., 0]
+
+    return attention
+
+
+@pytest.mark.parametrize(
+    ("case", "block"),
+    [
+        (Case(seqlen=512, dtype="bfloat16"), 64),  # 88 x
+        (Case(seqlen=64, dtype="bfloat16", causal=True), 32),  # so few rows that a sum of cast probs may be it
+        (Case(seqlen=128, head_dim=128, dtype="bfloat16"), 64),
+        (Case(seqlen=256, head_dim=128, dtype="bfloat16", heads=2, causal=True), 128),
+    ],
+    ids=str,
+)
+def test_a_sum_in_bfloat16_that_nobody_declared_fails(case: Case, block: int) -> None:
+    """Libraries that round q to 16 bits lose as much, and are no excuse: who sums in 16 bits declares it."""
+    judged = diff(run(summed(ml_dtypes.bfloat16, block), case))
+    assert classed(judged) in ("evidence", "bug")
+    lse = judged["lse"]
+    assert lse.over_usual is None or lse.over_usual > 10
+    assert judged.verdict == "bug" or "; of a usual kernel a bug, " in lse.reason
+    right = diff(run(summed(np.float32, block), case))
+    assert right.verdict in ("exact", "rounding")
+
+
+@pytest.mark.parametrize(("dtype", "of_case"), [(np.float16, "float16"), (np.float16, "bfloat16")])
+def test_so_does_one_in_float16_of_every_key(dtype: Any, of_case: str) -> None:
+    """A sum that is rounded at each key, as half2 arithmetic does."""
+    assert classed(diff(run(summed(dtype, 1), Case(seqlen=256, dtype=of_case)))) in ("evidence", "bug")
+
+
+@pytest.mark.parametrize("name", ["float16_hfma", "bfloat16_accumulators"])
+def test_declared_they_are_right(name: str) -> None:
+    style = {style.name: style for style in CORRECT}[name]
+    case = Case(seqlen=96, head_dim=64, dtype=style.dtypes[0], seed=3, input_std=4.0)
+    assert classed(diff(run(declared(style, "silent"), case))) in ("evidence", "bug")
+    assert diff(run(declared(style, "full"), case)).verdict in ("exact", "rounding")
+
+
+@pytest.mark.parametrize("name", ["sums_cast_probs", "row_sum_by_mma", "torch_eager", "minus_30000_float16"])
+def test_an_excuse_of_a_library_that_sums_in_float32_stands(name: str) -> None:
+    """They are 5 to 1,500 x of a usual kernel's budget, and pass."""
+    style = {style.name: style for style in CORRECT}[name]
+    judged = [diff(run(declared(style, "silent"), Case(**options))) for options in cases(style, 3)]
+    assert all(classed(one) not in failing() for one in judged)
+    assert any(one.doubt == "assumption" for one in judged)

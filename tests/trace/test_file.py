@@ -198,7 +198,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
         (
             lambda m: m["contract"].update(colour="red"),
-            f"FILE: \"contract\" has the fields {', '.join(PROMISES)}; got 'colour'",
+            f"FILE: \"contract\" has no field 'colour'; it is one of {', '.join(PROMISES)}",
         ),
         (
             lambda m: m["contract"].update(empty_lse="none"),

@@ -48,10 +48,12 @@ class Library(NamedTuple):
     source: str  #: library and file
     dtypes: tuple[str, ...] = ("float16", "bfloat16")  #: of q, k and v
     others: Mapping[str, str] = {}  #: fields that have another value; inputs: the dtype of q, k and v
+    narrow: bool = False  #: whether it sums, carries partial results or scales q in 16 bits, as few do without a word
 
 
-#: what excuses: what no known library does is a bug of a kernel that does not declare it. Every one of them may be run
-#: on Volta's tensor cores, scale q and k, and give exp a difference that was rounded
+#: what excuses: what no known library does is a bug of a kernel that does not declare it, and what narrow ones alone do
+#: is evidence of one. Every one of them may be run on Volta's tensor cores, scale q and k, and give exp a difference
+#: that was rounded
 LIBRARIES = (
     Library((), "FlashAttention-2 (csrc/flash_attn/src/softmax.h)", ("float32", "float16", "bfloat16")),
     Library(
@@ -69,24 +71,27 @@ LIBRARIES = (
         ("float32", "float16", "bfloat16"),
     ),
     Library(
-        ("partials_dtype", "normalisation"),
-        "vLLM, paged_attention_v2 (csrc/attention/paged_attention_v2.cu), whose partial results have the dtype of out",
-    ),
-    Library(
         ("probs_rounding", "partials_rounding", "out_rounding"),
         "Composable Kernel, bfloat16 cut off (ck_tile/core/numeric/bfloat16.hpp, CK_TILE_FLOAT_TO_BFLOAT16_DEFAULT)",
         ("bfloat16",),
+    ),
+    Library(
+        ("partials_dtype", "normalisation"),
+        "vLLM, paged_attention_v2 (csrc/attention/paged_attention_v2.cu), whose partial results have the dtype of out",
+        narrow=True,
     ),
     Library(
         (),
         "llama.cpp, half2 sums of its vector kernels (ggml/src/ggml-cuda/fattn-vec-f16.cuh)",
         ("float16",),
         {"accumulator_dtype": "float16"},
+        narrow=True,
     ),
     Library(
         (),
         "Fairseq, q times its scale in its own dtype (fairseq/modules/multihead_attention.py)",
         others={"scaled_q_dtype": "inputs"},
+        narrow=True,
     ),
 )
 #: fields with the weakest choice in every one of them
@@ -120,9 +125,9 @@ def weaker(promise: Contract) -> list[str]:
     return [name for name in promise.assumed if getattr(promise, name) != getattr(base, name)]
 
 
-def of_libraries(promise: Contract) -> Iterator[Contract]:
-    """What a kernel promises that is one of LIBRARIES where nobody declared otherwise: casts of scores, which the
-    weakest contract lets cut off, round to nearest there.
+def of_libraries(promise: Contract) -> Iterator[tuple[Library, Contract]]:
+    """LIBRARIES, narrow ones last, with what a kernel promises that is one of them where nobody declared otherwise:
+    casts of scores, which the weakest contract lets cut off, round to nearest there.
     """
     base = usual(promise)
     for library in LIBRARIES:
@@ -132,7 +137,7 @@ def of_libraries(promise: Contract) -> Iterator[Contract]:
             weak = {name: getattr(promise, name) for name in open_fields}
             said = {name: _storage(promise) if x == "inputs" else x for name, x in library.others.items()}
             others: dict[str, Any] = {name: x for name, x in said.items() if name in promise.assumed}
-            yield replace(base, assumed=assumed, **weak, **others)
+            yield library, replace(base, assumed=assumed, **weak, **others)
 
 
 def alternatives(promise: Contract) -> Iterator[Choice]:

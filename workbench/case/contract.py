@@ -47,7 +47,7 @@ from workbench.case.promises import (
 from workbench.case.tensor_cores import GENERATIONS, known_of
 from workbench.case.tiling import Tiling, tiling
 from workbench.records import Rule, number, one_of
-from workbench.refusal import Refusal, meant
+from workbench.refusal import Refusal, unknown
 
 #: ex2.approx is off by 2 ulp, __expf by 2 + 1.173 |x| (PTX ISA, ex2; CUDA programming guide, intrinsic functions),
 #: counted from the nearest float32; half an ulp more counts from the exact result: an H200 takes 2.05 and, for small x,
@@ -428,8 +428,7 @@ def check_names(declared: Iterable[str]) -> None:
     """Refusal for a field that no contract has."""
     for name in declared:
         if name not in _RULES:
-            known = ", ".join(_RULES)
-            raise Refusal(f'"contract" has the fields {known}; got {name!r}{meant(name, _RULES)}')
+            raise Refusal(unknown('"contract" has no field', name, _RULES))
 
 
 def _check(name: str, value: Any) -> None:

@@ -11,7 +11,7 @@ from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, numbers
 from workbench.case.fields import SHORT
 from workbench.case.promises import OfPreset, plain, unwrapped
-from workbench.refusal import Refusal, meant
+from workbench.refusal import Refusal, unknown
 from workbench.suggested import command
 
 #: as a dtype: that of q, k and v
@@ -106,10 +106,7 @@ def parse(text: str) -> dict[str, Any]:
             preset |= {field: OfPreset(value) for field, value in PRESETS[name].items()}
             continue
         if not equals or not name:
-            known = ", ".join(PRESETS)
-            raise Refusal(
-                f"--contract takes FIELD=VALUE, @FILE and the presets {known}; got {one!r}{meant(one, PRESETS)}"
-            )
+            raise Refusal(unknown("--contract takes FIELD=VALUE, @FILE or a preset, and has no preset", one, PRESETS))
         if name in fields:
             raise Refusal(f"--contract says {name} twice, {word(fields[name])} and {value}")
         fields[name] = _value(value)

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from workbench.files import of_python, sha256_of, sources_beside
+from workbench.raised import as_raised
 from workbench.refusal import Refusal
 
 Function = Callable[..., Any]
@@ -105,7 +106,7 @@ class _Home:
                 own = [x.lineno for x in traceback.extract_tb(refusal.__traceback__) if x.filename == str(path)]
                 raise Refusal(f"{path} could not be imported, as of its line {own[-1]}:\n{refusal}") from refusal
             except BaseException as error:  # sys.exit among them
-                raise Refusal(f"{path} could not be imported:\n{traceback.format_exc()}") from error
+                raise Refusal(f"{path} could not be imported:\n{as_raised(error)}") from error
         self.targets[path] = module
         return module
 

@@ -21,7 +21,7 @@ from workbench.cli.options import (
     seconds_option,
     values_option,
 )
-from workbench.judge.fails import failing, outcome
+from workbench.judge.fails import classed, failing
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
@@ -103,7 +103,7 @@ def explain(
             screen.print(text.explained(one, unicode=screen.is_terminal, width=screen.width), crop=False)
         if html is not None:
             click.echo(f"page: {html}")
-    sys.exit(BUG if failing() & {outcome(one.judged) for one in found} else 0)
+    sys.exit(BUG if failing() & {classed(one.judged) for one in found} else 0)
 
 
 def _write_script(judged: list["Diff"], path: Path) -> None:

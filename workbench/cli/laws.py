@@ -129,7 +129,7 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
 
     if options["inputs"]:
         raise Refusal("--random draws inputs, and --inputs gives them; got both")
-    limits = {name: Among(values) for name, values in random_limits(options).items()}
+    limits: dict[str, Any] = {name: Among(values) for name, values in random_limits(options).items()}
     drawn = default_rng(options["seed"] or 0)
     return [sample(drawn, kernel, **limits) for _ in range(random)]
 

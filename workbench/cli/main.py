@@ -1,7 +1,7 @@
 """The command line. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0 no bug, 1 a bug (or nothing could be judged), 2 wrong usage, 3 the machine lacks something, 70 a defect of
-the workbench itself, 130 stopped by Ctrl-C.
+Exit codes: 0 no bug, 1 a bug, or evidence of one, or nothing could be judged, 2 wrong usage, 3 the machine lacks
+something, 70 a defect of the workbench itself, 130 stopped by Ctrl-C.
 """
 
 import json
@@ -44,7 +44,7 @@ from workbench.cli.options import (
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
-from workbench.judge.fails import FAIL_ON, classed, failing
+from workbench.judge.fails import FAIL_ON, USUAL, classed, failing
 
 if TYPE_CHECKING:
     from workbench.judge.diff import Diff
@@ -128,9 +128,9 @@ for command in (
 @mapping_option
 @click.option(
     "--fail-on",
-    default="bug",
+    default=USUAL,
     shell_complete=complete,
-    help="Mildest verdict that exits with 1: bug, biased, evidence or suspicious [bug]",
+    help=f"Mildest verdict that exits with 1: {', '.join(FAIL_ON)} [{USUAL}]",
 )
 @measure_option
 @effort_option

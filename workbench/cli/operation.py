@@ -96,7 +96,7 @@ def diff_operation(
             click.echo("\n".join(what.sentences))
         if html is not None:
             click.echo(f"page: {html}")
-    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+    sys.exit(BUG if any(one.fails for one in diffs) else 0)
 
 
 def diff_stored(
@@ -120,7 +120,7 @@ def diff_stored(
         _print([found], verbose)
         if html is not None:
             click.echo(f"page: {html}")
-    sys.exit(BUG if found.origin is not None or found.verdict == "untestable" else 0)
+    sys.exit(BUG if found.fails else 0)
 
 
 def explain_operation(
@@ -184,7 +184,7 @@ def _explain(diffs: "Sequence[OperationDiff]", effort: float, seconds: float | N
         for one, explained in found:
             shape: dict[str, Any] = {"unicode": screen.is_terminal, "width": screen.width}
             screen.print(report(one, **shape, explained=explained), crop=False)
-    sys.exit(BUG if any(one.origin is not None or one.verdict == "untestable" for one in diffs) else 0)
+    sys.exit(BUG if any(one.fails for one in diffs) else 0)
 
 
 def measure_operation(target: str | None, operation: str, options: Mapping[str, Any], *, as_json: bool) -> None:

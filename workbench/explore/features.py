@@ -8,22 +8,40 @@ from typing import Any
 from workbench.explore.draw import Among, Between, Draw
 
 Fields = dict[str, Any]
+#: beside the fields of a case: whether rows may see no key
+EMPTY_ROWS = "empty_rows"
+#: features of sequences of lengths of their own
+RAGGED = ("padded", "packed", "paged")
 
 _LENGTHS_Q, _LENGTHS_K, _SEQUENCES = Between(0, 66), Between(0, 149), Between(2, 4)
 _PAGES = {"page_size": Among((16, 8, 1, 3, 64)), "kv_layout": Among(("NHD", "HND"))}
 
 
 def _packed(draw: Draw, fields: Fields) -> Fields:
-    """Sequences behind each other, some of them without queries or keys."""
+    """Sequences behind each other, where rows may see no key some of them without queries or keys."""
     count = draw(_SEQUENCES)
-    lengths_q, lengths_k = (tuple(draw(x) for _ in range(count)) for x in (_LENGTHS_Q, _LENGTHS_K))
+    if fields[EMPTY_ROWS]:
+        lengths_q, lengths_k = (tuple(draw(x) for _ in range(count)) for x in (_LENGTHS_Q, _LENGTHS_K))
+    else:
+        lengths_k = tuple(draw(Between(1, fields["seqlen_k"])) for _ in range(count))
+        most = (min(n, fields["seqlen_q"]) if _hides(fields) else fields["seqlen_q"] for n in lengths_k)
+        lengths_q = tuple(draw(Between(1, n)) for n in most)
     return {"batch": None, "seqlen_q": None, "seqlen_k": None, "seqlens_q": lengths_q, "seqlens_k": lengths_k}
 
 
 def _padded(draw: Draw, fields: Fields) -> Fields:
     """Caches with room for the longest sequence."""
-    lengths = tuple(draw(_LENGTHS_K) for _ in range(draw(_SEQUENCES)))
+    keys = _LENGTHS_K
+    if not fields[EMPTY_ROWS]:  # all queries of the box are there
+        least = min(fields["seqlen_q"], fields["seqlen_k"]) if _hides(fields) else 1
+        keys = Between(least, fields["seqlen_k"])
+    lengths = tuple(draw(keys) for _ in range(draw(_SEQUENCES)))
     return {"batch": None, "seqlen_k": None, "seqlens_k": lengths}
+
+
+def _hides(fields: Fields) -> bool:
+    """Whether a row that has more keys before it may see none of its own."""
+    return bool(fields["causal"] or fields.get("window"))
 
 
 def _paged(draw: Draw, fields: Fields) -> Fields:
@@ -57,7 +75,7 @@ def nearer(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 
 #: of each of these a mixed case has one, or none; pack_gqa is of kernels of ours alone, which have tiles
 _MIXED = (
-    ("packed", "padded", "paged"),
+    RAGGED,
     ("head_dim_v", "shared_kv"),
     *(("sinks",), ("alibi",), ("dropout",), ("window",), ("softcap",), ("pack_gqa",)),
 )

@@ -5,7 +5,10 @@ campaigns, whose draws must be independent and the same tomorrow.
 """
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS
@@ -13,9 +16,9 @@ from workbench.case.fields import ALIGNMENTS, FIELDS
 from workbench.cuda.kernel import Kernel
 from workbench.cuda.kernels import KERNELS
 from workbench.explore.draw import Among, Between, Draw
-from workbench.explore.features import FEATURES
+from workbench.explore.features import EMPTY_ROWS, FEATURES
 from workbench.floats import DTYPES
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, unknown
 
 
 class Build(NamedTuple):
@@ -62,28 +65,44 @@ RANGES: Mapping[str, Between | Among] = {
 }
 #: what a foreign function is not told of a case, unless it takes a keyword for it
 _UNTOLD: Mapping[str, Any] = {"causal_alignment": ALIGNMENTS[0], "windowed": False, "softcap": None}
+#: and of features
+_UNTOLD_OF_FEATURES: Mapping[str, Any] = {"alibi_form": "distance", "kv_layout": "NHD"}
 
 
-def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
-    """A case of which `draw` gives every value, from the ranges or from what is `given` in their place: fields of a
-    case, `seqlen`, which is both lengths, and names of RANGES.
+#: lengths that are bounds of those of sequences
+_BOUNDS = ("batch", "seqlen_q", "seqlen_k")
+
+
+def drawn(
+    draw: Draw,
+    kernel: str | None,
+    given: Mapping[str, Any],
+    *,
+    empty_rows: bool,
+    usual: Mapping[str, Any] = MappingProxyType({}),
+) -> Case:
+    """A case of which `draw` gives every value, from the ranges, those of them that `usual` replaces, or from what is
+    `given` in their place: fields of a case, `seqlen`, which is both lengths, and names of RANGES. What a feature makes
+    of a case stands above ranges, and below what is given; of sequences given lengths are bounds.
 
     `kernel`: of ours, for which tiles, dtype and head_dim are those of few builds; None: a foreign one, which chooses
     tiles itself, and is told of the mask that it is causal, and no more: unless they are given, there is neither window
-    nor softcap, and the diagonal ends at the last key. A distribution that does not fit the case becomes normal.
+    nor softcap, the diagonal ends at the last key, ALiBi counts distances and pages lie as NHD. A distribution that
+    does not fit the case becomes normal. Without `empty_rows` lengths of sequences leave each row a key; a mask may
+    still leave it none (`has_empty_rows`).
     Refusal for an unknown kernel or name.
     """
-    if unknown := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
-        raise Refusal(f"what is drawn of a case are {', '.join(dict.fromkeys((*FIELDS, *RANGES)))}; got {unknown[0]}")
+    if others := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
+        raise Refusal(unknown("what is drawn of a case has no", others[0], dict.fromkeys((*FIELDS, *RANGES))))
     if kernel is not None and kernel not in KERNELS:
         raise Refusal(f"cases are drawn for kernels of ours ({', '.join(KERNELS)}), or for none; got {kernel!r}")
     ours = None if kernel is None else KERNELS[kernel]
-    ranges = {**RANGES, **({} if kernel is not None else _UNTOLD), **given}
+    ranges = {**RANGES, **({} if kernel is not None else _UNTOLD), **usual, **given}
 
     def one(name: str) -> Any:
         return draw(ranges[name])
 
-    fields: dict[str, Any] = _built(draw, ours, given) | _heads(draw, given)
+    fields: dict[str, Any] = _built(draw, ours, given, ranges) | _heads(draw, given, ranges)
     fields |= {name: one(name) for name in ("batch", "causal", "causal_alignment", "scale", "distribution", "seed")}
     if "seqlen" in given:
         fields["seqlen_q"] = fields["seqlen_k"] = one("seqlen")
@@ -98,7 +117,9 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
         windowed = "window" not in given and one("windowed")
         fields["window"] = (one("left"), one("right")) if windowed else draw(given.get("window"))
     if (feature := one("feature")) is not None:
-        fields |= {name: x for name, x in _feature(feature)(draw, fields).items() if name not in given}
+        untold = {} if kernel is not None else _UNTOLD_OF_FEATURES
+        made = _feature(feature)(draw, {**fields, EMPTY_ROWS: empty_rows})
+        fields |= {name: untold.get(name, x) for name, x in made.items() if name not in given or name in _BOUNDS}
     others = [name for name in given if name in FIELDS and name not in fields]
     fields |= {name: one(name) for name in others}
     try:
@@ -109,16 +130,31 @@ def drawn(draw: Draw, kernel: str | None, given: Mapping[str, Any]) -> Case:
         return Case(**fields | {"distribution": "normal"})
 
 
+def rows_asked(kernel: str | None, empty_rows: bool | None) -> bool:
+    """Whether rows that see no key are asked for: of kernels of ours, whose out is 0 and lse -inf there, unless it is
+    said otherwise; of others, whose conventions differ, where it is said.
+    """
+    return kernel is not None if empty_rows is None else empty_rows
+
+
+def has_empty_rows(case: Case) -> bool:
+    """Whether a row of a case sees no key."""
+    rows = case.mask().any(axis=-1)
+    if case.ragged:
+        rows |= ~(np.arange(case.seqlen_q) < case.lengths_q[:, None])[:, None]
+    return not bool(rows.all())
+
+
 def _feature(name: Any) -> Callable[[Draw, dict[str, Any]], dict[str, Any]]:
     if name not in FEATURES:
         raise Refusal(f"feature is one of {', '.join(FEATURES)}; got {name!r}")
     return FEATURES[name]
 
 
-def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any], ranges: Mapping[str, Any]) -> dict[str, Any]:
     """dtype and head_dim, of kernels of ours with tiles: of one of BUILDS, as far as these are not `given`."""
     if kernel is None:
-        return {name: draw({**RANGES, **given}[name]) for name in ("dtype", "head_dim")}
+        return {name: draw(ranges[name]) for name in ("dtype", "head_dim")}
     fits = [build for build in BUILDS if _fits(build, kernel, given)]
     if not fits:  # a build of its own
         own = {**RANGES, "dtype": Among(kernel.dtypes), **given}
@@ -132,13 +168,13 @@ def _built(draw: Draw, kernel: Kernel | None, given: Mapping[str, Any]) -> dict[
     return {name: draw(given.get(name, x)) for name, x in fixed.items()}
 
 
-def _heads(draw: Draw, given: Mapping[str, Any]) -> dict[str, Any]:
+def _heads(draw: Draw, given: Mapping[str, Any], ranges: Mapping[str, Any]) -> dict[str, Any]:
     """heads and kv_heads, which divide them."""
     if "heads" in given:
         heads = draw(given["heads"])
         divisors = tuple(n for n in range(1, heads + 1) if heads % n == 0)
         return {"heads": heads, "kv_heads": draw(given.get("kv_heads", Among(divisors)))}
-    kv_heads, group = (draw({**RANGES, **given}[name]) for name in ("kv_heads", "group"))
+    kv_heads, group = (draw(ranges[name]) for name in ("kv_heads", "group"))
     return {"heads": kv_heads * group, "kv_heads": kv_heads}
 
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from workbench.case.case import Case
 from workbench.case.distributions import shapes
 from workbench.case.stages import INPUTS
 from workbench.explore.draw import Among, Between
-from workbench.explore.ranges import drawn
+from workbench.explore.ranges import drawn, has_empty_rows, rows_asked
 from workbench.floats import DTYPES, round_to
 from workbench.refusal import Refusal
 
@@ -24,7 +25,7 @@ _PALETTE = 4
 
 
 @st.composite
-def cases(draw: st.DrawFn, kernel: str | None = None, **given: Any) -> Case:
+def cases(draw: st.DrawFn, kernel: str | None = None, *, empty_rows: bool | None = None, **given: Any) -> Case:
     """Cases of any shape, mask, scale and distribution.
 
     `kernel`: one of ours, whose tiles and splits are drawn too, from few builds; None for a function of yours, which is
@@ -32,8 +33,9 @@ def cases(draw: st.DrawFn, kernel: str | None = None, **given: Any) -> Case:
     (`windowed=st.booleans()`), and `causal_alignment="top-left"` is for one whose diagonal begins at the first key.
     `given`: fields of a case, each a value or a strategy, in place of what is drawn (`ranges.RANGES`); `group`, query
     heads that share a kv head, is 1 to 3; `feature`, one of `features.FEATURES` (sinks, alibi, dropout, packed, paged
-    and others), is none unless it is given. Among the cases are rows that see no key, lengths of 1, ragged tiles,
-    scores that overflow, and sums that cancel.
+    and others), is none unless it is given. Among the cases are lengths of 1, ragged tiles, scores that overflow, and
+    sums that cancel; rows that see no key of kernels of ours, and with `empty_rows` of others. `workbench accept` draws
+    the same.
 
     >>> @given(cases("flash", dtype="float16", causal=True, seqlen=st.integers(1, 200)))  # doctest: +SKIP
     """
@@ -45,7 +47,10 @@ def cases(draw: st.DrawFn, kernel: str | None = None, **given: Any) -> Case:
             return draw(st.sampled_from(range_.values))
         return draw(range_) if isinstance(range_, st.SearchStrategy) else range_
 
-    return drawn(one, kernel, given)
+    asked = rows_asked(kernel, empty_rows)
+    case = drawn(one, kernel, given, empty_rows=asked)
+    assume(asked or not has_empty_rows(case))
+    return case
 
 
 def awkward_values(dtype: str) -> st.SearchStrategy[float]:

@@ -1,6 +1,5 @@
 """Kernels that are not ours: a Python callable, found by `path.py:function`, run on a case and brought into a trace."""
 
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import ARRAYS, advice, handed_over, home
+from workbench.arrays import ARRAYS, advice, handed_over, home, names_torch, of_torch, written
 from workbench.case import mods
 from workbench.case.box import parse
 from workbench.case.case import Case
@@ -25,7 +24,7 @@ from workbench.case.user_code import Function, running
 from workbench.foreign import returned
 from workbench.foreign.adapters import adapter_of, lives
 from workbench.foreign.arguments import arguments_of
-from workbench.foreign.collect import failed, loading, of_run, repeats
+from workbench.foreign.collect import failed, loading, of_run, repeats, wrote
 from workbench.foreign.keywords import Asked
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches, emulated
@@ -35,6 +34,7 @@ from workbench.foreign.packages import Call
 from workbench.foreign.probes import interpreter as triton_interpreter
 from workbench.foreign.repeats import repeated
 from workbench.foreign.resident import resident
+from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.suggested import command
 from workbench.trace import seen
@@ -53,6 +53,10 @@ def _watched_by(name: str, case: Case, options: Options) -> str:
         return ""
     own = Options(arrays=options.arrays, layout=options.layout)
     return command("check", name, [*case_options(case, own=False), *own.words()])
+
+
+class _OfTorch(Raised):
+    """A function that raised on NumPy arrays, and may be written for tensors of torch."""
 
 
 def run_foreign(
@@ -75,6 +79,19 @@ def run_foreign(
     where None; of several `runs` the bits are compared (`repeats.repeated`). `code` is what an earlier run of the same
     function in this process told of its code; None: it is looked up, which takes as long as a small kernel.
     """
+    try:
+        return _run(function, case, options, name, code)
+    except _OfTorch as error:
+        on_numpy = str(error)
+    try:
+        trace = _run(function, case, replace(options, arrays="torch"), name, code)
+    except Raised as on_torch:  # of a file without torch nobody knows for which it was written
+        raise (on_torch if names_torch(function) else Raised(on_numpy)) from None
+    return replace(trace, notes=(*trace.notes, "called with torch tensors, as it raises on NumPy arrays"))
+
+
+def _run(function: Function, case: Case, options: Options, name: str, code: Provenance | None) -> Trace:
+    """`run_foreign` with the arrays that the options say."""
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
         if value not in accepted:
@@ -116,6 +133,9 @@ def run_foreign(
             return function(*positional.values(), **keywords)
         return adapter.call(Call(function, asked, **positional, over=over))
 
+    before = {x: array for x, array in {**call.positional, **call.keywords}.items() if isinstance(array, np.ndarray)}
+    overwritten: dict[str, None] = {}
+
     def called(
         launches: Launches, **more: Any
     ) -> tuple[dict[str, np.ndarray], dict[str, Mapping[str, Any]], Mapping[str, Any]]:
@@ -126,13 +146,15 @@ def run_foreign(
                 made = once(positional, keywords | more)
                 found, parts, declared = returned.read(made, name)  # waits for it, and so may find that it failed
                 found, declared = launches.concatenated(found, parts, fields_of(declared, case))
+                overwritten.update(dict.fromkeys(written(before, {**positional, **keywords})))
         except (Refusal, Unavailable, KeyboardInterrupt):  # the first of what it uses of ours, which say all there is
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
             if why := lacking(error, name):
                 raise Unavailable(why) from None
             hint = advice(error, function, arrays, lives_on)
-            raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}{hint}") from None
+            kind = _OfTorch if adapter is None and of_torch(error, function, arrays) else Raised
+            raise kind(f"{name} raised on {arrays} arrays:\n{as_raised(error)}{hint}") from None
         return found, parts, declared
 
     stages, parts, declared = first = called(launches)
@@ -173,7 +195,11 @@ def run_foreign(
         requested=(),
         put_in=tuple(put_in),
         sparse=sparse,
-        gates=failed(made_by, name),
+        gates=(
+            *failed(made_by, name),
+            *seen.narrower(own, case, declared, name),
+            *wrote(name, overwritten),
+        ),
         notes=(*launches.notes, *repeats(made_by), *seen.notes(stages, case)),
         provenance=made_by,
         called_with=options.printable(),
@@ -195,7 +221,9 @@ def run_foreign(
         emulated_ = launches.on_emulator and launches.kernels
         plain = not (emulated_ or call.put_in or case.score_mod or case.mask_mod or (adapter and adapter.base2))
         # JAX's arrays cannot be written to
-        stays = resident(placed, once, axes, over, name) if plain and of_any and arrays != "jax" else None
+        stays = None
+        if plain and of_any and arrays != "jax" and not overwritten:
+            stays = resident(placed, once, axes, over, name)
         return replace(trace, rerun=rerun, resident=stays)
     return narrowed(trace, parse(options.where, trace.case), rerun=rerun)
 

@@ -1,6 +1,5 @@
 """Watched runs of any target: a kernel of ours, or what a foreign function launches of numba.cuda."""
 
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from inspect import Parameter
@@ -19,6 +18,7 @@ from workbench.foreign.launches import Launches, bare
 from workbench.foreign.merge import run_function
 from workbench.foreign.target import Target, target_of
 from workbench.progress import step
+from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace.trace import Trace
 
@@ -170,5 +170,5 @@ def _call(function: Function, name: str) -> None:
     except BaseException as error:  # sys.exit among them
         if why := lacking(error, name):
             raise Unavailable(why) from None
-        raise Raised(f"{name} raised:\n{traceback.format_exc()}") from None
+        raise Raised(f"{name} raised:\n{as_raised(error)}") from None
     launches.check("emulator")

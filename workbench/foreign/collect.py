@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -239,6 +239,11 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
     if gone := [file.name for file in provenance.files if file.loaded and not file.sha256]:
         lines.append(f"{', '.join(gone)} was replaced on disk after it was loaded: what ran is the old one; restart")
     return tuple(lines)
+
+
+def wrote(name: str, inputs: Iterable[str]) -> tuple[str, ...]:
+    """That the function `name` wrote into its `inputs`, which stands above any verdict, too."""
+    return tuple(f"{name} wrote into {x}, an input, which its caller may read again" for x in inputs)
 
 
 def repeats(provenance: Provenance) -> tuple[str, ...]:

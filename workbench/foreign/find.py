@@ -7,7 +7,6 @@ my_flash = "my_package.attention:forward"
 
 import ast
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -21,6 +20,7 @@ from workbench.foreign import adapters
 from workbench.foreign.collect import loading
 from workbench.foreign.lacking import lacking
 from workbench.foreign.launches import Launches
+from workbench.raised import as_raised
 from workbench.refusal import Refusal, Unavailable
 
 GROUP = "workbench.kernels"
@@ -58,8 +58,8 @@ def load(kernel: Installed) -> Callable[..., Any]:
             function = kernel.entry.load()
     except KeyboardInterrupt:
         raise
-    except BaseException:  # sys.exit among them
-        raise Refusal(f"{kernel.name} of {kernel.package} could not be imported:\n{traceback.format_exc()}") from None
+    except BaseException as error:  # sys.exit among them
+        raise Refusal(f"{kernel.name} of {kernel.package} could not be imported:\n{as_raised(error)}") from None
     if not callable(function):
         raise Refusal(f"{kernel.name} of {kernel.package} must be a function; {kernel.function} is {function!r}")
     return function

@@ -43,6 +43,9 @@ FEATURES: Mapping[str, tuple[str, ...]] = {
     "bias": ("bias",),
 }
 
+#: what else a function is told where it takes the keyword; one that takes none has its own
+BESIDE: Mapping[str, tuple[str, ...]] = {"alibi_form": ("alibi_form",), "causal_alignment": ("causal_alignment",)}
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -91,6 +94,8 @@ VALUES: Mapping[str, Callable[[Asked], Any]] = {
     "window": lambda a: a.case.window,
     "window_left": lambda a: None if a.case.window is None else a.case.window[0],
     "alibi_slopes": lambda a: a.case.slopes,
+    "alibi_form": lambda a: a.case.alibi_form,
+    "causal_alignment": lambda a: a.case.causal_alignment,
     "sinks": lambda a: a.case.sink_logits,
     "dropout_p": lambda a: a.case.dropout_p,
     "dropout_mask": lambda a: a.read.get("dropout_mask"),
@@ -138,7 +143,7 @@ class _Takes:
 
 
 def _takes(parameters: Mapping[str, inspect.Parameter], name: str) -> _Takes:
-    named = {**FEATURES, **LENGTHS, **PAGES}.items()
+    named = {**FEATURES, **LENGTHS, **PAGES, **BESIDE}.items()
     own = {what: word for what, words in named if (word := next((x for x in words if x in parameters), None))}
     needs = {what for what, word in own.items() if parameters[word].default is inspect.Parameter.empty}
     anything = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
@@ -166,6 +171,7 @@ def keywords_of(parameters: Mapping[str, inspect.Parameter], asked: Asked, name:
         "seqlens_q": uneven and "q" not in packed,
         "seqlens_k": paged or (uneven and "k" not in packed),
         **dict.fromkeys(PAGES, paged),
+        **dict.fromkeys(BESIDE, True),
     }
     lying = {x: VALUES[x](asked) for x, is_due in due.items() if x in own and (is_due or x in takes.needs)}
     values = {own.get(what) or FEATURES[what][0]: x for what, x in {**features, **lying}.items()}

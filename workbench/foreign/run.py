@@ -71,7 +71,8 @@ def _run(target: str | Callable[..., Any], case: Case, given: Mapping[str, Any],
     _check_foreign(found, case, options)
     printable = replace(printable, backend=options.backend)  # no trace of a foreign function has one of its own
     if (limits := limits_of(options, name)) is None:
-        return replace(run_function(found.function(), case, options, name=name), called_with=printable)
+        made = run_function(found.function(), case, options, name=name)
+        return replace(made, called_with=replace(printable, arrays=made.called_with.arrays))
     if found.given is not None:
         raise Refusal(f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function")
     return replace(run_isolated(name, case, options, limits=limits), called_with=printable)

@@ -73,6 +73,11 @@ class Diff:
         return self.run.trace
 
     @property
+    def gates(self) -> tuple[str, ...]:
+        """What stands above the verdict."""
+        return self.trace.gates
+
+    @property
     def verdict(self) -> str:
         """The worst verdict of a stage; untestable where nothing was judged."""
         return max((stage.verdict for stage in self.rows), key=SEVERITY.index, default="untestable")

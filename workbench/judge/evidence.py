@@ -67,9 +67,11 @@ class Excess:
 
 
 @np.errstate(all="ignore")
-def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND, device: str = "cpu") -> dict[str, Excess]:
+def excesses(
+    run: Observed, names: Iterable[str], beyond: float = BEYOND, device: str = "cpu", z: float = Z
+) -> dict[str, Excess]:
     """Those of the judged stages `names` of a run whose errors are larger than roundings add up to, by a factor of
-    `beyond`.
+    `beyond`, and by `z` standard errors.
 
     Left out are stages of a kernel on codes before attention, and all of them where it may have decoded others
     than the control reads; stages of which only some elements were given; scores and maxima in base 2 or without the
@@ -92,7 +94,7 @@ def excesses(run: Observed, names: Iterable[str], beyond: float = BEYOND, device
         controls.append(control(e, contract, mode))
         # errors that one control's account for are not larger than the largest of all
         of_all = {
-            name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond)
+            name: _largest(one, [some[name] for some in controls], run.dumped[name].dtype, e.run.axes(name), beyond, z)
             for name, one in held.items()
         }
         found = {name: excess for name, excess in of_all.items() if excess is not None}
@@ -132,7 +134,9 @@ def _modes(contract: Contract) -> Iterator[Mode]:
             yield from (Mode(tensor_core, biased) for biased in (False, True))
 
 
-def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float) -> Excess | None:
+def _largest(
+    one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axes: str, beyond: float, z: float
+) -> Excess | None:
     """The excess of all elements, else of the lane with the largest z; None where there is none."""
     if dtype != np.float32:
         controls = [round_to(x, dtype) for x in controls]
@@ -154,7 +158,7 @@ def _largest(one: Compared, controls: Sequence[np.ndarray], dtype: np.dtype, axe
     tripped = [
         excess
         for lane, some in _groups(here, lanes, axes)
-        if (excess := _excess(errors, own, most, some, (axes[-1], lane), beyond))
+        if (excess := _excess(errors, own, most, some, (axes[-1], lane), beyond, z))
     ]
     # all elements before a lane of them
     return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
@@ -175,6 +179,7 @@ def _excess(
     seen: np.ndarray,
     where: tuple[str, int | None],
     beyond: float,
+    z: float,
 ) -> Excess | None:
     """The excess of the squared `errors` [row, element] in typical ones (`own`) that are `seen`, of the last axis and
     lane `where`, over the `most` that a correct kernel's are; None where there is none, or too few distinct rows.
@@ -188,6 +193,6 @@ def _excess(
     found = lean(own - most, seen, of)
     # too few rows for a variance: what would be beyond doubt is doubted
     far = beyond == DOUBTFUL and bool(own[seen].mean() > BEYOND**2 * most[seen].mean())
-    if not (found.z > Z if rows >= FEWEST_ROWS else far):
+    if not (found.z > z if rows >= FEWEST_ROWS else far):
         return None
     return Excess(beyond * float(np.sqrt(own[seen].mean() / most[seen].mean())), found.z, rows, *where)

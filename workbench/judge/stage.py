@@ -78,6 +78,8 @@ class StageDiff:
     #: of a suspicious or biased stage: evidence, which the arithmetic of no known kernel explains, or assumption, which
     #: a choice that nobody declared does
     doubt: str = ""
+    #: of a stage that only choices excuse which nobody declared: error / budget of a usual kernel, if above 1
+    over_usual: float | None = None
     reason: str = ""  #: why the stage is missing, untestable or not judged
     if_declared: IfDeclared | None = None  #: of a wrong stage that another contract allows
     measured: bool = False  #: whether what its verdict says was read off outputs, by inputs of our choice

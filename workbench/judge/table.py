@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.judge.diff import Diff
-from workbench.judge.fails import failing
-from workbench.judge.stage import ORIGIN_VERDICTS
+from workbench.judge.fails import classed, failing
+from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
 from workbench.shown import shown_by
 
 
@@ -23,18 +23,19 @@ class Row:
     over_budget: float | None  #: the largest of all stages; None where nothing was judged
     max_abs: float | None  #: likewise, |error|
     gates: tuple[str, ...] = ()  #: what stands above the verdict
+    doubt: str = ""  #: as of `Diff.doubt`
 
     @property
     def outcome(self) -> str:
         """The verdict, and whether a gate stands above it, which one without a bug is not told beside."""
         if not self.gates:
-            return self.verdict
+            return f"{self.verdict} ({EVIDENCE})" if self.verdict == "suspicious" and not self.passed else self.verdict
         return f"{self.verdict}, gate failed" if self.verdict in ORIGIN_VERDICTS else "gate failed"
 
     @property
     def passed(self) -> bool:
         """Whether nothing is wrong, and something was judged."""
-        return ("gate" if self.gates else self.verdict) not in failing()
+        return classed(self) not in failing()
 
 
 @dataclass(frozen=True)
@@ -82,4 +83,4 @@ def run_row(diff: Diff) -> Row:
     worst = [element.over_budget for stage in judged for element in stage.worst(1)]
     errors = [error for stage in judged if (error := stage.judged.summary.max_abs) == error]  # none is a number: nan
     largest = max(worst, default=None), max(errors, default=None)
-    return Row(trace.target, trace.case_run, trace.box, diff.verdict, diff.origins, *largest, gates=trace.gates)
+    return Row(trace.target, trace.case_run, trace.box, diff.verdict, diff.origins, *largest, trace.gates, diff.doubt)

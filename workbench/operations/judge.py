@@ -48,6 +48,11 @@ class OperationDiff:
         """What was run, in words."""
         return self.run.headline
 
+    @property
+    def fails(self) -> bool:
+        """Whether a stage is wrong, or nothing could be judged, or something stands above the verdict."""
+        return self.origin is not None or self.verdict == "untestable" or bool(self.run.gates)
+
     @cached_property
     def origins(self) -> tuple[str, ...]:
         """Stages that are wrong by what they read, in data-flow order."""

@@ -1,18 +1,19 @@
 """A function of an operation called on a case: what it read, and the stages that it returned."""
 
 import inspect
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from workbench.arrays import as_numpy, handed_over, home
+from workbench.arrays import as_numpy, handed_over, home, of_torch, written
 from workbench.case import mods
+from workbench.foreign.collect import wrote
 from workbench.foreign.launches import Launches, emulated
 from workbench.operations.case import OperationCase
 from workbench.operations.operation import Setting
+from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal, Unavailable
 
 #: keys of what a function returns beside stages: inputs as it read them, where these are not ours; and those of its own
@@ -30,6 +31,7 @@ class OperationRun:
     stages: Mapping[str, np.ndarray] = field(repr=False)  #: by name, in data-flow order
     own: tuple[str, ...] = ()  #: inputs that the function made itself, which nobody saw
     told: tuple[str, ...] = ()  #: conventions that the function told
+    gates: tuple[str, ...] = ()  #: what stands above any verdict on it
     #: of a function arrays, device, backend and gradients, as of `diff_operation`, of a kernel of ours backend, faults
     #: and probes; None of a run on inputs of Python's
     called_with: Mapping[str, Any] | None = None
@@ -78,13 +80,18 @@ def run_operation(
     try:
         with Launches(name, on_emulator=emulated(backend)).sent(), mods.running(**case.functions):
             over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
+            handed = dict(over)
             beside = {one: over.pop(one) for one in case.optional}
             beside |= {keyword: mods.function_of(mod, keyword) for keyword, mod in case.functions.items()}
-            made = function(*over.values(), **case.numbers, **beside)
+            made, torch_wanted = function(*over.values(), **case.numbers, **beside), False
     except (Refusal, Unavailable):
         raise
-    except Exception:
-        raise Raised(f"{name} raised on {arrays} arrays:\n{traceback.format_exc()}") from None
+    except Exception as error:
+        if not (torch_wanted := of_torch(error, function, arrays)):
+            raise Raised(f"{name} raised on {arrays} arrays:\n{as_raised(error)}") from None
+    if torch_wanted:
+        return run_operation(function, case, name=name, arrays="torch", device=device, backend=backend, inputs=inputs)
+    gates = wrote(name, written(inputs, handed))
     given = _by_name(made, case, name)
     told = given.pop("contract", {})
     case = replace(case, conventions={**case.conventions, **told})
@@ -101,7 +108,7 @@ def run_operation(
             raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
-    return OperationRun(name, case, inputs, stages, own, (*told,))
+    return OperationRun(name, case, inputs, stages, own, (*told,), gates)
 
 
 def shape_of(case: OperationCase, axes: str) -> tuple[int, ...]:

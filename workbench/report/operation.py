@@ -21,7 +21,7 @@ from workbench.reference.tables import definition
 from workbench.report.numbers import ratio, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
-from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, kind, place, plain, wrapped
+from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, place, plain, wrapped
 from workbench.suggested import command
 
 SCHEMA = "workbench.operation/1"
@@ -41,7 +41,7 @@ def report(
     table = stage_table(diff, full)
     below = [line for text in sentences(diff, explained) for line in wrapped(text, "", width if unicode else None)]
     head = wrapped(diff.headline, "", None)
-    return Group(*head, table.screen(unicode=unicode, width=width), *below)
+    return Group(*gates([diff.run]), *head, table.screen(unicode=unicode, width=width), *below)
 
 
 def stage_table(diff: OperationDiff, full: bool = False) -> Table:
@@ -54,7 +54,11 @@ def stage_table(diff: OperationDiff, full: bool = False) -> Table:
 
 def html(diff: OperationDiff, explained: OperationExplained | None = None) -> str:
     """The report for Jupyter, arguments as of `report`."""
-    return lines_html([diff.headline]) + stage_table(diff).html() + lines_html(sentences(diff, explained))
+    return (
+        lines_html([*(line.plain for line in gates([diff.run])), diff.headline])
+        + stage_table(diff).html()
+        + lines_html(sentences(diff, explained))
+    )
 
 
 def sentences(diff: OperationDiff, explained: OperationExplained | None = None) -> list[str]:
@@ -165,6 +169,7 @@ def document(diff: OperationDiff, explained: OperationExplained | None = None) -
         "target": diff.run.target,
         **diff.run.case.as_dict(),
         "verdict": diff.verdict,
+        "gates": list(diff.run.gates),
         "origin": diff.origin,
         "stages": [_stage(stage) for stage in diff.stages],
         "not_given": list(diff.others),

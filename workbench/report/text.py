@@ -14,6 +14,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import StageDiff
 from workbench.judge.table import Row
+from workbench.operations.run import OperationRun
 from workbench.report import tables
 from workbench.report.causes import lines as causes
 from workbench.report.causes import none_found
@@ -179,7 +180,7 @@ def sentences(diff: Diff, full: bool) -> list[str]:
     return [*notes(diff), *findings(diff, full=full), *(remarks(diff) if full else [])]
 
 
-def gates(traces: Iterable[Trace | Row]) -> list[Text]:
+def gates(traces: Iterable[Trace | Row | OperationRun]) -> list[Text]:
     """What stands above the verdicts, a line each."""
     lines = dict.fromkeys(gate for trace in traces for gate in trace.gates)
     return [Text(f"gate failed: {line}", style="bold red") for line in lines]

@@ -9,6 +9,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explanation import Explanation
 from workbench.judge.explain.suspects import lies_in
+from workbench.judge.fails import classed
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_a_line
@@ -21,6 +22,7 @@ _MEANING = {
     "exact": ": every judged element is the correct rounding",
     "rounding": ": every judged element is within its budget",
     "suspicious": ": no bug is proved, but something is not as in a usual kernel; the lines below say what",
+    "evidence": ": no bug is proved, but no known kernel explains it, and it fails; the lines below say what",
     "biased": ": within the budgets, but to one side, on two seeds",
 }
 #: what a stage that may be the cause does besides being computed
@@ -58,7 +60,7 @@ def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bo
     if diff.origins:
         lines += _effects(diff)
     else:
-        lines.append(f"verdict: {diff.verdict}{_MEANING.get(diff.verdict, '')}")
+        lines.append(f"verdict: {diff.verdict}{_MEANING.get(classed(diff), '')}")
         lines += [f"  {line}" for line in [*(_nearest(diff) if full else []), *_lost_unseen(diff)]]
     lines += [
         f"  {stage.name} is {stage.verdict}{' by itself' * (stage.role == 'victim')}: {stage.reason}"

@@ -22,8 +22,9 @@ def assert_operation(target: str | Callable[..., Any], operation: str | Operatio
     judged = diff_operation(target, operation, **given)
     if not isinstance(target, str) and (name := name_of(target)) is not None:
         judged = replace(judged, run=replace(judged.run, target=name))
-    if judged.origin is not None or judged.verdict == "untestable":
-        said = f"{judged.verdict}: {judged.origin or 'nothing could be judged'}\n{judged}"
+    if judged.fails:
+        why = judged.origin or (judged.run.gates or ["nothing could be judged"])[0]
+        said = f"{judged.verdict}: {why}\n{judged}"
         node = current.get().node
         raise AssertionError(f"{said}\nrepeat: pytest {shlex.quote(node)}" if node else said)
     return judged

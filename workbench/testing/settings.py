@@ -4,6 +4,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workbench.judge.fails import USUAL
+
 if TYPE_CHECKING:
     from workbench.testing.examples import Failed
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 class Settings:
     """What an assertion does where its call does not say."""
 
-    fail_on: str = "evidence"  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
+    fail_on: str = USUAL  #: the mildest verdict that fails, of `judge.fails.FAIL_ON`
     backend: str | None = None  #: of kernels of ours; None: the one of `workbench.run`
     shrink_effort: float = 0.3  #: of the search for the smallest failing case, as of `shrink`; 0: there is none
     node: str = ""  #: pytest's id of the test that runs; empty outside of pytest

@@ -8,12 +8,14 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.masks import visible
-from workbench.case.stages import MERGED, PARTIALS, RESULTS, STAGES
+from workbench.case.stages import LSE, MERGED, OUT, PARTIALS, RESULTS, STAGES
 from workbench.floats import DTYPES, round_to
 
 Stages = Mapping[str, np.ndarray]
 
 _NARROW = ("float16", "bfloat16")
+#: dtypes that hold any result
+_WIDE = ("float32", "float64")
 #: relative error of a product and its factor in float32, both rounded
 _PRODUCT = 2.0**-22
 
@@ -40,6 +42,32 @@ def notes(stages: Stages, case: Case) -> tuple[str, ...]:
         for name in stored
         if (x := stages[name]).dtype != DTYPES[case.dtype]
     )
+
+
+def held_in(case: Case) -> Mapping[str, tuple[str, ...]]:
+    """The dtypes in which a function may return out and lse where it declares none, the usual one first. One of fewer
+    bits would be allowed their rounding; of codes out is of any dtype.
+    """
+    own = dict.fromkeys((case.dtype, *(() if case.codes is None else DTYPES)))
+    return {OUT: (*own, *(x for x in _WIDE if x not in own)), LSE: _WIDE}
+
+
+def narrower(stages: Stages, case: Case, declared: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """What is wrong of the dtypes in which the function `name`, which `declared` these fields, returned its results."""
+    lines = []
+    for stage, dtypes in held_in(case).items():
+        field = RESULTS[stage].dtype
+        said = declared.get(field) if field else None
+        got = str(stages[stage].dtype) if stage in stages else dtypes[0]
+        if got in ((said, *_WIDE) if said else dtypes):
+            continue
+        if said:
+            rule = f"its contract says {field}={said}"
+        else:
+            rule = f"a kernel of {case.dtype} returns {dtypes[0]}"
+            rule += f": if it is meant, declare {field}={got}" if field else ""
+        lines.append(f"{name} returned {stage} in {got}, and {rule}")
+    return tuple(lines)
 
 
 def proven_by(stages: Stages, inputs: Stages, case: Case) -> dict[str, Any]:

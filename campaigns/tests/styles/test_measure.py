@@ -37,6 +37,16 @@ def test_correct_kernels_are_no_bug_whatever_they_tell(results):
         assert wrong == [] and all(one["named"] for one in row["wrong"]), row
 
 
+def test_what_only_undeclared_choices_excuse_is_counted_and_fails_in_no_style_outside_arithmetic(results):
+    by_style = {row["style"]: row for row in results["correct"]}
+    assert max(by_style["sums_cast_probs"]["over_usual"]["units"]) > 100
+    assert [one for row in results["correct"] for one in row["fails"] if row["group"] != "arithmetic"] == []
+    assert by_style["tf32"]["fails"] != []
+    *_, excused, _ = tables(results)
+    assert [row["group"] for row in excused[-2:]] == ["all but arithmetic"] * 2
+    assert all(row["runs"] == 2 * (len(STYLES) - 1) and row["fails"] == 0 for row in excused[-2:])
+
+
 def test_faults_of_kernels_that_tell_nothing_are_not_plainly_green(results):
     assert sorted(row["fault"] for row in results["faulty"]) == sorted(FAULTS)
     for row in results["faulty"]:

@@ -22,6 +22,7 @@ from workbench.explore.acceptance.arena import Arena, Lying, Place, contiguous, 
 from workbench.floats import DTYPES
 from workbench.foreign.isolation import LOOK_S, end, how_it_ended, resident_bytes
 from workbench.refusal import Refusal, Unavailable
+from workbench.trace.seen import held_in
 
 OUT, LSE = RESULTS
 #: seconds in which a function is imported, and called for the first time, which may compile it
@@ -133,14 +134,13 @@ class Caller:
             raise Fault("raised", "its process gave no answer that can be read") from None
         if OUT not in dtypes:
             raise Fault("raised", "it returned no out")
-        # a result in fewer bits would be allowed the rounding of these
-        allowed = {OUT: (case.dtype, "float32", "float64"), LSE: ("float32", "float64")}
+        allowed = held_in(case)
         found = {}
         for name, dtype in dtypes.items():
             if name not in wanted:
                 continue
             if dtype not in allowed[name]:
-                raise Fault("dtype", f"{name} must be {' or '.join(dict.fromkeys(allowed[name]))}; got {dtype!s:.40}")
+                raise Fault("dtype", f"{name} must be {' or '.join(allowed[name])}; got {dtype!s:.40}")
             offset, shape = wanted[name]
             found[name] = self.arena.read(offset, np.dtype(dtype), shape)
         return found

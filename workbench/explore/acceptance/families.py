@@ -17,8 +17,9 @@ from workbench.case.distributions import FIXED, combs, needles, shapes
 from workbench.case.inputs import by_name
 from workbench.case.stages import INPUTS
 from workbench.explore.acceptance.arena import Lying
-from workbench.explore.acceptance.spec import RAGGED, WORK, Spec
+from workbench.explore.acceptance.spec import WORK, Spec
 from workbench.explore.draw import Among
+from workbench.explore.features import RAGGED
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
 

@@ -13,11 +13,11 @@ from workbench.explore.acceptance.families import FAMILIES, families_of
 from workbench.explore.acceptance.spec import Spec
 from workbench.explore.draw import Among, Between
 from workbench.explore.ranges import RANGES
-from workbench.refusal import Refusal, meant
+from workbench.refusal import Refusal, unknown
 
 OPERATION = "attention"
 #: names of RANGES that a spec does not give: of kernels of ours, and what a family chooses
-_OTHERS = {"splits", "codes", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
+_OTHERS = {"splits", "seed", "input_std", "block_q", "block_k", "probs_dtype", "pack_gqa"}
 _NONE = "none"  #: which TOML has no word for
 
 
@@ -38,15 +38,15 @@ def of_plain(found: Mapping[str, Any], where: str) -> Spec:
     if (operation := found.pop("operation", OPERATION)) != OPERATION:
         raise Refusal(f"{where}: operation is {OPERATION}, the forward pass; got {operation!r}")
     own = {one.name: one for one in fields(Spec)}
-    if unknown := [name for name in found if name not in own]:
-        raise Refusal(f"{where}: a spec has operation, {', '.join(own)}; got {unknown[0]!r}{meant(unknown[0], own)}")
+    if others := [name for name in found if name not in own]:
+        raise Refusal(unknown(f"{where}: a spec has no", others[0], ("operation", *own)))
     usual = Spec()
     for name, value in found.items():
         kind = type(getattr(usual, name))
         if kind in (bool, int, str) and type(value) is not kind:
             raise Refusal(f"{where}: {name} must be of type {kind.__name__}; got {value!r}")
-    case = {name: _range(name, x, where) for name, x in found.pop("case", {}).items()}
-    listed = tuple({name: _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
+    case = {_field(name): _range(name, x, where) for name, x in found.pop("case", {}).items()}
+    listed = tuple({_field(name): _value(name, x, where) for name, x in one.items()} for one in found.pop("shapes", ()))
     spec = Spec(case, listed, **{**found, "without": tuple(found.get("without", ()))})
     check(spec, where)
     return spec
@@ -54,18 +54,23 @@ def of_plain(found: Mapping[str, Any], where: str) -> Spec:
 
 def check(spec: Spec, where: str) -> None:
     """Refusal for families that there are not, and for ranges of which no case can be drawn."""
-    if unknown := [name for name in spec.without if name not in FAMILIES]:
-        raise Refusal(f"{where}: families are {', '.join(FAMILIES)}; got without {unknown[0]!r}")
+    if others := [name for name in spec.without if name not in FAMILIES]:
+        raise Refusal(unknown(f"{where}: there is no family", others[0], FAMILIES))
     if not families_of(spec):
         raise Refusal(f"{where}: a spec has some of the families {', '.join(FAMILIES)}; got one without all")
     for name in {*spec.case, *(name for one in spec.shapes for name in one)}:
         known = ({*FIELDS, *RANGES, "seqlen"}) - _OTHERS
         if name not in known:
-            raise Refusal(f"{where}: fields of a case are {', '.join(sorted(known))}; got {name!r}{meant(name, known)}")
+            raise Refusal(unknown(f"{where}: a case has no field", name, sorted(known)))
     random = np.random.default_rng(0)
     spec.draw(random)
     for one in spec.shapes:
         spec.draw(random, **one)
+
+
+def _field(name: str) -> str:
+    """The field of a case that a word of a spec is for: of codes `of` is said, as of --codes."""
+    return "codes_of" if name == "of" else name
 
 
 def _range(name: str, x: Any, where: str) -> Any:

@@ -1,13 +1,15 @@
 """Answers of a function, judged and counted."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from inspect import Parameter, Signature, signature
 from typing import Any
 
 import numpy as np
 
+from workbench.case import formats
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.inputs import anew, by_name
@@ -53,6 +55,21 @@ class Failure:
 
 def _bits(answer: Answer) -> dict[str, bytes]:
     return {name: x.tobytes() for name, x in answer.stages.items()}
+
+
+def _giving(stages: Mapping[str, np.ndarray], case: Case) -> Callable[..., Any]:
+    """A function that gives `stages` to a call of a case: lengths are keywords, so that q, k and v come in boxes, and
+    so are scales of codes, which stand in their place then.
+    """
+
+    def gave(q: Any, k: Any, v: Any, *, seqlens_q: Any = None, seqlens_k: Any = None, **_: Any) -> Any:
+        return stages
+
+    *own, others = signature(gave).parameters.values()
+    beside = [] if case.codes is None else formats.beside(case.codes, case.coded)
+    more = [Parameter(name, Parameter.KEYWORD_ONLY) for name in beside]
+    gave.__signature__ = Signature([*own, *more, others])  # type: ignore[attr-defined]
+    return gave
 
 
 @dataclass(eq=False)
@@ -142,7 +159,7 @@ class Judge:
     def _parts_alone(self, one: Problem, answer: Answer) -> str:
         """Where a sequence without the others of its batch has other bits; empty where it has none."""
         b, case = one.alone, one.case
-        if b is None or case.ragged or case.batch == 1:
+        if b is None or case.ragged or case.batch == 1 or case.codes is not None:  # scales span a batch
             return ""
         arrays = {name: x[b : b + 1] for name, x in one.arrays.items()}
         alone = self._call(case.but(batch=1), arrays, one.lying)
@@ -158,11 +175,8 @@ class Judge:
         if inputs is not None:
             boxes = boxes.but(distribution=GIVEN)
 
-        def gave(q: Any, k: Any, v: Any, *, seqlens_q: Any = None, seqlens_k: Any = None, **_: Any) -> Any:
-            return stages  # lengths are keywords, so that q, k and v come in boxes
-
         options = Options(inputs=None if inputs is None else by_name(case, inputs), contract=self._contract(case))
-        trace = run_foreign(gave, boxes, options, name=target, code=_ELSEWHERE)
+        trace = run_foreign(_giving(stages, boxes), boxes, options, name=target, code=_ELSEWHERE)
 
         def again(other: Case, given: Mapping[str, np.ndarray] | None = None) -> Trace:
             if given is None:

@@ -9,7 +9,6 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.explore.draw import Among, Between
 from workbench.explore.sample import sample
-from workbench.refusal import Refusal
 
 #: lengths of a spec that says none
 LONGEST = 256
@@ -87,42 +86,15 @@ class Spec:
     def draw(self, random: np.random.Generator, **given: Any) -> Case:
         """A random case, of which `given` say some fields; of little work where one is found."""
         found: Case | None = None
-        ranges = {name: x for name, x in self.ranges.items() if not _said_by(name, given)} | given
+        said = {name: x for name, x in self.case.items() if not _said_by(name, given)} | given
         for _ in range(_DRAWS):
-            case = _drawn(random, ranges)
-            if not self.empty_rows and _has_empty_rows(case):
-                continue
+            case = sample(random, empty_rows=self.empty_rows, usual=USUAL, **said)
             if found is None or work(case) < work(found):
                 found = case
             if work(case) <= WORK:
-                return case
-        if found is None:
-            raise Refusal(
-                f"{_DRAWS} cases of the spec were drawn, and in each a row sees no key: say empty_rows = true"
-            )
+                break
+        assert found is not None
         return found
-
-
-#: features of sequences of lengths of their own, drawn from the ranges of the spec -> whether queries have some
-RAGGED: Mapping[str, bool] = {"padded": False, "packed": True, "paged": False}
-
-
-def _drawn(random: np.random.Generator, ranges: Mapping[str, Any]) -> Case:
-    """A case of the ranges; with a feature of RAGGED sequences as long as their ranges say at most."""
-    feature = ranges.get("feature")
-    chosen = feature.values[int(random.integers(len(feature.values)))] if isinstance(feature, Among) else feature
-    if chosen not in RAGGED:
-        return sample(random, **{**ranges, "feature": chosen})
-    case = sample(random, **{name: x for name, x in ranges.items() if name != "feature"})
-    count = max(2, case.batch)
-    keys = tuple(int(n) for n in random.integers(1, case.seqlen_k + 1, count))
-    more: dict[str, Any] = {"page_size": (16, 1, 8)[int(random.integers(3))]} if chosen == "paged" else {}
-    if RAGGED[str(chosen)]:
-        most = [min(case.seqlen_q, n) if case.causal else case.seqlen_q for n in keys]
-        more |= {"seqlen_q": None, "seqlens_q": tuple(int(random.integers(1, n + 1)) for n in most)}
-    elif case.causal:  # all queries of the box are there
-        keys = tuple(max(n, min(case.seqlen_q, case.seqlen_k)) for n in keys)
-    return case.but(batch=None, seqlen_k=None, seqlens_k=keys, **more)
 
 
 def _said_by(name: str, given: Mapping[str, Any]) -> bool:
@@ -135,11 +107,3 @@ def _said_by(name: str, given: Mapping[str, Any]) -> bool:
 def work(case: Case) -> int:
     """Products of q @ k."""
     return case.score_count * case.head_dim
-
-
-def _has_empty_rows(case: Case) -> bool:
-    mask = case.mask()
-    rows = mask.any(axis=-1)
-    if case.ragged:
-        rows |= ~(np.arange(case.seqlen_q) < case.lengths_q[:, None])[:, None]
-    return not bool(rows.all())

@@ -8,7 +8,6 @@ import mmap
 import os
 import struct
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -54,7 +53,7 @@ class _Calls:
         import numpy as np
 
         from workbench.arrays import handed_over, home
-        from workbench.case import mods
+        from workbench.case import formats, mods
         from workbench.case.case import Case
         from workbench.case.inputs import by_name
         from workbench.case.options import Options
@@ -81,6 +80,9 @@ class _Calls:
         device = home(arrays, device)
         of_case = Asked(case, by_name(case, views))
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
+        if case.codes is not None and not call.put_in:
+            due = ", ".join(formats.beside(case.codes, case.coded))
+            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {due}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
@@ -103,9 +105,8 @@ class _Calls:
             seen = _as_a_caller_reads(made, self.name) if arrays == "torch" else made
             found, parts, _ = returned.read(seen, self.name)  # which waits for the device
             found, _ = launches.concatenated(found, parts, {})
-        if not boxes:
-            self._check_kept(call, lying, keywords)
-        elif self.fetched:
+        self._check_kept(call, {} if boxes else lying, keywords)
+        if boxes and self.fetched:
             self._back()
         base2 = adapter is not None and adapter.base2
         stages = results(found, call.axes, case, self.name, base2=base2)
@@ -200,13 +201,12 @@ class _Calls:
         import numpy as np
 
         from workbench.arrays import as_numpy
-        from workbench.floats import FLOATS
         from workbench.refusal import Refusal
 
         for name, now in {**lying, **keywords}.items():
             before = call.positional.get(name, call.keywords.get(name))
-            if isinstance(before, np.ndarray) and before.dtype in FLOATS:
-                after = as_numpy(now, name)
+            if isinstance(before, np.ndarray):
+                after = as_numpy(now, name, (before.dtype,))
                 if after.shape == before.shape and after.tobytes() != np.ascontiguousarray(before).tobytes():
                     raise Refusal(f"{name}, an input, was overwritten")
 
@@ -259,14 +259,19 @@ def _reply(kind: int, text: str = "") -> None:
     os.write(_replies, HEAD.pack(kind, len(said)) + said)
 
 
-def _said(error: BaseException) -> str:
-    """The traceback of what the function raised, from its own first line on."""
-    frames, own = error.__traceback__, os.path.dirname(__file__)
-    while (
-        frames is not None and frames.tb_next is not None and os.path.dirname(frames.tb_frame.f_code.co_filename) == own
-    ):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+def _answered(calls: _Calls, asked: Mapping[str, Any]) -> tuple[_Calls, str]:
+    """The answer to a call, and what answers the next one: with tensors of torch where the function is written for
+    them.
+    """
+    from workbench.arrays import of_torch
+
+    try:
+        return calls, calls.answer(asked)
+    except Exception as error:
+        if not of_torch(error, calls.function, calls.arrays):
+            raise
+    calls = _Calls(calls.function, calls.name, "torch", calls.device, calls.layout, calls.memory)
+    return calls, calls.answer(asked)
 
 
 def _request() -> Any:
@@ -289,6 +294,7 @@ def main() -> None:
         os._exit(0)
     from workbench.explore.acceptance.arena import SIZE
     from workbench.foreign.find import find
+    from workbench.raised import as_raised
     from workbench.refusal import Refusal, Unavailable
 
     if not alone:
@@ -309,14 +315,14 @@ def main() -> None:
     while True:
         asked = _request()
         try:
-            said = calls.answer(asked)
+            calls, said = _answered(calls, asked)
         except Refusal as error:
             _reply(RAISED, str(error))
         except Unavailable as error:
             no_gpu = not found.has_proc and begun["device"] == "cuda"
             _reply(LACKING, str(error) + (_NO_PROC if no_gpu else ""))
         except BaseException as error:  # sys.exit among them
-            _reply(RAISED, _said(error))
+            _reply(RAISED, as_raised(error))
         else:
             _reply(DONE, said)
 

@@ -15,9 +15,9 @@ from workbench.refusal import Refusal
 from workbench.shown import shown_by
 
 WORSE, BETTER, CHANGED, SAME, ONLY_OLD, ONLY_NEW = "worse", "better", "changed", "same", "only in OLD", "only in NEW"
-#: outcomes that are neither right nor failing, from mild to bad: a case that is not judged is worse than a doubt, and a
+#: outcomes that are neither right nor wrong, from mild to bad: a case that is not judged is worse than a doubt, and a
 #: wrong result is worse than none
-_DOUBTS = ("suspicious", "biased")
+_DOUBTS = ("suspicious", "evidence", "biased")
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Pair:
 
     @cached_property
     def change(self) -> str:
-        """Worse or better by the class of the outcome: right (exact, rounding), suspicious, biased, not judged
-        (refused, or a defect of the workbench), failing. In one class: changed where out has other bits, or it fails
-        otherwise.
+        """Worse or better by the class of the outcome: right (exact, rounding), suspicious, evidence, biased, not
+        judged (refused, or a defect of the workbench), failing. In one class: changed where out has other bits, or it
+        fails otherwise.
         """
         if self.old is None or self.new is None:
             return ONLY_NEW if self.old is None else ONLY_OLD
@@ -121,7 +121,7 @@ def _class(row: Row) -> int:
         return 0
     if row.outcome in _DOUBTS:
         return 1 + _DOUBTS.index(row.outcome)
-    return 4 if row.fails else 3
+    return len(_DOUBTS) + (2 if row.fails else 1)
 
 
 def _alike(row: Row) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ from workbench.judge.explain.hypothesis import Hypothesis, together
 from workbench.judge.explain.library import family
 from workbench.judge.explain.scene import Scene, Supposed
 from workbench.judge.explain.trial import holds
-from workbench.judge.fails import failing, outcome
+from workbench.judge.fails import classed, failing
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.trace.file import save
 from workbench.trace.trace import Trace
@@ -65,7 +65,7 @@ def _fields(judged: Diff, asked: Case) -> dict[str, Any]:
     chosen = {name: x for name in ("block_q", "block_k", "splits") if (x := getattr(settled, name)) is not None}
     missing = [f"{one.name}: {one.reason}" for one in judged.stages if one.verdict == "missing"]
     return {
-        "outcome": outcome(judged),
+        "outcome": classed(judged),
         "settled": {name: x for name, x in chosen.items() if x != getattr(asked, name)},
         "origins": judged.origins,
         "stages": {one.name: (one.verdict, _worst(judged, one.name)) for one in judged.stages},

@@ -120,7 +120,7 @@ def random_cases(target: str | Callable[..., Any], count: int, seed: int = 0, **
     which are drawn in place of the range.
     """
     kernel = target_of(target).kernel
-    limits = {name: Among(tuple(values)) for name, values in given.items()}
+    limits: dict[str, Any] = {name: Among(tuple(values)) for name, values in given.items()}
     drawn = np.random.default_rng(seed)
     found: dict[Case, None] = {}
     for _ in range(2 * count):  # narrow limits may leave fewer cases than were asked for

@@ -47,7 +47,7 @@ class Row:
     """What came of a case."""
 
     case: Case  #: as it was asked
-    outcome: str  #: the verdict, or "gate" where one stands above it, or one of the words above
+    outcome: str  #: as of `fails.classed`, or one of the words above
     settled: Mapping[str, Any] = field(default_factory=dict)  #: fields of the case that the kernel chose
     origins: tuple[str, ...] = ()
     stages: Mapping[str, tuple[str, float | None]] = field(default_factory=dict)  #: judged -> verdict, x of budget

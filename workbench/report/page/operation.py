@@ -7,7 +7,7 @@ from workbench.operations.judge import OperationDiff
 from workbench.report.operation import repeat_command, sentences, stage_table
 from workbench.report.page import page as pages
 from workbench.report.page.page import Page, Part
-from workbench.report.text import kind
+from workbench.report.text import gates, kind
 
 
 def save(diffs: Sequence[OperationDiff], path: str | Path) -> None:
@@ -24,6 +24,7 @@ def page(diffs: Sequence[OperationDiff]) -> Page:
         verdict=worst.verdict,
         kind=next((kind(one) for one in worst.stages if one.name == worst.origin), "clean"),
         lines=sentences(worst),
+        gates=[line.plain for line in gates([one.run for one in diffs])],
         about=[worst.headline],
         commands=[("repeat", command)] if command else [],
         parts=[
