@@ -28,6 +28,9 @@ ALIKE = 0.95
 WHOLE = 128
 #: share of the codes of a head that have one factor, which is then its scale's
 MOST_OF_HEAD = 0.8
+#: share of the codes of K or Q that a table may have wrong: one that loses a bit of its codes has half of them wrong, and
+#: the code of 0, which is right, is not read
+CONTRADICTED = 0.6
 #: how far what a code stands for may be from what it should, as a share, for numbers to be made of it
 SURE = NEAR / 8
 
@@ -234,7 +237,7 @@ def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.
     share = np.nanmean(abs(ratio - middle) <= abs(allowed / np.where(sized, nominal, 1.0)) + 1e-6)
     factor = middle if share > 0.5 and middle != 0 else 1.0
     wrong = known & (abs(got / factor - nominal) > 2 * allowed / abs(factor))
-    if name != "v" and wrong.sum() > known.sum() / 2:
+    if name != "v" and wrong.sum() > CONTRADICTED * known.sum():
         return model, []  # a reading that most codes contradict is of something else
     if not wrong.any():
         return model, []
