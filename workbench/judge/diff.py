@@ -51,6 +51,8 @@ from workbench.work import Work
 
 #: trials that a report spends on causes of the library, at most: 1.6 s
 QUICK = 4000.0
+#: trials that it spends on measuring a function that can be called and is wrong in out or lse alone, at most: 1 s
+MEASURING = 2500.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -173,12 +175,14 @@ class Diff:
 
     @cached_property
     def explained(self) -> Explained:
-        """What reports say: of a longer search (`explained_by`), else of single faults alone, without a run, QUICK
-        trials at most.
+        """What reports say: of a longer search (`explained_by`), else what was measured, in MEASURING trials at most,
+        and single faults alone, without a fresh case, in QUICK.
         """
         if self.of_search is not None:
             return self.of_search
-        return explain(self.run, self.unmeasured.stages, work=Work(self.effort * QUICK), alone=True)
+        quick, measuring = (Work(self.effort * allowed) for allowed in (QUICK, MEASURING))
+        stages, known = self.unmeasured.stages, self.measured
+        return explain(self.run, stages, work=quick, alone=True, measurement=known, measuring=measuring)
 
     def causes_of(self, name: str) -> list[Cause]:
         """Of those, the ones that reproduce a stage; none of one that is no origin. Of a stage that was measured those
