@@ -34,7 +34,9 @@ def lines(found: Measured) -> list[str]:
             said.append("nothing found: weights and out of this run are within their budgets")
             if beyond_usual := int(found.target.natural.wrong.sum()):
                 are = "is" if beyond_usual == 1 else "are"
-                said.append(f"{beyond_usual:,} of out {are} beyond the budgets of a usual kernel, within those of others")
+                said.append(
+                    f"{beyond_usual:,} of out {are} beyond the budgets of a usual kernel, within those of others"
+                )
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
             said.append("which predicts runs on unseen inputs; a contract may allow it, and nobody declared one")
