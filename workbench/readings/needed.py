@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from workbench.readings.believed import Believed
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
@@ -50,7 +48,7 @@ def needed(read: Believed, plain: Model, unseen: Sequence[Answer]) -> tuple[Mode
 
 
 def _fits(read: Believed, without: Model, model: Model) -> bool:
-    """Whether the weights that were read need no more than a model without something has; no kernel is asked of them."""
+    """Whether the weights that were read are a model's without something as much as with it; no kernel is asked."""
     return model.kernel is not None or read.fits(without) or not read.fits(model)
 
 

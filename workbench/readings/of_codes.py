@@ -28,8 +28,8 @@ ALIKE = 0.95
 WHOLE = 128
 #: share of the codes of a head that have one factor, which is then its scale's
 MOST_OF_HEAD = 0.8
-#: share of the codes of K or Q that a table may have wrong: one that loses a bit of its codes has half of them wrong, and
-#: the code of 0, which is right, is not read
+#: share of the codes of K or Q that a table may have wrong: one that loses a bit of its codes has half of them wrong,
+#: and the code of 0, which is right, is not read
 CONTRADICTED = 0.6
 #: how far what a code stands for may be from what it should, as a share, for numbers to be made of it
 SURE = NEAR / 8

@@ -14,10 +14,10 @@ from threadpoolctl import threadpool_limits
 from workbench.readings import shared
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
+from workbench.readings.needed import needed
 from workbench.readings.of_lse import Lse, lse
 from workbench.readings.order import Reader
 from workbench.readings.parts import partials
-from workbench.readings.needed import needed
 from workbench.readings.proof import UNSEEN, Proof, proved, unseen
 from workbench.readings.target import Target, Weights
 from workbench.readings.verdict import Verdict, verdict

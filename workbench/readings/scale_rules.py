@@ -72,8 +72,8 @@ def _times(factors: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def of_heads(target: Target, name: str, factors: np.ndarray) -> Iterator[tuple[Scale, str]]:
-    """What heads of an input are multiplied by where that is `factors` [heads] times their scales: those of other heads,
-    else a number of their own.
+    """What heads of an input are multiplied by where that is `factors` [heads] times their scales: scales of other
+    heads, else numbers of their own.
     """
     off = np.flatnonzero(~(abs(factors - 1) <= NOTABLE))
     if not off.size or not np.isfinite(factors).all():

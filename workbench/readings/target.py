@@ -260,7 +260,7 @@ class Target:
         return Answer(self.coded.rerun(self.coded.case.but(seed=seed)))
 
     def computes(self, reading: str) -> None:
-        """Count what a reading computes beside calls, a key of TRIALS_OF_READING; Refusal where `work` allows no more."""
+        """Count what a reading, a key of TRIALS_OF_READING, computes beside calls; Refusal where `work` is over."""
         self._take(TRIALS_OF_READING[reading])
 
     def _count(self) -> None:
