@@ -124,12 +124,13 @@ def accept(
 @commands.command("measured")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the functions over [1]")
 @click.option("--function", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")
+@click.option("--explain", is_flag=True, help="What `explain` says of the wrong ones, and how long it takes")
 @json_option
-def measured_functions(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+def measured_functions(jobs: int, names: tuple[str, ...], explain: bool, as_json: bool) -> None:
     """Measure 510 wrong functions and their right twins, written by people who never saw the readings."""
     from campaigns import measured as measured_campaign
 
-    measured(measured_campaign, as_json, jobs, names)
+    measured(measured_campaign, as_json, jobs, names, explain=explain)
 
 
 @commands.command()

@@ -1,5 +1,6 @@
 """What readings say of attention functions that were written without a look at them, and whether that is so."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -9,37 +10,66 @@ import numpy as np
 from campaigns.blackbox import BOXES
 from campaigns.known import cut
 from campaigns.spread import spread
-from workbench import Case, run
+from workbench import Case, diff, run
 from workbench.bench.harness import gathered
 from workbench.readings.proof import lse_predicted, predicted, rms
 from workbench.readings.reader import Measured, measured
 from workbench.readings.target import Answer, Target
+from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.measured/1"
 KNOWN = {"out": ("out",), "out and lse": ("out", "lse")}
 #: seeds that no reading and no proof of it saw
 SEEDS = (4099, 8209)
-#: seconds that a function takes, for the estimate
-ROW_S = 4.0
+#: seconds that a function takes, for the estimate, and of those that one with `explain` alone does
+ROW_S, EXPLAIN_S = 4.0, 3.0
 _BOXES = {box.name: box for box in BOXES}
 
 
-def measure(jobs: int = 1, names: Sequence[str] = ()) -> dict[str, Any]:
-    """The JSON document: a row for each function, wrong and right, and each of KNOWN."""
+def measure(jobs: int = 1, names: Sequence[str] = (), *, explain: bool = False) -> dict[str, Any]:
+    """The JSON document: a row for each function, wrong and right, and each of KNOWN. `explain`: `explained`, a row for
+    each wrong function, of its out alone, in place of these.
+    """
+    if explain:
+        of = names or [*_BOXES]
+        rows = gathered("explain functions", EXPLAIN_S * len(of) / jobs, spread(explained, of, jobs))
+        return {"schema": SCHEMA, "explained": rows}
     asked = [(name, known, wrong) for known in KNOWN for wrong in (True, False) for name in names or _BOXES]
     rows = gathered("measure functions", ROW_S * len(asked) / jobs, spread(row, asked, jobs))
     return {"schema": SCHEMA, "functions": rows}
+
+
+def explained(name: str) -> dict[str, Any]:
+    """What `explain` says of a wrong function, of out alone, and its seconds on a core."""
+    box = _BOXES[name]
+    judged = diff(_trace(name, "out", wrong=True))
+    begun = time.process_time()
+    found = judged.explain()
+    return {
+        "function": name,
+        "verdict": judged.verdict,
+        "causes": [cause.text for cause in found.causes],
+        "unknown": [*found.unexplained],
+        "hypotheses": found.tried,
+        "ended_by": found.ended_by,
+        "seconds": round(time.process_time() - begun, 2),
+        "truth": box.truth,
+    }
+
+
+def _trace(name: str, known: str, *, wrong: bool) -> Trace:
+    """A run of a function, with so much known."""
+    box = _BOXES[name]
+    options = {"window" if key == "window_size" else key: x for key, x in box.options.items()}
+    return cut(run(box.wrong if wrong else box.right, Case(**options)), KNOWN[known])
 
 
 def row(asked: tuple[str, str, bool]) -> dict[str, Any]:
     """One function with so much known."""
     name, known, wrong = asked
     box = _BOXES[name]
-    options = {"window" if key == "window_size" else key: x for key, x in box.options.items()}
-    case = Case(**options)
-    trace = cut(run(box.wrong if wrong else box.right, case), KNOWN[known])
-    found = measured(trace)
-    sound = Target(cut(run(box.right, case), KNOWN[known])).natural
+    found = measured(_trace(name, known, wrong=wrong))
+    sound = Target(_trace(name, known, wrong=False)).natural
     told = found.proved or bool(found.arithmetic)
     return {
         "function": name,
@@ -70,11 +100,13 @@ def _is_so(found: Measured, seed: int) -> bool:
 
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
+    if "explained" in results:
+        return _of_explained(results["explained"])
     totals = []
     for known in KNOWN:
         rows = [one for one in results["functions"] if one["known"] == known]
         seen, right = [one for one in rows if one["visible"]], [one for one in rows if not one["wrong"]]
-        times = sorted(one["seconds"] for one in seen) or [0.0]
+        times = [one["seconds"] for one in seen]
         totals.append(
             {
                 "known": known,
@@ -83,8 +115,7 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
                 "false": sum(one["told"] and not one["so"] for one in seen),
                 "not told": sum(not one["told"] for one in seen),
                 "most calls": max((one["calls"] for one in seen), default=0),
-                "median s": times[len(times) // 2],
-                "95 % s": times[int(0.95 * (len(times) - 1))],
+                **_spread(times),
                 "right": len(right),
                 "found in right": sum(bool(one["findings"]) for one in right),
             }
@@ -95,3 +126,21 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
         if one["visible"] and not one["so"]
     ]
     return [table for table in (totals, left) if table]
+
+
+def _of_explained(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """How long `explain` took, of all and of those that it knows no cause of, and the latter."""
+    wrong = [one for one in rows if one["causes"] or one["unknown"]]
+    unknown = [one for one in wrong if one["unknown"]]
+    totals = [
+        {"functions": name, "count": len(some), **_spread([one["seconds"] for one in some])}
+        for name, some in (("all", wrong), ("unknown", unknown))
+    ]
+    left = [{key: one[key] for key in ("function", "seconds", "hypotheses", "truth")} for one in unknown]
+    return [table for table in (totals, left) if table]
+
+
+def _spread(seconds: Sequence[float]) -> dict[str, float]:
+    """Median and 95th percentile; 0 of none."""
+    median, high = np.percentile(seconds or [0.0], (50, 95))
+    return {"median s": round(float(median), 2), "95 % s": round(float(high), 2)}

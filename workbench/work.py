@@ -10,6 +10,10 @@ from math import inf
 CALLS_AS_SCORES = 2**14
 #: a call of a function with its judgement against float64, in trials: 18 ms at 128 x 128
 TRIALS_OF_RUN = 40.0
+#: a call of a function that is measured, with its budgets, in trials: 4 ms at 128 x 128
+TRIALS_OF_CALL = 10.0
+#: what a reading computes beside calls, in trials at 128 x 128
+TRIALS_OF_READING = {"kernels": 1000.0, "regions": 2500.0, "rescaled": 1000.0, "shares": 500.0, "steps": 600.0}
 #: a hypothesis held against budgets, in trials
 TRIALS_OF_FIT = 12.0
 #: trials of a search with effort 1: 8 s at 128 x 128 where nothing is found

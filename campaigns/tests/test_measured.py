@@ -24,3 +24,12 @@ def test_what_was_found_predicts_runs_that_nobody_saw(results) -> None:
     wrong = [one for one in results["functions"] if one["wrong"]]
     assert [one["so"] for one in wrong] == [True] * len(KNOWN) * len(NAMES)
     assert all(not one["findings"] for one in results["functions"] if not one["wrong"])
+
+
+def test_seconds_of_explain_are_of_wrong_functions_alone() -> None:
+    found = measure(names=NAMES, explain=True)
+    assert json.loads(json.dumps(found)) == found
+    assert [one["function"] for one in found["explained"]] == [*NAMES]
+    totals, *left = tables(found)
+    assert [row["count"] for row in totals] == [len(NAMES), 0] and not left
+    assert totals[0]["95 % s"] >= totals[0]["median s"] > 0 == totals[1]["95 % s"]

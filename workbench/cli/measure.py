@@ -28,8 +28,8 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
     TARGET is a function or a kernel, as of `workbench diff`, and so are options. Its out on columns of the identity in
     place of V is P itself, for the case's own q and k; other inputs tell its mask, its scale, which element of q, k and
     v stands where, steps along the keys and what weights are divided by. What was found is put into the float64
-    reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found or out
-    is wrong.
+    reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found, or out
+    or the weights are beyond the budgets of every kernel that keeps the contract.
 
     Of --operation attention_backward P and dS are read off gradients.
     """
@@ -62,4 +62,4 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
     else:
         for one in found:
             click.echo("\n".join(lines(one)))
-    sys.exit(BUG if any(one.findings or one.target.natural.wrong.any() for one in found) else 0)
+    sys.exit(BUG if any(one.wrong for one in found) else 0)

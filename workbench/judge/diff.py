@@ -53,6 +53,8 @@ from workbench.work import Work
 
 #: trials that a report spends on causes of the library, at most: 1.6 s
 QUICK = 4000.0
+#: trials that it spends on measuring a function that can be called and is wrong in out or lse alone, at most: 1 s
+MEASURING = 2500.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,13 +180,15 @@ class Diff:
 
     @cached_property
     def explained(self) -> Explained:
-        """What reports say: of a longer search (`explained_by`), else of single faults alone, without a run, QUICK
-        trials at most.
+        """What reports say: of a longer search (`explained_by`), else what was measured, in MEASURING trials at most,
+        and single faults alone, without a fresh case, in QUICK.
         """
         if self.of_search is not None:
             return self.of_search
         wrong = self.to_explain
-        return explain(wrong.run, wrong.stages, work=Work(self.effort * QUICK), alone=True)
+        quick, measuring = (Work(self.effort * allowed) for allowed in (QUICK, MEASURING))
+        known = self.measured if wrong is self.unmeasured else None
+        return explain(wrong.run, wrong.stages, work=quick, alone=True, measurement=known, measuring=measuring)
 
     @property
     def to_explain(self) -> "Diff":

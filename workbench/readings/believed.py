@@ -61,12 +61,16 @@ class Believed:
     @property
     def off(self) -> bool:
         """Whether weights were read that are not those of the model, which is no kernel."""
-        if self.model.kernel is not None:
-            return False
-        allowed = self.allowed(self.model)
-        return any(
+        return not self.fits(self.model)
+
+    def fits(self, model: Model) -> bool:
+        """Whether the weights that were read are those of a model; of a kernel that is not asked."""
+        if model.kernel is not None:
+            return True
+        allowed = self.allowed(model)
+        return not any(
             bool(((abs(off) > 2 * (allowed @ size) + 1e-12) & np.isfinite(off)).any())
-            for off, size in self._apart(self.model, scaled=False)
+            for off, size in self._apart(model, scaled=False)
         )
 
     @property

@@ -26,6 +26,13 @@ ANCHORS = 8
 ALIKE = 0.95
 #: runs that read V's table a code at a time, at most
 WHOLE = 128
+#: share of the codes of a head that have one factor, which is then its scale's
+MOST_OF_HEAD = 0.8
+#: share of the codes of K or Q that a table may have wrong: one that loses a bit of its codes has half of them wrong,
+#: and the code of 0, which is right, is not read
+CONTRADICTED = 0.6
+#: how far what a code stands for may be from what it should, as a share, for numbers to be made of it
+SURE = NEAR / 8
 
 
 def table_of_v(target: Target, model: Model) -> tuple[Model, list[Finding]]:
@@ -88,7 +95,17 @@ def _read_constant(
         middle = np.nanmedian(np.where(told, out, np.nan), 2)
         spread = np.nanmax(np.where(told, abs(out - middle[:, :, None]), np.nan), 2)
         most = np.nanmax(np.where(told, answer.allowed, np.nan), 2)
-    # budgets are about what should be, which may be 0 where something else is
+        # what most codes of a head have is its scale's; budgets are about what should be, which may be 0
+        nominal = book.values[of_heads]
+        sized = np.isfinite(nominal) & (nominal != 0) & np.isfinite(middle)
+        ratio, share = (np.where(sized, x / abs(nominal), np.nan) for x in (middle * np.sign(nominal), most))
+        factor, share = (np.nanmedian(x, -1, keepdims=True) for x in (ratio, share))
+        of_head = np.nanmean(np.where(sized, abs(ratio - factor) <= share + NEAR / 4, np.nan), -1, keepdims=True)
+        several = np.isfinite(of_head) & (np.ptp(of_heads, axis=-1, keepdims=True) > 0)
+        own = several & (of_head > MOST_OF_HEAD) & (factor != 0) & (abs(factor - 1) > share + NEAR)
+        factor = np.where(own, factor, 1.0)
+        middle, spread = middle / factor, spread / abs(factor)
+        most = np.fmax(most, np.nan_to_num(share) * abs(middle))
     odd = ~(spread <= 2 * most + NEAR / 4 * abs(middle)) & np.isfinite(middle)
     got[of_heads.reshape(-1)] = np.where(odd, np.nan, middle).reshape(-1)
     allowed[of_heads.reshape(-1)] = most.reshape(-1)
@@ -220,14 +237,19 @@ def _told(target: Target, model: Model, name: str, got: np.ndarray, allowed: np.
     share = np.nanmean(abs(ratio - middle) <= abs(allowed / np.where(sized, nominal, 1.0)) + 1e-6)
     factor = middle if share > 0.5 and middle != 0 else 1.0
     wrong = known & (abs(got / factor - nominal) > 2 * allowed / abs(factor))
-    if name != "v" and wrong.sum() > known.sum() / 2:
+    if name != "v" and wrong.sum() > CONTRADICTED * known.sum():
         return model, []  # a reading that most codes contradict is of something else
     if not wrong.any():
         return model, []
     table, wrong = completed(format_, nominal, got / factor, allowed / abs(factor), wrong)
     # the code of 0 is what others were read against
     zero = (nominal == 0) & (name != "v")
-    target.use(name, table, (known if wrong.sum() > known.sum() / 2 else known & ~wrong) | zero)
+    with np.errstate(invalid="ignore"):
+        surely = known & ~wrong & (abs(got / factor - nominal) <= SURE * abs(nominal))
+    usable = known if wrong.sum() > known.sum() / 2 else surely | zero
+    if not (table[usable] == 0).any():
+        usable |= known & (table == 0)  # another code stands for 0
+    target.use(name, table, usable)
     text = f"{name.upper()} is decoded wrong: " + in_words(format_, nominal, table, wrong)
     made = Finding(f"table of {name}", f"lut_{name}", text, int(wrong.sum()), int(known.sum()), {name: table})
     return model.but(tables={**model.tables, name: table + MIDDLE * FORMATS[format_].zero}), [made]

@@ -141,6 +141,7 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
     """
     if model.kept is not None or model.by_query or model.mixed is not None or model.kernel is not None:
         return model, []
+    target.computes("kernels")
     model = model.but(step=None, denominator=None, flush=-np.inf)
     run = Run(target, model)
     families = (

@@ -30,6 +30,7 @@ def in_regions(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         return model, []
     if model.place is not None or model.columns is not None or not answer.wrong.any():
         return model, []
+    target.computes("regions")
     model = model.but(step=None, denominator=None, flush=-np.inf)
     apart = np.where(np.isfinite(answer.out), (answer.out - model.predicted(answer)) ** 2, 0.0)
     of_dims = apart.sum((0, 1, 2))

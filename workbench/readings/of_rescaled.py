@@ -152,6 +152,7 @@ def rescaled(target: Target, name: str, factors: np.ndarray | None) -> list[Scal
     wrong = known & (abs(y) > NONE)
     if known.mean() < KNOWN or wrong.sum() < 4:
         return []
+    target.computes("rescaled")
     memory = target.natural.memory
     keys = np.flatnonzero(wrong.any((0, 1, 3)))
     some = (int(keys.min()), int(keys.max()) + 1)

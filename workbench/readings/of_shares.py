@@ -93,6 +93,7 @@ def of_shares(target: Target, model: Model, read: np.ndarray, allowed: np.ndarra
     scores = model.scores(model.memory(answer))
     if model.kept is not None or answer.sinks is not None or read[..., 0].size > MOST:
         return model, []
+    target.computes("shares")
     y = logs(read, allowed) - scores
     seen = np.isfinite(y)
     noise = np.maximum(allowed / np.where(read > 0, read, np.inf), LEAST / TIMES)

@@ -26,11 +26,17 @@ class Proof:
     lse_held: bool = True  #: the same of lse, where it was returned and something was read of it
 
 
-def proved(target: Target, model: Model, of_lse: Lse | None, seed: int) -> Proof:
-    """A run on other numbers, against what was measured."""
+def unseen(target: Target, seed: int) -> Answer | None:
+    """A run on inputs that no reading saw; None where the function refuses them."""
     try:
-        answer = target.drawn(target.case.seed + seed)
+        return target.drawn(target.case.seed + seed)
     except (Refusal, Unavailable):
+        return None
+
+
+def proved(target: Target, model: Model, of_lse: Lse | None, seed: int, answer: Answer | None) -> Proof:
+    """A run on unseen inputs, against what was measured."""
+    if answer is None:
         return Proof(seed, np.nan, np.nan, False)
     plain = right(target)
     made = model.predicted(answer)
@@ -46,16 +52,20 @@ def predicted(answer: Answer, model: Model, plain: Model) -> bool:
     made = model.predicted(answer)
     if not np.array_equal(np.isnan(answer.out), np.isnan(made)):
         return False
-    alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
-    # budgets are about what casts make of float64, which a model without them is off by
-    of_right = plain.predicted(answer)
-    of_casts = abs(answer.expected - of_right)
     # of a run that is within the budgets of right ones these tell nothing of what is wrong with it
-    telling = answer.wrong.any() or np.array_equal(made, of_right, equal_nan=True)
-    if telling and np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike):
+    telling = answer.wrong.any() or np.array_equal(made, plain.predicted(answer), equal_nan=True)
+    if telling and within(answer, made, plain):
         return True
     error, left, casts = rms(answer, answer.expected), rms(answer, made), model.rounding(answer)
     return bool(left**2 <= (LEFT * error) ** 2 + casts**2 and left <= error / 2)
+
+
+def within(answer: Answer, made: np.ndarray, plain: Model) -> bool:
+    """Whether all of out of a run is within the budgets of what a model made of it."""
+    alike = (answer.out == made) | (np.isnan(answer.out) & np.isnan(made))
+    # budgets are about what casts make of float64, which a model without them is off by
+    of_casts = abs(answer.expected - plain.predicted(answer))
+    return bool(np.all((abs(answer.out - made) <= answer.allowed + of_casts) | alike))
 
 
 def lse_predicted(answer: Answer, model: Model, plain: Model, of_lse: Lse | None) -> bool:

@@ -14,15 +14,19 @@ from threadpoolctl import threadpool_limits
 from workbench.readings import shared
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model, right
+from workbench.readings.needed import needed
 from workbench.readings.of_lse import Lse, lse
 from workbench.readings.order import Reader
 from workbench.readings.parts import partials
-from workbench.readings.proof import UNSEEN, Proof, proved
+from workbench.readings.proof import UNSEEN, Proof, proved, unseen
 from workbench.readings.target import Target, Weights
 from workbench.readings.verdict import Verdict, verdict
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 from workbench.work import Work
+
+#: share of the error of a run on unseen inputs that what is told may leave, at most
+HALF = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +63,11 @@ class Measured:
         return self.verdict.stage
 
     @property
+    def wrong(self) -> bool:
+        """Whether something was found, or a stage is beyond the budgets of every kernel that keeps the contract."""
+        return bool(self.findings) or self.stage is not None
+
+    @property
     def ratio(self) -> float:
         """The largest error of a weight in units of its budget."""
         return self.verdict.ratio
@@ -91,9 +100,15 @@ def measured(trace: Trace, *, effort: float = 1.0, work: Work | None = None) -> 
         reader = Reader(target, weights)
         if weights.wrong.any() or target.natural.wrong.any():
             reader.read_all()
-        of_lse, more = lse(target, reader.model, right(target))
+        plain, runs = right(target), dict.fromkeys(UNSEEN)
+        if reader.found:
+            runs = {seed: unseen(target, seed) for seed in UNSEEN}
+            reader.model, reader.found = needed(reader, plain, [one for one in runs.values() if one is not None])
+        of_lse, more = lse(target, reader.model, plain)
+        if more and not reader.found:
+            runs = {seed: unseen(target, seed) for seed in UNSEEN}
         reader.found += more
-        proofs = tuple(proved(target, reader.model, of_lse, seed) for seed in UNSEEN) if reader.found else ()
+        proofs = tuple(proved(target, reader.model, of_lse, *one) for one in runs.items()) if reader.found else ()
         of_out = [one for one in reader.found if one not in more]
         casts = all(one.reading == "cast" for one in of_out)
         # what changes nothing on unseen inputs is held, too
@@ -103,9 +118,12 @@ def measured(trace: Trace, *, effort: float = 1.0, work: Work | None = None) -> 
             # of a kernel in another arithmetic what was read is what that rounds, which a contract may allow
             arithmetic = tuple(of_out) if told else ()
             reader.found, proofs = more, proofs if more else ()
+        elif of_out and any(one.left > HALF * one.error for one in proofs):
+            # what leaves most of an error says nothing of it
+            reader.model, reader.found, proofs = plain, more, proofs if more else ()
         partials.cache_clear()
     return Measured(
-        tuple(reader.found), reader.model, right(target), reader.read, weights.expected, proofs, target.calls,
+        tuple(reader.found), reader.model, plain, reader.read, weights.expected, proofs, target.calls,
         time.monotonic() - begun, target, of_lse, reader.weights, arithmetic,
     )  # fmt: skip
 
@@ -119,7 +137,7 @@ def _of_shared(trace: Trace, effort: float, work: Work | None) -> Measured:
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         model, found, calls = shared.of_shared(whole, own.target, own.model, own.findings)
-        proofs = tuple(proved(whole, model, None, seed) for seed in UNSEEN) if found else ()
+        proofs = tuple(proved(whole, model, None, seed, unseen(whole, seed)) for seed in UNSEEN) if found else ()
     if not all(one.held for one in proofs) and whole.may_be_right:
         found, proofs = (), ()
     return replace(

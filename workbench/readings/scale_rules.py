@@ -11,11 +11,17 @@ from workbench.readings.codebook import Scale
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_scales import own_index, plain_codes
+from workbench.readings.of_scores import logs, room
+from workbench.readings.of_values import solved
 from workbench.readings.proof import rms
 from workbench.readings.target import Target
 
 #: share of the error of an experiment that a rule of scales may leave
 LEFT = 1e-2
+#: how near a factor of a head must be to 1 to be none, and to another scale to be that
+NOTABLE = 5e-3
+#: share of the error by which two rules leave as much
+SAME = 1e-3
 
 
 def rules_of(target: Target, name: str) -> Iterator[tuple[Scale, str]]:
@@ -60,6 +66,68 @@ def _narrow(dtype: str, x: np.ndarray) -> np.ndarray:
     return to_float64(round_to(x, dtype))
 
 
+def _times(factors: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Scales, [heads] or [b, heads, row, block], each times that of its head."""
+    return x * (factors if x.ndim == 1 else factors[:, None, None])
+
+
+def of_heads(target: Target, name: str, factors: np.ndarray) -> Iterator[tuple[Scale, str]]:
+    """What heads of an input are multiplied by where that is `factors` [heads] times their scales: scales of other
+    heads, else numbers of their own.
+    """
+    off = np.flatnonzero(~(abs(factors - 1) <= NOTABLE))
+    if not off.size or not np.isfinite(factors).all():
+        return
+    own, said = own_index(target, name), f"of {name.upper()} is multiplied by"
+    if len(target.books[name].shape) == 1:
+        scales = to_float64(target.coded.stages[f"scale_{name}"]).reshape(-1)
+        with np.errstate(all="ignore"):
+            apart = abs(scales / scales[off, None] / factors[off, None] - 1)
+        if (apart.min(1) <= NOTABLE).all():
+            there = np.arange(len(scales))
+            there[off] = apart.argmin(1)
+            text = "; ".join(f"head {h} {said} the scale of head {there[h]}" for h in off)
+            yield Scale(name, there[own], name), text
+            return
+    text = "; ".join(f"head {h} {said} {factors[h]:.4g} times its scale" for h in off)
+    yield Scale(name, own, name, partial(_times, factors)), text
+
+
+def _factors_of_scores(target: Target, model: Model) -> np.ndarray:
+    """By what scores of the user's own run are multiplied in each head, [b, h]; NaN where they are not."""
+    weights = target.identity
+    y = logs(solved(model, weights), room(weights, model.of_run(target.natural)))
+    made = model.scores(model.memory(target.natural))
+    known = np.isfinite(y) & np.isfinite(made)
+    y, made = (np.where(known, x, 0.0) for x in (y, made))
+    count = np.maximum(known.sum(-1, keepdims=True), 1)
+    y, made = (np.where(known, x - x.sum(-1, keepdims=True) / count, 0.0) for x in (y, made))
+    with np.errstate(all="ignore"):
+        slope, size = (y * made).sum((2, 3)) / (made * made).sum((2, 3)), (y * y).sum((2, 3))
+        left = ((y - slope[..., None, None] * made) ** 2).sum((2, 3)) / size
+    return np.where(left <= LEFT, slope, np.nan)
+
+
+def _scores_of_heads(target: Target, model: Model, name: str) -> Iterator[tuple[Scale, str]]:
+    """The same of K (of Q), where the heads that read one of K have one factor (where they have not)."""
+    case = target.case
+    if case.softcap or target.trace.case.score_mod is not None:
+        return
+    factors = _factors_of_scores(target, model)
+    one = factors[0]
+    if not (abs(factors - one) <= NOTABLE * abs(one)).all():
+        return
+    by_group = one.reshape(case.kv_heads, -1)
+    alike = (abs(by_group - by_group[:, :1]) <= NOTABLE * abs(by_group[:, :1])).all()
+    mine = by_group[:, 0] if name == "k" else one
+    if name == "k" and not alike:
+        return
+    for scale, text in of_heads(target, name, mine):
+        # of one head of Q for each of K nothing tells whose number it is, but a scale that another head has
+        if not isinstance(scale.made, partial) or (name == "k") == (alike and by_group.shape[1] > 1):
+            yield scale, text
+
+
 @np.errstate(divide="ignore")
 def _power(whole: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
     return np.where(x > 0, np.exp2(whole(np.log2(x))), x)
@@ -82,7 +150,14 @@ def rule_of_v(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     if not wrong.any():
         return model, []
     ways = [(plain.but(scales={**plain.scales, "v": scale}), scale, text) for scale, text in rules_of(target, "v")]
-    best, scale, text = min(ways, key=lambda one: rms(answer, one[0].predicted(answer)))
+    with np.errstate(all="ignore"):
+        of_each = np.nanmedian(answer.out / plain.predicted(answer), (0, 2, 3)).reshape(target.case.kv_heads, -1)[:, 0]
+    ways += [
+        (plain.but(scales={**plain.scales, "v": scale}), scale, text) for scale, text in of_heads(target, "v", of_each)
+    ]
+    lefts = [rms(answer, one[0].predicted(answer)) for one in ways]
+    # a rule that leaves next to nothing before numbers of heads, of which anything can be made
+    best, scale, text = ways[next((i for i, left in enumerate(lefts) if left <= 1.5 * min(lefts) + SAME * error), 0)]
     if not rms(answer, best.predicted(answer)) <= LEFT * error:
         return model, []
     return best, [Finding("scale", "dequant_v", text, int(wrong.sum()), wrong.size, {"v": scale})]
@@ -92,6 +167,6 @@ def rules_of_scores(target: Target, model: Model) -> Iterator[tuple[Model, list[
     """What K and Q may be multiplied by in place of their scales; `order` keeps what the user's own run shows."""
     for name in [x for x in "kq" if x in target.books and x not in model.scales]:
         count = target.coded.stages[f"codes_{name}"].size
-        for scale, text in rules_of(target, name):
+        for scale, text in (*rules_of(target, name), *_scores_of_heads(target, model, name)):
             made = Finding("scale", f"dequant_{name}", text, count, count, {name: scale})
             yield model.but(scales={**model.scales, name: scale}), [made]

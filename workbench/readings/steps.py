@@ -37,6 +37,7 @@ def steps(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -
     wrong = seen & (abs(centred) > 4 * noise)
     if seen.sum() < 32 or wrong.sum() < 4:
         return model, []
+    target.computes("steps")
     found: list[tuple[float, Step]] = []
     for edges in cuts(target, ratio, seen):
         for terms, left in _fits(scores, edges, ratio, seen):

@@ -67,13 +67,14 @@ def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     for times, text in ((2.0, "twice"), (0.5, "half of"), (4.0, "4 times"), (0.25, "a quarter of")):
         yield right * times, f"{text} what they stand for"
     code = np.arange(len(right))
+    # which hold of codes without the bit, too, where a shift of those with it does not
+    for bit in (1, 2, 4, 8, 16, 32, 64, 128):
+        if bit < len(right):
+            yield right[code & ~bit], f"what they stand for without bit {bit.bit_length() - 1}"
     for shift in (1, -1, 2, -2, 8, -8, 16, -16):
         there = (code + shift >= 0) & (code + shift < len(right))
         made = np.where(there, right[np.clip(code + shift, 0, len(right) - 1)], np.nan)
         yield made, f"what the code {abs(shift)} {'behind' if shift > 0 else 'before'} stands for"
-    for bit in (1, 2, 4, 8, 16, 32, 64, 128):
-        if bit < len(right):
-            yield right[code & ~bit], f"what they stand for without bit {bit.bit_length() - 1}"
     for name, form in FORMATS.items():
         if name != format_ and len(form.values) == len(right) and not form.zero:
             yield form.values, f"decoded as {name}"

@@ -25,7 +25,7 @@ from workbench.readings.codebook import Codebook, codebooks
 from workbench.reference.problem import Problem
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
-from workbench.work import TRIALS_OF_RUN, Work, trials
+from workbench.work import TRIALS_OF_CALL, TRIALS_OF_READING, Work, trials
 
 #: calls after which no map of elements is read on; words of codes, of two levels, are thrice as long
 CALLS, CALLS_OF_CODES = 150, 250
@@ -262,13 +262,20 @@ class Target:
         self._count()
         return Answer(self.coded.rerun(self.coded.case.but(seed=seed)))
 
+    def computes(self, reading: str) -> None:
+        """Count what a reading, a key of TRIALS_OF_READING, computes beside calls; Refusal where `work` is over."""
+        self._take(TRIALS_OF_READING[reading])
+
     def _count(self) -> None:
         """Count a call; Refusal where `work` allows no more."""
+        self._take(TRIALS_OF_CALL)
+        self.calls += 1
+
+    def _take(self, cost: float) -> None:
         if self.work.over:
             more = "--seconds was over" if self.work.late else "the effort allows no more"
             raise Refusal(f"{self.coded.target} is not measured: after {self.calls} calls {more}")
-        self.calls += 1
-        self.work.take(TRIALS_OF_RUN * trials(self.coded.case.score_count))
+        self.work.take(cost * trials(self.coded.case.score_count))
 
     @cached_property
     def some(self) -> np.ndarray | None:

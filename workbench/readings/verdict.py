@@ -101,7 +101,8 @@ def verdict(
     if found.summary.outside and not proved:
         own = tuple(replace(one, usual=False) for one in read.answers)
         found = compared(replace(read, answers=own), weights)
-    blames = [Blame(one.stage, one.text, one.data.get("edges", ()), proved=True) for one in of_out] if proved else []
+    # what is told and not proved is to blame all the same: no pattern of weights may contradict it
+    blames = [Blame(one.stage, one.text, one.data.get("edges", ()), proved=proved) for one in of_out]
     if not blames and found.summary.outside:
         # of the narrower budgets, which show more of a pattern
         apart = unclosed(target, model, weights, of_usual.budget).max()

@@ -21,14 +21,22 @@ def lines(found: Measured) -> list[str]:
     said.append(of_weights(found))
     for one in found.findings:
         of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
-        said.append(f"{one.stage}: {one.text}" + (f" ({of_all})" if one.of else ""))
+        beside = "" if found.proved else "not proved: "
+        said.append(f"{one.stage}: {beside}{one.text}" + (f" ({of_all})" if one.of else ""))
     if not found.findings:
         if found.target.is_wrong:
             asks = run_command("explain", trace)
             library = f"`{asks}`" if asks else "`workbench.explain`"
             said.append(f"out is wrong, and no reading tells how; {library} asks its library")
+        elif found.wrong:
+            said.append("out of this run is within its budgets, and weights are not; no reading tells why")
         else:
             said.append("nothing found: weights and out of this run are within their budgets")
+            if beyond_usual := int(found.target.natural.wrong.sum()):
+                are = "is" if beyond_usual == 1 else "are"
+                said.append(
+                    f"{beyond_usual:,} of out {are} beyond the budgets of a usual kernel, within those of others"
+                )
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
             said.append("which predicts runs on unseen inputs; a contract may allow it, and nobody declared one")

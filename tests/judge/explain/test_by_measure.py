@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,3 +70,61 @@ class _Named:
     def __init__(self, *stages: str) -> None:
         self.fit = self
         self.stages = stages
+
+
+def eager(
+    q: Any, k: Any, v: Any, *, scale: float, causal: bool, change: Callable[..., Any], of: str = "v"
+) -> np.ndarray:
+    """Attention that reads v, or sums, otherwise than it should."""
+    q, k, v = (x.astype(np.float32) for x in (q, k, v))
+    v = change(v) if of == "v" else v
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+    if causal:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, np.float32(-np.inf))
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    total = probs.sum(-1, keepdims=True)
+    found: np.ndarray = probs @ v / (change(total) if of == "sum" else total)
+    return found
+
+
+def _page_before(v: np.ndarray) -> np.ndarray:
+    rows = np.arange(v.shape[2])
+    return v[:, :, np.where(rows // 12 % 2 == 1, rows - 12, rows)]
+
+
+#: what is wrong, no fault of the library -> the function, and words of the cause
+WRONG = {
+    "a page": (partial(eager, change=_page_before), "rows 12-23, 36-47 are those 12 before"),
+    "dims": (partial(eager, change=lambda v: v[..., [5, *range(1, 5), 0, *range(6, 16)]]), "V is read wrong"),
+    "sum": (partial(eager, of="sum", change=lambda x: x + np.float32(3)), "the denominator has 3 more"),
+    "rows": (partial(eager, change=lambda v: v[:, :, np.arange(v.shape[2]) ^ 1]), "V is read wrong: rows"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_report_names_what_measuring_finds(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within the work of a report, and no more where its effort is 0."""
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 200.0)
+    function, words = WRONG[what]
+    trace = run(function, Case(heads=2, seqlen_q=48, seqlen_k=48, head_dim=16))
+    judged = diff(trace)
+    (cause,) = judged.explained.causes
+    assert words in cause.text and cause.measured and cause.proved
+    assert f"cause: {cause.text}" in str(judged) and "no cause" not in str(judged)
+    assert not diff(trace, effort=0.0).explained.causes
+
+
+def test_a_report_measures_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
+    calls = 0
+
+    def function(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> np.ndarray:
+        nonlocal calls
+        calls += 1
+        return WRONG["a page"][0](q, k, v, scale=scale, causal=causal)
+
+    trace = run(function, Case(heads=2, seqlen_q=48, seqlen_k=48, head_dim=16))
+    before = calls
+    assert not diff(trace, effort=0.01).explained.causes
+    assert 0 < calls - before < 8
+    assert diff(trace, effort=1.0).explained.causes

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.case.stages import LSE, OUT
+from workbench.case.stages import LSE, OF_QUANTISER, OUT
 from workbench.expectation.observed import Observed
 from workbench.floats import scientific
 from workbench.judge.explain.cause import Cause, Trial
@@ -28,7 +28,7 @@ def by_measure(run: Observed, wrong: Sequence[str], work: Work, known: Measured 
     what was measured already.
     """
     trace = run.trace
-    if not wrong or trace.rerun is None or trace.ranks:
+    if not wrong or trace.rerun is None or trace.ranks or not {*trace.put_in} <= {*OF_QUANTISER}:
         return []
     try:
         found = measured(trace, work=work) if known is None else known

@@ -41,8 +41,9 @@ SUPPOSED = (
     Supposed(64), Supposed(32), Supposed(128), Supposed(16),
     Supposed(64, 2), Supposed(64, 4), Supposed(32, 2), Supposed(32, 4), Supposed(64, 8),
 )  # fmt: skip
-#: of the work of a search, what measuring the function may take; the library has the rest
-MEASURING = 0.8
+#: of the work of a search, what measuring the function may take; the library has the rest. Of the functions of
+#: `campaigns measured` that are measured in vain it names none in three times as much.
+MEASURING = 0.6
 #: of SUPPOSED, those of a report, which has little time: without splits
 QUICKLY = 4
 OF_TILES = ("mask", "softmax", "merge", "factor")
@@ -117,10 +118,12 @@ def explain(
     alone: bool = False,
     without: str = "",
     measurement: Measured | None = None,
+    measuring: Work | None = None,
 ) -> Explained:
     """The causes of what is wrong in a judged run: none for a right one.
 
-    `work`: what the search may do; what is found is tried afterwards. `alone`: single hypotheses only, and no runs.
+    `work`: what the search may do; what is found is tried afterwards. `alone`: single hypotheses only, and no runs
+    but those of `measuring`, what measuring the function may do; None: of a search its part, else nothing.
     `without`: a family that is not searched, to see what is said where the cause is in no family. `measurement`:
     what was measured of the run, which is not measured again.
     """
@@ -133,11 +136,13 @@ def explain(
     begun = time.monotonic()
     names = [stage.name for stage in origins]
     of_measure: list[Cause] = []
-    if run is not nowhere and {*names} <= {*RESULTS}:
+    if run is not nowhere and measuring is None:
         # a measurement that ends early tells nothing: it is allowed what usual effort gives it
         measuring = work.part(MEASURING, least=MEASURING * SEARCH)
+    if measuring is not None and {*names} <= {*RESULTS}:
         of_measure = by_measure(observed, names, measuring, measurement)
-        work = work.part(least=(1 - MEASURING) * work.allowed)
+        if run is not nowhere and work.spent:
+            work = work.part(0.0, least=(1 - MEASURING) * work.allowed)
     # what was measured is proved: the library may have a name for it, of one fault, as the run was cut by its contract
     told = {*names} <= {name for cause in of_measure for name in cause.fit.stages}
     causes: list[Cause] = []
@@ -146,7 +151,8 @@ def explain(
     with threadpool_limits(1, "blas"):
         for scene, among in zip(scenes, among_all, strict=True):
             wrong = wrong_of(scene, origins)
-            for cut, named in [(scene, among)] if told else _ways(scene, among, alone, without):
+            ways = _ways(scene, among, alone, without, told=told)
+            for cut, named in ways:
                 if not alone and cut is not scene and work.over:
                     complete = False
                     break
@@ -176,6 +182,8 @@ def explain(
     said = {stage.name: formulas(observed, stage) for stage in known}
     if run is not nowhere:
         causes += [cause for stage in known if (cause := by_formula(observed, stage, said[stage.name])) is not None]
+    if alone and told:  # what is proved, in place of a name that fits one run
+        causes = [cause for cause in causes if cause.proved and not cause.rivals]
     causes = _with_measured(causes, of_measure, names)
     by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
@@ -211,12 +219,15 @@ def _scenes(run: Observed, origins: Sequence[StageDiff]) -> Iterator[Scene | Cod
 
 
 def _ways(
-    scene: Scene | Coded, among: Sequence[Hypothesis], alone: bool, without: str
+    scene: Scene | Coded, among: Sequence[Hypothesis], alone: bool, without: str, *, told: bool
 ) -> Iterator[tuple[Scene | Coded, Sequence[Hypothesis]]]:
     """The scene, and that of each way in which a kernel that does not declare it may cut the keys, with the hypotheses
-    that are tried there; `alone`: what is common first, and all at last.
+    that are tried there; `alone`: what is common first, and all at last. `told`: of what was measured, a name is asked
+    for: as the contract cuts it, and `alone` what is common.
     """
     yield scene, common(among) if alone else among
+    if told and not alone:
+        return
     if isinstance(scene, Scene) and scene.run.contract.block_k is None:
         for supposed in SUPPOSED[:QUICKLY] if alone else SUPPOSED:
             if supposed.splits == 1 and supposed.block_k >= scene.trace.case.seqlen_k:
@@ -225,7 +236,7 @@ def _ways(
             families = [name for name in cut.families if name in OF_TILES and name != without]
             of_tiles = library([name for name in families if not alone or name == "softmax"])
             yield cut, common(of_tiles) if alone else of_tiles
-    if alone:
+    if alone and not told:
         yield scene, among
 
 
