@@ -68,8 +68,8 @@ class CounterCase:
         return predicted(self.problem, self.expected, hypothesis, names)
 
     def makes_only_nan(self, hypothesis: Hypothesis) -> bool | None:
-        """Whether a kernel with this fault makes NaN or infinity of some numbers of a correct one, and leaves all others
-        of every stage as they are; None where it changes nothing here.
+        """Whether a kernel with this fault makes NaN or infinity of some numbers of a correct one, and leaves all
+        others of every stage as they are; None where it changes nothing here.
         """
         names = [name for name in self.expected if self.problem.table[name].dumped]
         found = self.predicted(hypothesis, names)

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from workbench.case.ranks import all_spoken
 from workbench.case.stages import RESULTS
 from workbench.expectation.observed import Observed
-from workbench.judge.explain.by_formula import by_formula
+from workbench.judge.explain.by_formula import by_formula, by_sums
 from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
@@ -127,9 +127,11 @@ def explain(
     trace = observed.trace
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
+    begun = time.monotonic()
+    if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
+        return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []
     among_all = [_hypotheses(observed, [name for name in scene.families if name != without]) for scene in scenes]
-    begun = time.monotonic()
     names = [stage.name for stage in origins]
     of_measure: list[Cause] = []
     if run is not nowhere and {*names} <= {*RESULTS}:

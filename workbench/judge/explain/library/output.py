@@ -186,7 +186,10 @@ def _lse() -> Iterator[Hypothesis]:
 def _merged() -> Iterator[Hypothesis]:
     """Splits whose weights e^lse overflow float32, of a kernel that subtracts no maximum of them."""
     for n in (2, 4, 8, 16, 3):
-        edits = altered("out", partial(_of_splits, n), "scores", "v_rows"), altered("lse", partial(_lse_of, n), "scores")
+        edits = (
+            altered("out", partial(_of_splits, n), "scores", "v_rows"),
+            altered("lse", partial(_lse_of, n), "scores"),
+        )
         text = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
         yield _of(f"merged-exp-lse-{n}", text, *edits)
 
