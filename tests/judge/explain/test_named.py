@@ -224,3 +224,30 @@ def test_right_sums_are_not_of_16_bits(dtype: str, keys: int) -> None:
     found = diff(run(kernel(out=lambda x: x * np.float32(1.3))(False), SUMS.but(dtype=dtype, seqlen_k=keys)))
     out = found["out"]
     assert found.verdict == "bug" and summed(of_stage(out), Tensors(found.run, out)) == []
+
+
+def _racing(with_lse: bool) -> Callable[..., Any]:
+    """Rows 8 to 11 are other numbers in each run, and rows 16 to 19 are 0 in all."""
+    calls = iter(range(1000))
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        out, lse = softmax(*(x.astype(np.float32) for x in (q, k, v)), scale, causal)
+        out[:, :, 8:12] += np.float32(next(calls) + 1)
+        out[:, :, 16:20] = 0
+        return (out, lse) if with_lse else out
+
+    return attention
+
+
+@pytest.mark.parametrize("lse", [False, True])
+def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool) -> None:
+    explained = diff(run(_racing(lse), Case(heads=1, seqlen=24, head_dim=16))).explain(0.02)
+    said = str(explained).splitlines()
+    assert any(line == explained.unstable for line in said[:2])
+    assert "differ in 64 of 384 elements of out, in rows 8-11" in explained.unstable
+    assert "64 elements are wrong alike in both, in rows 16-19" in explained.unstable
+
+
+def test_of_runs_that_are_alike_nothing_is_said() -> None:
+    explained = diff(run(kernel(out=lambda x: 2 * x)(False), Case(heads=1, seqlen=24, head_dim=16))).explain(0.02)
+    assert explained.causes and not explained.unstable

@@ -75,10 +75,12 @@ class CounterCase:
         found = self.predicted(hypothesis, names)
         if found is None:
             return None
-        made = {name: ~np.isfinite(x) & np.isfinite(self.expected[name]) for name, x in found.items()}
-        if not all(
-            alike(np.where(made[name], self.expected[name], x), self.expected[name]) for name, x in found.items()
-        ):
+        right = self.expected
+        made = {
+            name: (np.isnan(x) & ~np.isnan(right[name])) | (np.isinf(x) & np.isfinite(right[name]))
+            for name, x in found.items()
+        }
+        if not all(alike(np.where(made[name], right[name], x), right[name]) for name, x in found.items()):
             return False
         return True if any(x.any() for x in made.values()) else None
 

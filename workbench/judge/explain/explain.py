@@ -29,6 +29,7 @@ from workbench.judge.explain.scene import Scene, Supposed, carried
 from workbench.judge.explain.trial import nowhere, runner
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
+from workbench.judge.explain.unstable import unstable
 from workbench.judge.stage import StageDiff
 from workbench.readings.reader import Measured
 from workbench.shown import above, shown_by
@@ -62,6 +63,7 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    unstable: str = ""  #: where two runs on the same inputs differ, and what is wrong alike in both, in words
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
     of: str = ""  #: the run, in words, where it is another than the one that is shown
     judged: Any = field(default=None, repr=False)  #: the Diff that was explained, where that shows it
@@ -128,6 +130,7 @@ def explain(
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
     begun = time.monotonic()
+    differs = unstable(trace, origins) if run is not nowhere else ""
     if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
         return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []
@@ -189,6 +192,7 @@ def explain(
         time.monotonic() - begun,
         {stage.name: patterns(observed, stage) for stage in known if stage in left_over},
         {name: some for name, some in said.items() if name not in by_any},
+        differs,
     )
 
 
