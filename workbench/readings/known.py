@@ -89,7 +89,11 @@ def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
         found.append(("of the row modulo half", x[:, :, rows % (q // 2)]))
     if h > 1:
         found += [("of the head before", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
-        found += [(f"of the first head of each {n}", x[:, np.arange(h) // n * n]) for n in (2, 3, 4) if n < h]
+        head = np.arange(h)
+        found += [(f"of the first head of each {n}", x[:, head // n * n]) for n in (2, 3, 4) if n < h]
+        # groups or kv heads taken for each other
+        found += [(f"of head h % {n}", x[:, head % n]) for n in (2, 3, 4, 8) if n < h]
+        found += [(f"of head h // {n}", x[:, head // n]) for n in (2, 3, 4, 8) if n < h]
         found.append(("as stored by [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
         found.append(("read by [query, head]", x.reshape(b, q, h, t).swapaxes(1, 2)))
     if t > 1:

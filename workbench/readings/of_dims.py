@@ -76,7 +76,7 @@ def _fitted(q: np.ndarray, k: np.ndarray, y: np.ndarray, rows: np.ndarray, size:
             to += x.T @ z
             whole += float(z @ z)
             count += len(seen) - 1
-    if count < 4 * dims or whole == 0 or not np.trace(gram):
+    if count < 4 * dims or whole == 0 or not 0 < np.trace(gram) < np.inf:
         return np.ones(dims), np.inf
     gram[np.diag_indices(dims)] += 1e-9 * np.trace(gram) / dims
     factors = np.linalg.solve(gram, to)

@@ -59,7 +59,7 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         return ["nothing to explain: no stage is wrong by itself"]
     if judged.trace.case.score_count > LARGEST:
         return [f"not searched: {_too_large(judged)}"]
-    lines: list[str] = []
+    lines: list[str] = [found.unstable] if found.unstable else []
     if found.usual:
         doubt = "" if judged.origins else "no stage is proved wrong; "
         lines.append(f"{doubt}explained is what is wrong of a usual kernel: {', '.join(found.usual)}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.stages import RESULTS
 from workbench.expectation.observed import Observed
 from workbench.judge import blocks as parts
 from workbench.judge.codes import decoding
@@ -19,7 +20,10 @@ from workbench.judge.explain.fit import Fit
 from workbench.judge.explain.formulas import formulas
 from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.judge.explain.trial import TRIALS
+from workbench.judge.explain.unknown.difference import of_stage
 from workbench.judge.explain.unknown.formula import INDEPENDENT, SHARE, Formula
+from workbench.judge.explain.unknown.sums import summed
+from workbench.judge.explain.unknown.tensors import Tensors
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal, Unavailable
 
@@ -46,6 +50,28 @@ def by_formula(run: Observed, stage: StageDiff, found: Sequence[Formula]) -> Cau
             )  # fmt: skip
             return Cause((made,), fit, trial=trial)
     return None
+
+
+def by_sums(run: Observed, stages: Sequence[StageDiff]) -> list[Cause]:
+    """The cause where row sums in 16 bits make all that is wrong of out and lse, [] elsewhere: it takes no search."""
+    causes: list[Cause] = []
+    text = ""
+    for stage in stages:
+        found = summed(of_stage(stage), Tensors(run, stage)) if stage.name in RESULTS and stage.decisive else []
+        cause = by_formula(run, stage, found)
+        if cause is None:
+            return []
+        causes, text = [*causes, cause], found[0].text
+    if not causes:
+        return []
+    made = Hypothesis("formula.row_sum", text, ())
+    fits = [one.fit for one in causes]
+    fit = replace(
+        fits[0], hypothesis=made, stages=tuple(one.stages[0] for one in fits), off=sum(one.off for one in fits),
+        over_budget=max(one.over_budget for one in fits), of=sum(one.of for one in fits),
+        values=sum(one.values for one in fits), unexplained=max(one.unexplained for one in fits),
+    )  # fmt: skip
+    return [replace(causes[0], members=(made,), fit=fit)]
 
 
 def _tried(run: Observed, stage: StageDiff, formula: Formula) -> Trial | None:

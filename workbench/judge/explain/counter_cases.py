@@ -70,17 +70,19 @@ class CounterCase:
         return predicted(self.problem, self.expected, hypothesis, names)
 
     def makes_only_nan(self, hypothesis: Hypothesis) -> bool | None:
-        """Whether a kernel with this fault makes NaN of some numbers of a correct one, and leaves all others of every
-        stage as they are; None where it changes nothing here.
+        """Whether a kernel with this fault makes NaN or infinity of some numbers of a correct one, and leaves all
+        others of every stage as they are; None where it changes nothing here.
         """
         names = [name for name in self.expected if self.problem.table[name].dumped]
         found = self.predicted(hypothesis, names)
         if found is None:
             return None
-        made = {name: np.isnan(x) & ~np.isnan(self.expected[name]) for name, x in found.items()}
-        if not all(
-            alike(np.where(made[name], self.expected[name], x), self.expected[name]) for name, x in found.items()
-        ):
+        right = self.expected
+        made = {
+            name: (np.isnan(x) & ~np.isnan(right[name])) | (np.isinf(x) & np.isfinite(right[name]))
+            for name, x in found.items()
+        }
+        if not all(alike(np.where(made[name], right[name], x), right[name]) for name, x in found.items()):
             return False
         return True if any(x.any() for x in made.values()) else None
 

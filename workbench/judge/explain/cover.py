@@ -47,6 +47,8 @@ def searched(
     if mixed(scene, wrong):  # which one fault seldom makes
         beside, count = apart(scene, wrong, work.part(0.5), among, partial(_of_nan, where))
     found = _sound(where, singles(scene, wrong, work, among, in_haste=in_haste))
+    if any({*one.stages} >= {*wrong} for one in found.fits):
+        beside = []  # one fault that makes both is simpler than two
     found = replace(found, tried=found.tried + count, fits=(*found.fits, *beside))
     chosen, left = _cover(found.fits, wrong)
     if left and isinstance(scene, Scene) and scene.supposed is None:

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from workbench.case.ranks import all_spoken
 from workbench.case.stages import RESULTS
 from workbench.expectation.observed import Observed
-from workbench.judge.explain.by_formula import by_formula
+from workbench.judge.explain.by_formula import by_formula, by_sums
 from workbench.judge.explain.by_measure import by_measure
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.coded import Coded
@@ -29,6 +29,7 @@ from workbench.judge.explain.scene import Scene, Supposed, carried
 from workbench.judge.explain.trial import nowhere, runner
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
+from workbench.judge.explain.unstable import unstable
 from workbench.judge.stage import StageDiff
 from workbench.readings.reader import Measured
 from workbench.shown import above, shown_by
@@ -63,6 +64,7 @@ class Explained:
     #: wrong stages that no cause reproduces -> which of their elements are wrong, and how
     patterns: Mapping[str, tuple[Pattern, ...]] = field(default_factory=dict)
     formulas: Mapping[str, tuple[Formula, ...]] = field(default_factory=dict)
+    unstable: str = ""  #: where two runs on the same inputs differ, and what is wrong alike in both, in words
     usual: tuple[str, ...] = ()  #: of a run in which nothing is wrong: what is of a usual kernel, which was explained
     #: the Diff of the run that was explained, where that is another than the one that is shown
     elsewhere: Any = field(default=None, repr=False)
@@ -131,9 +133,12 @@ def explain(
     trace = observed.trace
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
+    begun = time.monotonic()
+    differs = unstable(trace, origins) if run is not nowhere else ""
+    if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
+        return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []
     among_all = [_hypotheses(observed, [name for name in scene.families if name != without]) for scene in scenes]
-    begun = time.monotonic()
     names = [stage.name for stage in origins]
     of_measure: list[Cause] = []
     if run is not nowhere and measuring is None:
@@ -196,6 +201,7 @@ def explain(
         time.monotonic() - begun,
         {stage.name: patterns(observed, stage) for stage in known if stage in left_over},
         {name: some for name, some in said.items() if name not in by_any},
+        differs,
     )
 
 

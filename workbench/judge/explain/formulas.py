@@ -12,6 +12,7 @@ from workbench.judge.explain.unknown.maps import mapped
 from workbench.judge.explain.unknown.operands import operands
 from workbench.judge.explain.unknown.regression import regression
 from workbench.judge.explain.unknown.relations import related
+from workbench.judge.explain.unknown.sums import summed
 from workbench.judge.explain.unknown.tensors import Tensors
 from workbench.judge.stage import StageDiff
 
@@ -26,12 +27,16 @@ def formulas(run: Observed, stage: StageDiff) -> tuple[Formula, ...]:
     does, where less than INDEPENDENT elements are wrong, and of runs with more than LARGEST scores. Refuses a stage
     without a comparison.
 
-    What needs least is tried first: other indices, a factor, another number of the run; then the terms of a sum; then
-    the operands of a product.
+    What needs least is tried first: sums of few bits, of however few elements; other indices, a factor, another number
+    of the run; then the terms of a sum; then the operands of a product.
     """
     found, around = of_stage(stage), Tensors(run, stage)
     case = run.case
-    if found.wrong.sum() < INDEPENDENT or case.score_count > LARGEST:
+    if case.score_count > LARGEST:
+        return ()
+    if of_sums := summed(found, around):
+        return tuple(of_sums)
+    if found.wrong.sum() < INDEPENDENT:
         return ()
     made = [*mapped(found), *related(found, around)] or regression(found, around) or operands(found, around)
     return all_spoken(sorted(made, key=lambda formula: -formula.of)[:SAID], run.trace.ranks)

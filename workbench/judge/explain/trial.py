@@ -91,6 +91,8 @@ def tried(
             continue
         name, share = next(iter(visible.items()))
         again = fit(scene, hypothesis, _wrong(scene, hypothesis), elsewhere=True)
+        if again is None and _nothing_but_nan(scene, hypothesis):
+            continue
         seen = float(np.mean(scene.wrong[name])) if name in scene.wrong else 0.0
         one = Trial(
             there.case,
@@ -117,6 +119,13 @@ def tried(
         return None
     further = ", or ".join(dict.fromkeys(x for _, some in failed for x in some))
     return replace(decisive, of=len(trials), beyond=further, nan_sets=len(nan))
+
+
+def _nothing_but_nan(scene: Scene | Coded, hypothesis: Hypothesis) -> bool:
+    """Whether all of a stage is NaN, as predicted: such a run neither supports a hypothesis nor refutes it."""
+    names = [name for name in scene.touched(hypothesis) if np.isnan(scene.actual[name]).all()]
+    found = scene.predicted(hypothesis, names) if names else None
+    return found is not None and any(np.isnan(x).all() for x in found.values())
 
 
 def _where_nan(scene: Scene | Coded, names: Sequence[str]) -> tuple[Any, ...]:

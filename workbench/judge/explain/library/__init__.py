@@ -22,8 +22,10 @@ from workbench.judge.explain.library import (
     mask,
     merge,
     mods,
+    orders,
     output,
     packing,
+    padding,
     pages,
     precision,
     ranks,
@@ -54,7 +56,9 @@ FAMILIES = {
     "merge": lambda: chain(merge.hypotheses(), ranks.hypotheses()),
     "output": output.hypotheses,
     "factor": factor.hypotheses,
-    "layout": lambda: chain(layout.hypotheses(), fragments.hypotheses(), lanes.hypotheses()),
+    "layout": lambda: chain(
+        layout.hypotheses(), orders.hypotheses(), padding.hypotheses(), fragments.hypotheses(), lanes.hypotheses()
+    ),
     "precision": precision.hypotheses,
     "codes": codes.hypotheses,
 }
@@ -66,15 +70,15 @@ COMMON = re.compile(
     r"|mask\.(none$|none-if|right-|left-|shift|no-|(window-)?top-left|(window-)?bottom-right|inverted|filled-[^n]*$|tail$)"
     r"|softmax\.(correction-(?!in-|row|below)|max-(stale|of-tile|zero)|subtracts-(stale|nothing|own)$)"
     r"|softmax\.((probs|exp)-(no-)?log2e|(row_sum|acc)-(uninitialised|twice|nothing|starts-1))"
-    r"|output\.(un|divided|multiplied|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
-    r"|layout\.([qkv]-for|head-|batch-(zero|next))"
+    r"|output\.(un|divided|multiplied|out-strides|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
+    r"|layout\.([qkv]-for|head-|batch-(zero|next)|as-b|over-heads)"
     r"|codes\.(unscaled|scaled-twice|scale-(inverted|of-))"
 )
 
 
 #: of these, those that some rows do not show as all do: they know how many queries there are, or mix these
 _OF_ALL_ROWS = re.compile(
-    r"mask\.(none-if|(left-|window-)?(top-left|bottom-right))|output\.lse-(strides|first)|layout\.[qkv]-for"
+    r"mask\.(none-if|(left-|window-)?(top-left|bottom-right))|output\.(lse-(strides|first)|out-strides)|layout\.([qkv]-for|as-b|over-heads)"
 )
 
 

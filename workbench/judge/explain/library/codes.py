@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import permutations, product
 from typing import Any
 
@@ -47,6 +48,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
                 words = f"{text} ({', '.join(operands)})"
                 yield from _of_heads(f"{name}-{operands}", words, operands, change) if heads else ()
                 yield from _of_tokens(f"{name}-{operands}", words, operands, change) if tokens else ()
+    yield from _scales_by_query_head()
     yield from quantiser.hypotheses()
     yield from _rows()
     for stage, x, (power, verb) in product(
@@ -73,6 +75,23 @@ def _of_heads(name: str, text: str, operands: str, change: Change) -> Iterator[H
     if operands == "qkv":  # q has no table
         yield _of(f"{name}-table", text, *tables, decoded[0])
     yield _of(f"{name}-rows", text, *(_cast(f"{of}_rows", _rows_of(of, change, blocks=False)) for of in operands))
+
+
+def _scales_by_query_head() -> Iterator[Hypothesis]:
+    """Scales of k and v that query heads of one kv head take of different ones."""
+    for one, operands in product(indices.heads(), ("kv", "k", "v")):
+
+        def rows(at: Any, x: np.ndarray, of: str, one: indices.Indexing = one) -> np.ndarray:
+            c = Decoding.of_input(at, of, blocks=False)
+            n = len(c.scale)
+            values = by_query_head(replace(c, scale=np.ones(n)).decoded(), at.heads)
+            scale = c.scale[one.map(np.arange(at.heads), n)][:, None, None]
+            found: np.ndarray = round_to(values * scale, at.p.codes.operands[of] or "float16")
+            return found
+
+        edits = (_cast(f"{of}_rows", partial(rows, of=of)) for of in operands)
+        text = f"codes are decoded with the scale of another kv head: {one.text} ({', '.join(operands)})"
+        yield _of(f"scale-of-query-{one.id}-{operands}", text, *edits)
 
 
 def _of_tokens(name: str, text: str, operands: str, change: Change) -> Iterator[Hypothesis]:

@@ -108,6 +108,17 @@ def others() -> Iterator[Indexing]:
     yield Indexing("last", "the last one for all", lambda i, n: 0 * i + n - 1)
 
 
+def by_rows(x: np.ndarray) -> np.ndarray:
+    """[b, h, s, ...] as it reads where memory holds [b, s, h, ...] of it."""
+    return x.swapaxes(1, 2).reshape(x.shape)
+
+
+def by_heads(x: np.ndarray) -> np.ndarray:
+    """[b, h, s, ...] as it reads where memory is taken for [b, s, h, ...]: the inverse of `by_rows`."""
+    b, h, s, *rest = x.shape
+    return x.reshape(b, s, h, *rest).swapaxes(1, 2)
+
+
 def taken(x: np.ndarray, indexing: Indexing, axis: int) -> np.ndarray:
     """x with its elements along an axis read as the map says; 0 where it says -1."""
     n = x.shape[axis]

@@ -1,7 +1,8 @@
-"""Maxima and sums of rows that lie in four lanes each, and are not put together over all of them."""
+"""What lies in several lanes and is not put together over all of them: maxima and sums of rows, dot products."""
 
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,26 @@ GROUPS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray], int], ...] = (
     ("other-pair", "each pair of four lanes, 0 and 2, 1 and 3,", lambda lane: lane % 2, 2),
 )
 
+#: lanes that hold the dims of a row, and which each of n has: of d dims, in words
+DIMS: tuple[tuple[str, str, Callable[[np.ndarray, int, int], np.ndarray]], ...] = (
+    ("run", "next to each other", lambda dim, d, n: dim * n // d),
+    ("pair", "in pairs", lambda dim, d, n: dim // 2 % n),
+    ("apart", "{n} apart", lambda dim, d, n: dim % n),
+)
+#: the lane whose part of a dot product is taken for all of it, in words, of row or key i
+TAKEN: tuple[tuple[str, str, str, Callable[[np.ndarray, int], np.ndarray]], ...] = (
+    ("first", "q", "lane 0", lambda i, n: 0 * i),
+    ("row", "q", "lane i % {n}, for row i of q", lambda i, n: i % n),
+    ("key", "k", "lane j % {n}, for key j", lambda i, n: i % n),
+    ("last", "q", "the last lane", lambda i, n: 0 * i + n - 1),
+)
+
 
 def hypotheses() -> Iterator[Hypothesis]:
     """All of them, the plainest first."""
     yield from _sums()
     yield from _maxima()
+    yield from _dots()
 
 
 def _lane(columns: int) -> np.ndarray:
@@ -106,3 +122,44 @@ def _maxima() -> Iterator[Hypothesis]:
             altered("acc", rescaled, "scores", "correction", "-acc"),
         )
         yield Hypothesis(f"layout.max-of-{id_}", f"{words} goes on with a maximum of its own", edits)
+
+
+def _dots() -> Iterator[Hypothesis]:
+    """Dot products whose dims lie in lanes, and that are not added up over these."""
+    for n, (held, words, lane) in product((32, 16, 8, 4), DIMS):
+        dims = f"{n} lanes that hold the dims of q, {words.format(n=n)}"
+        for id_, operand, said, of in TAKEN:
+
+            def kept(at: Any, x: np.ndarray, n: int = n, lane: Any = lane, of: Any = of) -> np.ndarray:
+                rows, d = x.shape[-2:]
+                return np.where(lane(np.arange(d), d, n) == of(np.arange(rows), n)[:, None], x, 0.0)
+
+            text = f"dot products are not added up over {dims}: they are those of {said.format(n=n)}"
+            yield Hypothesis(f"layout.dot-of-{id_}-{held}-{n}", text, (altered(f"{operand}_rows", kept),))
+        text = f"dot products are not added up over {dims}: each has a softmax of its own, for its own dims of out"
+        own = partial(_of_own_dims, n, lane)
+        edits = altered("out", own, "qk", "v_rows"), altered("lse", partial(_lse_of_first, n, lane), "qk")
+        yield Hypothesis(f"layout.dot-of-own-{held}-{n}", text, edits)
+
+
+def _of_own_dims(n: int, lane: Any, at: Any, x: np.ndarray) -> np.ndarray:
+    v, found = at.whole("v_rows"), np.zeros_like(x)
+    of_q, of_v = (lane(np.arange(y.shape[-1]), y.shape[-1], n) for y in (at.whole("q_rows"), v))
+    for i in np.unique(of_v):
+        scores = _scores_of(at, of_q == i)
+        top = scores.max(-1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+        total = weights.sum(-1, keepdims=True)
+        found[..., of_v == i] = weights @ v[..., of_v == i] / np.where(total > 0, total, 1.0)
+    return found
+
+
+def _lse_of_first(n: int, lane: Any, at: Any, x: np.ndarray) -> np.ndarray:
+    d = at.whole("q_rows").shape[-1]
+    found: np.ndarray = np.logaddexp.reduce(_scores_of(at, lane(np.arange(d), d, n) == 0), -1)
+    return found
+
+
+def _scores_of(at: Any, dims: np.ndarray) -> np.ndarray:
+    q, k = (at.whole(f"{x}_rows")[..., dims] for x in "qk")
+    return np.where(at.whole("visible"), q @ k.swapaxes(-1, -2) * at("scale"), -np.inf)

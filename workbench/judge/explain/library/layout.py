@@ -40,7 +40,6 @@ def hypotheses() -> Iterator[Hypothesis]:
             moved = partial(taken, indexing=one, axis=axis)
             yield from read(f"{named}-{one.id}", f"{named} of {{}} are read {one.text}", moved)
     yield from _lacking()
-    yield from across(_memory())
     yield from _products()
     yield from _blocks()
     yield from _pitches()
@@ -119,27 +118,6 @@ def _lacking() -> Iterator[Hypothesis]:
 
 def _cut(kept: indices.Map, rows: np.ndarray) -> np.ndarray:
     return np.where(kept(np.arange(rows.shape[-1]), rows.shape[-1]), rows, 0.0)
-
-
-def _memory() -> Iterator[Hypothesis]:
-    def as_bshd(at: Any, rows: np.ndarray, x: str) -> np.ndarray:
-        b, h, s, d = at(x).shape
-        return by_query_head(at(x).reshape(b, s, h, d).swapaxes(1, 2), at.heads)
-
-    def as_bhsd(at: Any, rows: np.ndarray, x: str) -> np.ndarray:
-        return by_query_head(at(x).swapaxes(1, 2).reshape(at(x).shape), at.heads)
-
-    def as_dims_first(at: Any, rows: np.ndarray, x: str) -> np.ndarray:
-        b, h, s, d = rows.shape
-        return rows.reshape(b, h, d, s).swapaxes(-1, -2)
-
-    for operands, words in _OPERANDS_TOO.items():
-        for name, text, change in (
-            ("as-bshd", "[b, h, s, d] is read with the strides of [b, s, h, d]", as_bshd),
-            ("as-bhsd", "[b, s, h, d] is read with the strides of [b, h, s, d]", as_bhsd),
-            ("as-dims-first", "[s, d] is read with the strides of [d, s]", as_dims_first),
-        ):
-            yield _of(f"{name}-{operands}", f"{words}: {text}", *_rows_read(operands, change))
 
 
 def _blocks() -> Iterator[Hypothesis]:

@@ -11,6 +11,7 @@ from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
 from workbench.judge.explain.library.indices import taken
+from workbench.reference.at import LARGEST_FLOAT32, SMALLEST_FLOAT32
 from workbench.reference.steps.cast import last_states
 
 #: partial results -> where their splits and rows lie
@@ -22,6 +23,7 @@ of = of_family("merge")
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     yield from _weights()
+    yield _exponentials()
     yield from _stored()
     yield from _read()
     yield from _lacking()
@@ -69,6 +71,26 @@ def _weights() -> Iterator[Hypothesis]:
     edits = altered("merge_weight", no_row, "merge_max"), sum_of(no_row)
     yield of("unguarded-row", "in a row without keys -inf - (-inf) makes NaN of the weights", *edits)
     yield of("unguarded-row-in-out", "in a row without keys -inf - (-inf) makes NaN of the weights of out", edits[0])
+
+
+def _exponentials() -> Hypothesis:
+    """What overflows float32 where the largest lse is not subtracted: infinite weights of an infinite sum."""
+
+    def weight(at: Any) -> np.ndarray:
+        found: np.ndarray = np.exp(np.log(at("partial_sum")) + at("partial_max"))
+        return np.where(found > LARGEST_FLOAT32, np.inf, np.where(found < SMALLEST_FLOAT32 / 2, 0.0, found))
+
+    def of_split(at: Any, x: np.ndarray) -> np.ndarray:
+        return np.where(at("partial_sum") > 0, weight(at) / at("partial_sum"), 0.0)
+
+    edits = (
+        altered("merge_weight", of_split, "partial_max", "partial_sum"),
+        altered("merge_sum", lambda at, x: weight(at).sum(-2), "partial_max", "partial_sum"),
+        altered("out", lambda at, x: at("numerator") / at("merge_sum")[..., None], "numerator", "merge_sum"),
+        altered("lse", lambda at, x: np.log(at("merge_sum")), "merge_sum"),
+    )
+    text = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
+    return of("weight-exp-lse", text, *edits)
 
 
 def _stored() -> Iterator[Hypothesis]:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -10,7 +11,8 @@ import numpy as np
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, of_family, read_as
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
-from workbench.judge.explain.library.indices import taken
+from workbench.judge.explain.library.indices import by_heads, by_rows, taken
+from workbench.reference.at import LARGEST_FLOAT32, SMALLEST_FLOAT32
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.output import LogSum, Quotient
@@ -28,6 +30,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _stored()
     yield from across(_elsewhere())
     yield from _lse()
+    yield from _merged()
 
 
 def _made(stage: str, change: Made) -> Edit:
@@ -127,8 +130,7 @@ def _elsewhere() -> Iterator[Hypothesis]:
         ("out", "[b, h, q, d] is stored with the strides of [b, q, h, d]"),
         ("lse", "[b, h, q] is stored with the strides of [b, q, h]"),
     ):
-        one_way = altered(stage, lambda at, x: x.swapaxes(1, 2).reshape(x.shape))
-        back = altered(stage, lambda at, x: x.reshape(len(x), x.shape[2], x.shape[1], *x.shape[3:]).swapaxes(1, 2))
+        one_way, back = (altered(stage, lambda at, x, order=order: order(x)) for order in (by_rows, by_heads))
         yield _of(f"{stage}-strides", f"{stage}: {words}", one_way)
         yield _of(f"{stage}-strides-back", f"{stage}: {words}, the other way round", back)
 
@@ -179,6 +181,45 @@ def _lse() -> Iterator[Hypothesis]:
     for split, place in (("last", -1), ("first", 0)):
         of_split = _made("lse", lambda at, x, m, l, n=place: _of_split(at, x, n))
         yield _of(f"lse-of-{split}-split", f"lse is that of the {split} split", of_split)
+
+
+def _merged() -> Iterator[Hypothesis]:
+    """Splits whose weights e^lse overflow float32, of a kernel that subtracts no maximum of them."""
+    for n in (2, 4, 8, 16, 3):
+        edits = (
+            altered("out", partial(_of_splits, n), "scores", "v_rows"),
+            altered("lse", partial(_lse_of, n), "scores"),
+        )
+        text = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
+        yield _of(f"merged-exp-lse-{n}", text, *edits)
+
+
+def _weights(scores: np.ndarray, n: int) -> list[tuple[slice, np.ndarray]]:
+    """The keys of each split, and e^lse of it in the range of float32, [..., q, 1]."""
+    keys, found = scores.shape[-1], []
+    size = -(-keys // n)
+    for first in range(0, keys, size):
+        of_keys = slice(first, first + size)
+        weight = np.exp(np.logaddexp.reduce(scores[..., of_keys], -1, keepdims=True))
+        weight = np.where(weight > LARGEST_FLOAT32, np.inf, np.where(weight < SMALLEST_FLOAT32 / 2, 0.0, weight))
+        found.append((of_keys, weight))
+    return found
+
+
+def _of_splits(n: int, at: Any, x: np.ndarray) -> np.ndarray:
+    scores, v, found, total = at("scores"), at("v_rows"), 0.0, 0.0
+    for keys, weight in _weights(scores, n):
+        top = scores[..., keys].max(-1, keepdims=True)
+        probs = np.exp(scores[..., keys] - np.where(np.isfinite(top), top, 0.0))
+        part = weight * over(probs @ v[..., keys, :], probs.sum(-1, keepdims=True))
+        found = found + np.where(abs(part) > LARGEST_FLOAT32, np.copysign(np.inf, part), part)
+        total = total + weight
+    return np.where(np.isfinite(scores).any(-1, keepdims=True), found / total, x)
+
+
+def _lse_of(n: int, at: Any, x: np.ndarray) -> np.ndarray:
+    total = sum(weight for _, weight in _weights(at("scores"), n))
+    return np.where(np.isfinite(at("scores")).any(-1), np.log(total)[..., 0], x)
 
 
 def _of_split(at: Any, x: np.ndarray, place: int) -> np.ndarray:
