@@ -66,6 +66,9 @@ RULES = {
     "rows that see other keys, and no other diagonal": (
         (64, 96, True, lambda i, j: (j > i) & (i >= 32)), "keys from i + 1 on in row i (rows 32-63)",
     ),
+    "rows and keys behind whole tiles": (
+        (100, 150, False, lambda i, j: (j >= 128) | (i >= 64)), "all keys of rows 64-99 and keys 128-149 in rows 0-63",
+    ),
     "no rule": (
         (64, 64, False, lambda i, j: (i * i + 7 * j * j) % 11 == 3), "672 elements, such as keys ",
     ),

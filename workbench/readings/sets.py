@@ -142,6 +142,13 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
     for said, low, high in inside:
         note = " (the diagonal begins at the top left)" if rows != keys and _is_corner(said) else ""
         yield _Rule(f"keys {said}{note}{{of}}", (low <= j) & (j <= high))
+    whole = (of == could).all(1) & some
+    rest = np.asarray((of & ~whole[:, None]).any(0))
+    if listed and whole.any() and rest.any() and _runs(rest) <= RUNS:
+        said = f"all keys of rows {spans(np.flatnonzero(whole))} and keys {spans(np.flatnonzero(rest))} in rows"
+        others = some & ~whole
+        made = whole[:, None] | others[:, None] & rest
+        yield _Rule(f"{said} {spans(np.flatnonzero(others))}{{of}}", made)
     if listed:
         for said, low, high in inside:
             yield _Rule(f"keys {said} ({own}){{of}}", (low <= j) & (j <= high) & some[:, None])
