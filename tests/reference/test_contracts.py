@@ -330,6 +330,8 @@ def test_what_was_not_declared_is_listed() -> None:
         "probs_offset",
         "offset_in",
         "exp_polynomial",
+        "lse_base2",
+        "of_preset",
     }
     assert named == set(Contract.__dataclass_fields__) and promise.splits == 3
     assert "operands_dtype" in of_foreign({}, CASE.but(codes="e4m3")).assumed

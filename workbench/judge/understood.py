@@ -5,6 +5,7 @@ single dump that no contract tells, which is set apart where it is right in them
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain, combinations
+from typing import Any
 
 import numpy as np
 
@@ -83,7 +84,7 @@ def _other_words(run: Observed, name: str) -> str:
     if in_units(run, name):
         for unit, text in zip(UNITS, ("in natural units", "in base 2", "without the scale"), strict=True):
             changed = {x for x, value in unit.items() if getattr(run.contract, x) != value}
-            other = run.only([name]).under(replace(run.contract, **unit))
+            other = run.only([name]).under(replace(run.contract, **dict[str, Any](unit)))
             if changed and changed <= run.contract.open and _right(other, name):
                 return f"it is right {text}, which other stages are not in"
     if name == PROBS:

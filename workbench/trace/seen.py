@@ -8,6 +8,7 @@ import numpy as np
 from workbench.case.case import Case
 from workbench.case.contract import Contract, of_foreign
 from workbench.case.masks import visible
+from workbench.case.promises import unwrapped
 from workbench.case.stages import LSE, MERGED, OUT, PARTIALS, RESULTS, STAGES
 from workbench.floats import DTYPES, round_to
 
@@ -57,7 +58,7 @@ def narrower(stages: Stages, case: Case, declared: Mapping[str, Any], name: str)
     lines = []
     for stage, dtypes in held_in(case).items():
         field = RESULTS[stage].dtype
-        said = declared.get(field) if field else None
+        said = unwrapped(declared)[0].get(field) if field else None
         got = str(stages[stage].dtype) if stage in stages else dtypes[0]
         if got in ((said, *_WIDE) if said else dtypes):
             continue
