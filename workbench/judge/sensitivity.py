@@ -51,7 +51,7 @@ FAR = 2.0
 #: standard errors of that from which on such an excuse is doubted; beyond `bias.Z` it is none
 DOUBTED = 3.0
 #: x of a usual kernel's budget beyond which no library is an excuse: `python -m campaigns verdicts --styles` prints how
-#: far beyond it undeclared styles are. Outside the group arithmetic 11 of 72 are excused at all (2,592 runs, seeds 0 and
+#: far beyond it undeclared styles are. Outside the group arithmetic 11 of 72 are excused (2,592 runs, seeds 0 and
 #: 1), and of 2,200 runs of these none is beyond it: sums of cast probs leave 1,522 x where row_sum is held to its own
 #: probs, and scores in bfloat16 1,426 x in lse
 EXCUSED = 2000.0
