@@ -160,8 +160,8 @@ def _largest(
         for lane, some in _groups(here, lanes, axes)
         if (excess := _excess(errors, own, most, some, (axes[-1], lane), beyond, z))
     ]
-    # all elements before a lane of them
-    return min(tripped, key=lambda excess: (excess.lane is not None, -excess.z), default=None)
+    # what is beyond doubt first, and all elements before a lane of them
+    return min(tripped, key=lambda excess: (excess.z <= Z, excess.lane is not None, -excess.z), default=None)
 
 
 def _groups(seen: np.ndarray, lanes: np.ndarray, axes: str) -> Iterator[tuple[int | None, np.ndarray]]:
