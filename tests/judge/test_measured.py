@@ -281,7 +281,7 @@ def test_the_document_has_what_was_measured() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     trace = run(kernel(""), SMALL)
-    with pytest.raises(Refusal, match="is at rest: measure calls its target"):
+    with pytest.raises(Refusal, match="is at rest: measure calls its target on inputs of its own"):
         diff(replace(trace, rerun=None), measure=True)
     with pytest.raises(Refusal, match="only .* of its run is judged, and a function is measured as a whole"):
         measurement(Observed(narrowed(trace, "q=0:4")))

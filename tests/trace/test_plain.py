@@ -85,6 +85,9 @@ def test_a_dict_of_arrays_is_judged() -> None:
     # what a function returns lies beside what it was given
     told = {**arrays(), "contract": {"probs_dtype": "float32"}, "row_max": None}
     assert load(told, case=CASE).contract.probs_dtype == "float32"
+    assert load(told, case=CASE, contract="block_k=16").contract.probs_dtype == "float32"
+    with pytest.raises(Refusal, match='arrays says probs_dtype=float32 in its "contract", and --contract says'):
+        load(told, case=CASE, contract="probs_dtype=float16")
 
 
 @pytest.mark.usefixtures("without_causes")

@@ -225,13 +225,11 @@ def _of_scores(
             )
             found.append(Finding("response", "scores", text, wrong, of, {"factor": each}))
             return model.but(factor=each[..., None, None]), found
+    now = f"the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
+    text = f"scores are {factor:.6g} times what they should be: {now}"
+    by_factor = Finding("response", "scores", text, wrong, of, {"factor": factor})
     if after <= 2 * noise + 1e-6 or after < plain / 50:
-        if abs(factor - 1) > NOTABLE:
-            now = f"the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
-            text = f"scores are {factor:.6g} times what they should be: {now}"
-            found.append(Finding("response", "scores", text, wrong, of, {"factor": factor}))
-            return model.but(factor=factor), found
-        return model, found
+        return (model.but(factor=factor), [*found, by_factor]) if abs(factor - 1) > NOTABLE else (model, found)
     cap = target.case.softcap
     tried: list[tuple[float, str, Callable[[np.ndarray], np.ndarray]]] = []
     if cap:
@@ -247,6 +245,8 @@ def _of_scores(
     else:
         g, text = _table(dy, spread, known)
         x = np.linspace(s.min(), s.max(), KNOTS)
+        if abs(factor - 1) > NOTABLE and 2 * left(g) > after:  # a line leaves no more to speak of
+            return model.but(factor=factor), [*found, by_factor]
         bent = np.max(abs(g(x) - model.respond(x))) > CURVED * np.ptp(x)
         if left(g) > max(2 * noise, plain / 8) or not bent:
             return model, found

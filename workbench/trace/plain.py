@@ -15,6 +15,7 @@ from workbench.case.command_line import case_fields
 from workbench.case.fields import DRAWN, FIELDS, QUANTISED, of_role
 from workbench.case.inputs import CODES, NAMES, by_name, fields, normalised, put_in
 from workbench.case.options import Options
+from workbench.case.presets import fields_of, merged
 from workbench.case.stages import INPUTS, LSE, MASKS, OF_QUANTISER, OUT, STAGES, shape
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal, meant
@@ -85,7 +86,7 @@ def of_arrays(
         raise Refusal(f'{name}: codes need their format: --codes e4m3, or codes="e4m3" of the case')
     floats = {x: value for x, value in by_name(made, read).items() if x in (*INPUTS, *MASKS)}
     given = put_in(read, made, name)
-    said = contract if contract is not None else held.get(_CONTRACT, {})
+    said = merged(fields_of(contract or {}, made), fields_of(held.get(_CONTRACT, {}), made), name)
     found = assembled(name, made, floats, {**given, **stages}, said, put_in=tuple(given))
     told = {*fields(read), *facts, "seqlen"}
     words = {x: value for x, value in case_fields(made, own=True).items() if x not in told}
