@@ -39,7 +39,11 @@ PLAIN: Mapping[str, Any] = {
     **{"partial_stats": "max,sum", "partials": "unnormalised"},
 }
 #: whether scores and maxima are in base 2, and whether they hold the scale
-UNITS = ({"base2": False, "scores_scaled": True}, {"base2": True, "scores_scaled": True}, {"scores_scaled": False})
+UNITS: Sequence[Mapping[str, Any]] = (
+    {"base2": False, "scores_scaled": True},
+    {"base2": True, "scores_scaled": True},
+    {"scores_scaled": False},
+)
 #: fields that are read off dumps
 CONVENTIONS = frozenset((*PLAIN, "mask_sentinel", "empty_out", "empty_lse"))
 
