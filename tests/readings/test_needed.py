@@ -125,3 +125,15 @@ def test_a_kernel_that_some_contract_allows_is_not_wrong(dtype: str, rounded: di
     assert found.target.natural.wrong.any() and not found.findings and not found.wrong
     said = str(found)
     assert "nothing found" in said and "beyond the budgets of a usual kernel, within those of others" in said
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_out_that_is_rounded_is_no_partial_result_of_splits(dtype: Any, causal: bool) -> None:
+    def function(*tensors: Any, **options: Any) -> np.ndarray:
+        return loop(*tensors, **options).astype(dtype).astype(np.float32)
+
+    found = measured(run(function, Case(seqlen=64, head_dim=32, causal=causal)))
+    (one,) = (*found.findings, *found.arithmetic)
+    said = "TF32 or float16" if dtype is np.float16 else "bfloat16"  # which have the same digits
+    assert one.text.startswith(f"out is rounded to {said}")

@@ -79,6 +79,8 @@ _WITHOUT_TILES = (
 )  # fmt: skip
 #: sites that are rounded once a tile
 OF_TILES = ("correction", "acc", "sum", "partials", "partial acc", "partial lse")
+#: and of several alone: of one split these are out, the accumulator or lse
+OF_SPLITS = ("correction", "partials", "partial acc", "partial lse")
 
 
 @dataclass(frozen=True)
@@ -196,7 +198,8 @@ def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
         ):  # fmt: skip
             yield Narrow(site, name, size)
         for site in OF_TILES:
-            yield Narrow(site, name, size)
+            if size < keys or site not in OF_SPLITS:
+                yield Narrow(site, name, size)
         if size >= keys:
             yield Narrow("sum of keys", name, size)
         for n in SLICES:
@@ -210,7 +213,8 @@ def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
     yield from (Narrow("maximum from 0", name, size) for name in half)
     yield Narrow("acc", "13 bits of mantissa (cut off)", size)
     for name in ("e4m3", "e5m2"):
-        yield Narrow("correction", name, size)
+        if size < keys:
+            yield Narrow("correction", name, size)
         yield Narrow("probs and sum", name, size)
         yield Narrow("scores", name, size)
 
@@ -228,7 +232,8 @@ def fixed(dtype: str, size: int) -> Iterator[Narrow]:
 
 
 def with_sizes(one: Narrow, sizes: Sequence[int], dtype: str) -> list[Narrow]:
-    """The same with other tiles, where they change anything."""
+    """The same with other tiles, where they change anything; `sizes`: that of all keys first."""
     if one.site in _WITHOUT_TILES and dtype == "float32":
         return [one]
-    return [Narrow(one.site, one.format, size, one.number) for size in sizes]
+    some = [size for size in sizes if size < sizes[0]] if one.site in OF_SPLITS else sizes
+    return [Narrow(one.site, one.format, size, one.number) for size in some]

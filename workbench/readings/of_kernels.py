@@ -3,6 +3,7 @@ known to get wrong. A kernel is kept where it leaves less than a tenth of the er
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -162,7 +163,15 @@ def kernels(target: Target, model: Model, *, stale: bool = False, casts: bool = 
             best = one
         if best is not None and best[0] < NOTHING**2:
             break
-    return (model, []) if best is None else _found(target, model, best[1], best[0])
+    return (model, []) if best is None else _found(target, model, best[1], best[0], _words(run, best[1], best[0]))
+
+
+def _words(run: Run, kernel: AnyKernel, left: float) -> str:
+    """What is wrong in it; two formats have the same digits, and differ in what they hold alone."""
+    if isinstance(kernel, Narrow) and kernel.format == "TF32":
+        if run.left(replace(kernel, format="float16")) <= 1.5 * left + 1e-12:
+            return kernel.words.replace("TF32", "TF32 or float16")
+    return kernel.words
 
 
 def of_loops(run: Run) -> Sequence[AnyKernel]:
@@ -220,9 +229,9 @@ def of_casts(run: Run) -> Sequence[AnyKernel]:
     return run.near(list(some))
 
 
-def _found(target: Target, model: Model, kernel: AnyKernel, left: float) -> tuple[Model, list[Finding]]:
+def _found(target: Target, model: Model, kernel: AnyKernel, left: float, text: str) -> tuple[Model, list[Finding]]:
     wrong = target.natural.wrong
     data = {"kernel": kernel, "left": float(np.sqrt(left))}
     reading = "cast" if isinstance(kernel, Narrow) else type(kernel).__name__.lower()
-    found = Finding(reading, STAGES[type(kernel)], kernel.words, int(wrong.sum()), wrong.size, data)
+    found = Finding(reading, STAGES[type(kernel)], text, int(wrong.sum()), wrong.size, data)
     return model.but(kernel=kernel), [found]

@@ -111,7 +111,8 @@ def _causes(judged: Diff) -> dict[str, Named | None]:
     `workbench explain` does. What that withdraws, since fresh cases do not have it, may be a fault of some cases: the
     others of the sweep tell.
     """
-    quick = [one for one in judged.explained.causes if not one.rivals]
+    # of what is measured the words are of one case, and a name of the library, if there is one, is of all
+    quick = [one for one in judged.explained.causes if not one.rivals and not one.measured]
     found = _named(judged.origins, quick)
     if None in found.values():
         whole = judged.explain()

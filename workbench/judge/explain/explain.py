@@ -187,8 +187,8 @@ def explain(
     said = {stage.name: formulas(observed, stage) for stage in known}
     if run is not nowhere:
         causes += [cause for stage in known if (cause := by_formula(observed, stage, said[stage.name])) is not None]
-    if alone and told:  # what is proved, in place of a name that fits one run
-        causes = [cause for cause in causes if cause.proved and not cause.rivals]
+    if alone and told:  # what is proved, in place of a name that is in doubt
+        causes = [cause for cause in causes if cause.proved or cause.rivals]
     causes = _with_measured(causes, of_measure, names)
     by_any = {name for cause in causes for name in cause.fit.stages}
     left_over = [stage for stage in left_over if stage.name not in by_any]
