@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from workbench.case.stages import LSE, RESULTS
 from workbench.floats import round_to, ulp
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.formula import SHARE, Formula
@@ -25,13 +26,13 @@ def summed(found: Difference, around: Tensors) -> list[Formula]:
     makes it; [] elsewhere, and of merges, whose sums are of splits.
     """
     problem = around.problem
-    if found.name not in ("out", "lse") or found.rows is not None or "row_sum" in problem.given or problem.merges:
+    if found.name not in RESULTS or found.rows is not None or "row_sum" in problem.given or problem.merges:
         return []
     if "row_sum" not in problem.table:
         return []
     wrong = found.wrong if found.wrong.any() else np.isfinite(found.actual)
     right = around.last("row_sum")
-    if found.name == "lse":
+    if found.name == LSE:
         used = np.exp(found.actual - around.last("row_max"))
         noise = ulp(found.actual, "float32") * used
     else:
@@ -49,7 +50,7 @@ def summed(found: Difference, around: Tensors) -> list[Formula]:
         if telling.sum() < ROWS or -np.log2(2 * off_by[telling]).sum() < BITS or near[telling].mean() < MOST:
             continue
         by = number / right
-        made = found.expected + np.log(by) if found.name == "lse" else found.expected / by[..., None]
+        made = found.expected + np.log(by) if found.name == LSE else found.expected / by[..., None]
         over = (abs(found.actual - made) / found.bound)[wrong]
         held = over <= 1
         if held.mean() >= SHARE:
