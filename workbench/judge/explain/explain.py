@@ -130,7 +130,7 @@ def explain(
     origins = [stage for stage in stages if stage.role == "origin"]
     run = nowhere if alone or trace.box is not None else runner(trace)
     begun = time.monotonic()
-    differs = unstable(trace, origins) if run is not nowhere else ""
+    differs = unstable(observed, origins) if run is not nowhere else ""
     if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
         return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.stage import StageDiff
 from workbench.readings.finding import spans
 from workbench.refusal import Refusal, Unavailable
-from workbench.trace.trace import Trace
 
 
-def unstable(trace: Trace, wrong: Sequence[StageDiff]) -> str:
+def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
     """In words: which of the wrong stages differs between two runs on the same inputs, and what is wrong alike in both;
     "" where none does, and of what is no function that can be run again.
     """
+    trace = run.trace
     if trace.rerun is None or trace.backend != "foreign" or trace.box is not None or trace.ranks:
         return ""
     try:
