@@ -35,6 +35,9 @@ READ: Mapping[str, Mapping[str, bool]] = {
     "eager_scale_one_percent": {
         "the scale is 0.178544, 1.01/sqrt(head_dim), whatever was asked for": True,
     },
+    "eager_sum_bf16": {
+        "row_sum is kept in bfloat16: what rows are divided by are numbers of it": True,
+    },
     "eager_scores_bf16": {
         "scores are rounded to bfloat16": True,
     },

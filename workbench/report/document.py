@@ -82,6 +82,7 @@ def explained_document(found: Explained) -> dict[str, Any]:
         "verdict": diff.verdict,
         "origins": list(diff.origins),
         "wrong_if_usual": list(found.usual),
+        "unstable": found.unstable,
         "explanations": number(found.as_dicts()),
         "withdrawn": number([cause.as_dict() for cause in found.withdrawn]),
         "unknown": number(found.unknown()),

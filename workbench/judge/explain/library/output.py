@@ -207,7 +207,9 @@ def _weights(scores: np.ndarray, n: int) -> list[tuple[slice, np.ndarray]]:
 
 
 def _of_splits(n: int, at: Any, x: np.ndarray) -> np.ndarray:
-    scores, v, found, total = at("scores"), at("v_rows"), 0.0, 0.0
+    scores, v = at("scores"), at("v_rows")
+    found: Any = 0.0
+    total: Any = 0.0
     for keys, weight in _weights(scores, n):
         top = scores[..., keys].max(-1, keepdims=True)
         probs = np.exp(scores[..., keys] - np.where(np.isfinite(top), top, 0.0))

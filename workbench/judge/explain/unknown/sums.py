@@ -2,10 +2,12 @@
 
 import numpy as np
 
+from workbench.case.stages import RESULTS
 from workbench.floats import round_to, ulp
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.formula import SHARE, Formula
 from workbench.judge.explain.unknown.tensors import Tensors
+from workbench.reference.steps.output import LogSum, Quotient
 
 #: the coarser first, whose numbers the other has, too
 _DTYPES = ("bfloat16", "float16")
@@ -25,14 +27,18 @@ def summed(found: Difference, around: Tensors) -> list[Formula]:
     makes it; [] elsewhere, and of merges, whose sums are of splits.
     """
     problem = around.problem
-    if found.name not in ("out", "lse") or found.rows is not None or "row_sum" in problem.given or problem.merges:
+    if found.name not in RESULTS or found.name not in problem.table or found.rows is not None or problem.merges:
         return []
-    if "row_sum" not in problem.table:
+    step = problem.table[found.name].step
+    if not isinstance(step, Quotient | LogSum):
+        return []
+    of_rows = step.over if isinstance(step, Quotient) else step.total
+    if of_rows in problem.given:
         return []
     wrong = found.wrong if found.wrong.any() else np.isfinite(found.actual)
-    right = around.last("row_sum")
-    if found.name == "lse":
-        used = np.exp(found.actual - around.last("row_max"))
+    right = around.last(of_rows)
+    if isinstance(step, LogSum):
+        used = np.exp(found.actual - around.last(step.top))
         noise = ulp(found.actual, "float32") * used
     else:
         size = (found.expected**2).sum(-1)
@@ -49,7 +55,7 @@ def summed(found: Difference, around: Tensors) -> list[Formula]:
         if telling.sum() < ROWS or -np.log2(2 * off_by[telling]).sum() < BITS or near[telling].mean() < MOST:
             continue
         by = number / right
-        made = found.expected + np.log(by) if found.name == "lse" else found.expected / by[..., None]
+        made = found.expected + np.log(by) if isinstance(step, LogSum) else found.expected / by[..., None]
         over = (abs(found.actual - made) / found.bound)[wrong]
         held = over <= 1
         if held.mean() >= SHARE:
