@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.case.stages import LSE, OUT, RESULTS, ROW_SUM
+from workbench.case.stages import RESULTS
 from workbench.floats import round_to, ulp
 from workbench.judge.explain.unknown.difference import Difference
 from workbench.judge.explain.unknown.formula import SHARE, Formula
