@@ -88,7 +88,8 @@ def _dont_care(run: Observed) -> DontCare:
 def _masked(run: Observed) -> dict[str, Any]:
     """The number that most hidden scores, maxima and lse hold, or are near where a mask was added to them: HUGE or
     lower, and twice as low as most visible ones. What is hidden and holds another number, or is visible and holds this
-    one, is wrong.
+    one, is wrong. lse alone shows none: callers merge by it, and a row without keys has -inf there
+    (flashinfer-ai/flashinfer#4267).
     """
     if "mask_sentinel" not in run.contract.open:
         return {}
@@ -97,7 +98,7 @@ def _masked(run: Observed) -> dict[str, Any]:
     found, see = [], _dont_care(run)
     for name in run.dumped:
         stage = run.known[name]
-        if not stage.unit or name in run.unjudgeable:
+        if not stage.unit or name in run.unjudgeable or (name in RESULTS and not found):
             continue
         whole = run.dumped[name]
         every = -(-whole.size // ENOUGH) if stage.axes.startswith("bhq") else 1  # a median of 10^9 takes a minute
