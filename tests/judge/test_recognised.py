@@ -147,6 +147,8 @@ def test_an_lse_in_the_base_of_a_preset_is_no_bug_and_said() -> None:
         assert found.verdict == "suspicious" and "lse_base2=true" in found["lse"].reason
     assert judged(in_base_2, "base2=true").origin == "lse"
     assert judged(in_base_2, "triton,lse_base2=true").verdict in RIGHT_VERDICTS
+    both = changed(Style(units="log2"), ("scores", "out", "lse"), lse=lambda x: x * LOG2E, out=lambda x: 2 * x)
+    assert judged(both, "triton").origins == ("out",) and judged(both, "triton")["lse"].verdict == "suspicious"
     natural = changed(Style(), ("scores", "out", "lse"), lse=lambda x: x * LOG2E)
     assert judged(natural, None).origin == "lse"
 

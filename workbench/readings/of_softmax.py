@@ -93,7 +93,9 @@ def denominators(
         "weights are not divided by their sum" + ("" if near == 1 else f", but by {near:.6g}"),
     )
     factor = middle(told / total)
-    yield Denominator("factor", numbers=factor), "the denominator is " + _numbers(factor) + " times the sum"
+    # which of both it is no run tells: V is read by what is divided
+    times = "out is " + _numbers(1 / factor) + " times what it should be, by the denominator or by a scale of V"
+    yield Denominator("factor", numbers=factor), times
     yield from _powers(scores, total, told, (0,), OF_ROW[:2], "")
     if sinks is not None:
         for text, x, kind in (
