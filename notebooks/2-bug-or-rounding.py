@@ -125,7 +125,7 @@ from workbench.judge.explain.budget_shares import terms
 outputs = [run("flash", case, probes="output", faults=faults) for faults in ([], ["flash-out-truncated"])]
 unknown = replace(outputs[0].contract, probs_rounding="any")
 black_boxes = [diff(replace(trace, contract=unknown)) for trace in outputs]
-shares = terms(black_boxes[0].trace, black_boxes[0]["out"])
+shares = terms(black_boxes[0].run, black_boxes[0]["out"])
 assert next(iter(shares)) == "the cast of probs to bfloat16"
 shares
 

@@ -58,6 +58,7 @@ def exit_code(*words: str) -> int:
     return CliRunner().invoke(commands, words).exit_code
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("name", DOUBTED)
 def test_evidence_exits_with_1_unless_it_is_said_otherwise(name: str, target: str) -> None:
     asked = ("diff", target + name, "--seqlen", DOUBTED[name], "--dtype", "bfloat16")
@@ -85,6 +86,7 @@ def test_a_right_kernel_and_an_assumption_exit_with_0(target: str) -> None:
     assert exit_code("diff", target + "attention", "--seqlen", "512", "--dtype", "bfloat16") == 0
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("case", [{"seqlen": 512, "head_dim": 64}, {"seqlen": 300, "causal": True}], ids=str)
 def test_accept_rejects_it(case: dict[str, Any], target: str) -> None:
     spec = {"case": {"dtype": "bfloat16", **case}}

@@ -57,6 +57,7 @@ def read(codes: str, bug: str) -> Measured:
     return measured(run(partial(coded, codes=codes, bug=bug), CASE.but(codes=codes)))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("codes", "bug"),
     [("simulated", "upper next"), ("int8", "upper next"), ("simulated", "upper sign"), ("simulated", "zero 1")],
@@ -66,6 +67,7 @@ def test_after_a_table_of_v_nothing_is_read_that_is_not_so(codes: str, bug: str)
     assert [one.reading for one in found.findings] == ["table of v"] and found.proved and found.stage == "lut_v"
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(("codes", "of"), [("e4m3", "qkv"), ("int8", "qkv"), ("simulated", "qkv"), ("simulated", "v")])
 def test_beside_scales_that_are_left_out_nothing_is_rounded(codes: str, of: str) -> None:
     found = read(codes, f"without {of}")
@@ -115,6 +117,7 @@ def loop(
     return found
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("dtype", "rounded"),
     [("bfloat16", {"acc": "bfloat16"}), ("bfloat16", {"scores": "bfloat16"}), ("float16", {"probs": "bfloat16"})],
@@ -127,6 +130,7 @@ def test_a_kernel_that_some_contract_allows_is_not_wrong(dtype: str, rounded: di
     assert "nothing found" in said and "beyond the budgets of a usual kernel, within those of others" in said
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("causal", [False, True])
 def test_out_that_is_rounded_is_no_partial_result_of_splits(dtype: Any, causal: bool) -> None:

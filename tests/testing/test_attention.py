@@ -384,6 +384,7 @@ def unmasked(q, k, v, *, scale, causal):
 SMALL, LARGE = (Case(seqlen=n, head_dim=8, causal=True) for n in (2, 24))
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("kernel", [in_base_2, scaled, unmasked], ids=lambda one: one.__name__)
 def test_the_example_that_shows_most_tells_the_cause(kernel, monkeypatch):
     monkeypatch.setattr("workbench.judge.diff.QUICK", 1000.0)
@@ -433,6 +434,7 @@ def test_the_next_example_tells_it_where_the_first_has_no_cause(monkeypatch):
     assert small.explained.elsewhere.trace.case.seqlen_q == 16 and "base 2" in small.explained.causes[0].text
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize(
     ("kernel", "cases"),
     [
@@ -467,6 +469,7 @@ def test_a_report_that_fails_says_so(monkeypatch):
     assert str(error) == str(error)
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("factor", [1.01, 0.99, 1.02])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_scale_that_is_slightly_off_names_its_cause(factor, dtype, monkeypatch):

@@ -119,7 +119,7 @@ def measured(trace: Trace, *, effort: float = 1.0, work: Work | None = None) -> 
             arithmetic = tuple(of_out) if told else ()
             reader.found, proofs = more, proofs if more else ()
         elif of_out and any(not one.held and one.left > HALF * one.error for one in proofs):
-            # what leaves most of an error says nothing of it; a run that is right, or NaN as predicted, has no more left
+            # what leaves most of an error says nothing of it; of a run that is right, or NaN as predicted, all is left
             reader.model, reader.found, proofs = plain, more, proofs if more else ()
         partials.cache_clear()
     return Measured(

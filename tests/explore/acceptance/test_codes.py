@@ -85,6 +85,7 @@ def held(folder: Path, name: str, case: dict[str, Any], index: int) -> Acceptanc
     return accept(f"{file}:{name}", {"case": case, "without": ["beside"]}, unsafe=True, seed=4, only=index)
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("index", range(3))
 @pytest.mark.parametrize(
     ("name", "case"),
@@ -95,6 +96,7 @@ def test_a_right_function_passes(tmp_path: Path, name: str, case: dict[str, Any]
     assert found.failure is None and found.cases == 1 and found.worst is not None and found.worst < 1
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize(
     ("name", "case"),
     [

@@ -101,6 +101,7 @@ WRONG = {
 }
 
 
+@pytest.mark.campaign(but=2)
 @pytest.mark.parametrize("what", WRONG)
 def test_a_report_names_what_measuring_finds(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within the work of a report, and no more where its effort is 0."""

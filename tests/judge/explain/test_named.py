@@ -121,7 +121,7 @@ def test_mistakes_of_real_kernels_are_in_the_library(name: str, lse: bool) -> No
     assert found is not None and {*found.stages} == {*scene.wrong}
 
 
-@pytest.mark.campaign(but=3)
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("name", SEARCHED)
 def test_and_are_found_there(name: str) -> None:
     made, case, _, text = NAMED[name]
@@ -239,6 +239,7 @@ def _racing(with_lse: bool) -> Callable[..., Any]:
     return attention
 
 
+@pytest.mark.campaign(but=1)
 @pytest.mark.parametrize("lse", [False, True])
 def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool) -> None:
     explained = diff(run(_racing(lse), Case(heads=1, seqlen=24, head_dim=16))).explain(0.02)
