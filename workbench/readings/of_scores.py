@@ -245,11 +245,11 @@ def _of_scores(
     else:
         g, text = _table(dy, spread, known)
         x = np.linspace(s.min(), s.max(), KNOTS)
-        if abs(factor - 1) > NOTABLE and 2 * left(g) > after:  # a line leaves no more to speak of
-            return model.but(factor=factor), [*found, by_factor]
         bent = np.max(abs(g(x) - model.respond(x))) > CURVED * np.ptp(x)
         if left(g) > max(2 * noise, plain / 8) or not bent:
             return model, found
+        if abs(factor - 1) > NOTABLE and 2 * left(g) > after:  # a line leaves no more to speak of
+            return model.but(factor=factor), [*found, by_factor]
     found.append(Finding("response", "scores", text, wrong, of, {"response": g}))
     return model.but(respond=g), found
 
