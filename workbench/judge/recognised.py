@@ -95,7 +95,8 @@ def _masked(run: Observed) -> dict[str, Any]:
         return {}
     bias = to_float64(run.trace.inputs["bias"]) if "bias" in run.trace.inputs else np.zeros(1)
     lowest = bias.min(initial=0.0, where=np.isfinite(bias))
-    found, see = [], _dont_care(run)
+    found: list[float] = []
+    see = _dont_care(run)
     for name in run.dumped:
         stage = run.known[name]
         if not stage.unit or name in run.unjudgeable or (name in RESULTS and not found):

@@ -94,8 +94,8 @@ def denominators(
     )
     factor = middle(told / total)
     # which of both it is no run tells: V is read by what is divided
-    times = "out is " + _numbers(1 / factor) + " times what it should be, by the denominator or by a scale of V"
-    yield Denominator("factor", numbers=factor), times
+    said_of_out = "out is " + _numbers(1 / factor) + " times what it should be, by the denominator or by a scale of V"
+    yield Denominator("factor", numbers=factor), said_of_out
     yield from _powers(scores, total, told, (0,), OF_ROW[:2], "")
     if sinks is not None:
         for text, x, kind in (
