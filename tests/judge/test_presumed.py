@@ -23,7 +23,7 @@ def lines(found: Diff) -> list[str]:
 
 
 def as_fast_exp(x: np.ndarray) -> np.ndarray:
-    """exp2 off by 6 u for each unit of its argument, as `__expf` of a rounded one may be."""
+    """exp2 whose relative error grows with its argument, 6 u for each unit, as that of `__expf` does."""
     length = np.where(np.isfinite(x), abs(x) * np.log(2), 0)
     return (exp2(x) * (1 + 2.0**-24 * 6 * length)).astype(np.float32)
 

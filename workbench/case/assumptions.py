@@ -193,7 +193,7 @@ def _wild(promise: Contract) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
     yield "exp_floor", FLOOR, {}
     # of what is dumped: its units, what stands for -inf, maxima, tiles
     yield "base2", True, {}
-    # where scores are in base 2, or a preset says so, an lse may be as well
+    # lse may be in base 2 where scores are in base 2, by what the dump shows or the preset says
     if "base2" in promise.open and (promise.base2 or "lse_base2" in promise.assumed):
         yield "lse_base2", True, {}
     yield "scores_scaled", False, {}

@@ -219,7 +219,7 @@ class At:
     def make(self, step: Step) -> Any:
         """What the step computes, in the walk's mode."""
         made = getattr(step, self.mode.method, step.value)(self)
-        return _in_float32_range(made) if self.mode.float32_range else made
+        return in_float32_range(made) if self.mode.float32_range else made
 
     def bounded(self, step: Step) -> Bounded:
         """What the step's bound tells."""
@@ -324,7 +324,7 @@ def _of_axes(axes: str) -> tuple[bool, bool, tuple]:
     return "t" in axes, "k" in axes, (slice(None),) * (len(axes) - 1 - max(axes.find("t"), axes.find("k")))
 
 
-def _in_float32_range(x: Any) -> Any:
+def in_float32_range(x: Any) -> Any:
     """x, infinite where float32 cannot hold it and 0 where it rounds to that."""
     if not isinstance(x, np.ndarray) or x.dtype != np.float64:
         return x

@@ -249,6 +249,22 @@ def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool
     assert "64 elements are wrong alike in both, in rows 16-19" in explained.unstable
 
 
+def test_it_is_said_beside_sums_of_16_bits_too() -> None:
+    calls = iter(range(1000))
+    summed_up = summed_in(np.float32, 32)
+
+    def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        out, lse = summed_in(ml_dtypes.bfloat16, 32)(q, k, v, scale, causal)
+        right = summed_up(q, k, v, scale, causal)[0]
+        out[:, :, 0] = right[:, :, 0] * np.float32(1 + next(calls) % 2 * 1e-6)
+        return out, lse
+
+    explained = diff(run(attention, SUMS)).explain(0.02)
+    (cause,) = explained.causes
+    assert "row_sum is kept in bfloat16" in cause.text
+    assert explained.unstable.startswith("two runs on the same inputs differ in ")
+
+
 def test_of_runs_that_are_alike_nothing_is_said() -> None:
     explained = diff(run(kernel(out=lambda x: 2 * x)(False), Case(heads=1, seqlen=24, head_dim=16))).explain(0.02)
     assert explained.causes and not explained.unstable

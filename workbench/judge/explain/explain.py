@@ -136,7 +136,7 @@ def explain(
     begun = time.monotonic()
     differs = unstable(observed, origins) if run is not nowhere else ""
     if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
-        return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun)
+        return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun, unstable=differs)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []
     among_all = [_hypotheses(observed, [name for name in scene.families if name != without]) for scene in scenes]
     names = [stage.name for stage in origins]

@@ -59,7 +59,7 @@ def _fixed(value: float, at: Any, scale: float) -> float:
 
 
 def _rounded(x: float, digits: int) -> float:
-    """In so many digits; near 1 behind the point, where 1.01 says as much as 0.99."""
+    """x to `digits` significant digits, or decimals between 0.5 and 2, so that 1.01 keeps as many as 0.99."""
     return round(x, digits) if 0.5 <= x < 2 else float(f"{x:.{digits}g}")
 
 
@@ -97,7 +97,7 @@ class _Fit:
         for digits in DIGITS:
             times, by = (_rounded(x, digits) for x in (found, 1 / found if found else math.inf))
             for one in (_Factor(times, f"multiplied by {times:g}"), _Factor(1 / by, f"divided by {by:g}")):
-                # each stage tells it as well as it can: out in 16 bits less well than lse
+                # each stage is held to its own best fit: out in 16 bits fixes fewer digits than lse in float32
                 left = self._left_of(one.value)
                 if left and all(left[name] <= MORE * best[name] + ROUNDED for name in best):
                     return one

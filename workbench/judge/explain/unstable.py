@@ -26,7 +26,7 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
         first, second = trace.stages.get(stage.name), again.stages.get(stage.name)
         if first is None or second is None or first.shape != second.shape or stage.decisive is None:
             continue
-        same = _alike(to_float64(first), to_float64(second))
+        same = np.isclose(to_float64(first), to_float64(second), 0, 0, equal_nan=True)
         if same.all():
             continue
         alike = same & stage.decisive.outside
@@ -37,11 +37,6 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
             f"{rest or 'nothing is wrong alike in both'}"
         )
     return ""
-
-
-def _alike(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    found: np.ndarray = (x == y) | (np.isnan(x) & np.isnan(y))
-    return found
 
 
 def _rows(stage: StageDiff, which: np.ndarray) -> str:

@@ -109,12 +109,12 @@ def others() -> Iterator[Indexing]:
 
 
 def by_rows(x: np.ndarray) -> np.ndarray:
-    """[b, h, s, ...] as it reads where memory holds [b, s, h, ...] of it."""
+    """x [b, h, s, ...], stored as [b, s, h, ...], read with the strides of [b, h, s, ...]."""
     return x.swapaxes(1, 2).reshape(x.shape)
 
 
 def by_heads(x: np.ndarray) -> np.ndarray:
-    """[b, h, s, ...] as it reads where memory is taken for [b, s, h, ...]: the inverse of `by_rows`."""
+    """x [b, h, s, ...], stored as it is, read with the strides of [b, s, h, ...]. The inverse of `by_rows`."""
     b, h, s, *rest = x.shape
     return x.reshape(b, s, h, *rest).swapaxes(1, 2)
 

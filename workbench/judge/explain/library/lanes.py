@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Hypothesis, altered
+from workbench.judge.explain.library.arithmetic import attended
 
 #: lanes that share what they have of a row -> as words, the group of a lane, how many groups there are
 GROUPS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray], int], ...] = (
@@ -146,11 +147,7 @@ def _of_own_dims(n: int, lane: Any, at: Any, x: np.ndarray) -> np.ndarray:
     v, found = at.whole("v_rows"), np.zeros_like(x)
     of_q, of_v = (lane(np.arange(y.shape[-1]), y.shape[-1], n) for y in (at.whole("q_rows"), v))
     for i in np.unique(of_v):
-        scores = _scores_of(at, of_q == i)
-        top = scores.max(-1, keepdims=True)
-        weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-        total = weights.sum(-1, keepdims=True)
-        found[..., of_v == i] = weights @ v[..., of_v == i] / np.where(total > 0, total, 1.0)
+        found[..., of_v == i] = attended(_scores_of(at, of_q == i), v[..., of_v == i])
     return found
 
 

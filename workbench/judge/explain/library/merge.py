@@ -9,9 +9,9 @@ import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family, read_as
 from workbench.judge.explain.library import indices
-from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, MERGED_BY_EXP_LSE, over
 from workbench.judge.explain.library.indices import taken
-from workbench.reference.at import LARGEST_FLOAT32, SMALLEST_FLOAT32
+from workbench.reference.at import in_float32_range
 from workbench.reference.steps.cast import last_states
 
 #: partial results -> where their splits and rows lie
@@ -74,11 +74,11 @@ def _weights() -> Iterator[Hypothesis]:
 
 
 def _exponentials() -> Hypothesis:
-    """What overflows float32 where the largest lse is not subtracted: infinite weights of an infinite sum."""
+    """Weights e^lse without the largest lse: in float32 they are infinite beyond an lse of 88.7, and 0 below -103.9."""
 
     def weight(at: Any) -> np.ndarray:
-        found: np.ndarray = np.exp(np.log(at("partial_sum")) + at("partial_max"))
-        return np.where(found > LARGEST_FLOAT32, np.inf, np.where(found < SMALLEST_FLOAT32 / 2, 0.0, found))
+        found: np.ndarray = in_float32_range(np.exp(np.log(at("partial_sum")) + at("partial_max")))
+        return found
 
     def of_split(at: Any, x: np.ndarray) -> np.ndarray:
         return np.where(at("partial_sum") > 0, weight(at) / at("partial_sum"), 0.0)
@@ -89,8 +89,7 @@ def _exponentials() -> Hypothesis:
         altered("out", lambda at, x: at("numerator") / at("merge_sum")[..., None], "numerator", "merge_sum"),
         altered("lse", lambda at, x: np.log(at("merge_sum")), "merge_sum"),
     )
-    text = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
-    return of("weight-exp-lse", text, *edits)
+    return of("weight-exp-lse", MERGED_BY_EXP_LSE, *edits)
 
 
 def _stored() -> Iterator[Hypothesis]:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, of_family
+from workbench.judge.explain.library.arithmetic import attended
 from workbench.judge.explain.library.indices import by_heads, by_rows
 from workbench.reference.steps.parameters import by_query_head
 
@@ -64,11 +65,7 @@ def _over_heads() -> Iterator[Hypothesis]:
         return scores, v
 
     def out(at: Any, x: np.ndarray) -> np.ndarray:
-        scores, v = parts(at)
-        top = scores.max(-1, keepdims=True)
-        weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-        total = weights.sum(-1, keepdims=True)
-        return np.where(total > 0, weights @ v / np.where(total > 0, total, 1.0), 0.0).swapaxes(1, 2)
+        return attended(*parts(at)).swapaxes(1, 2)
 
     def lse(at: Any, x: np.ndarray) -> np.ndarray:
         return np.logaddexp.reduce(parts(at)[0], -1)  # [b, row, head]

@@ -10,9 +10,9 @@ import numpy as np
 
 from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, altered, of_family, read_as
 from workbench.judge.explain.library import indices
-from workbench.judge.explain.library.arithmetic import LN2, LOG2E, over
+from workbench.judge.explain.library.arithmetic import LN2, LOG2E, MERGED_BY_EXP_LSE, attended, over
 from workbench.judge.explain.library.indices import by_heads, by_rows, taken
-from workbench.reference.at import LARGEST_FLOAT32, SMALLEST_FLOAT32
+from workbench.reference.at import in_float32_range
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.output import LogSum, Quotient
@@ -190,8 +190,7 @@ def _merged() -> Iterator[Hypothesis]:
             altered("out", partial(_of_splits, n), "scores", "v_rows"),
             altered("lse", partial(_lse_of, n), "scores"),
         )
-        text = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
-        yield _of(f"merged-exp-lse-{n}", text, *edits)
+        yield _of(f"merged-exp-lse-{n}", MERGED_BY_EXP_LSE, *edits)
 
 
 def _weights(scores: np.ndarray, n: int) -> list[tuple[slice, np.ndarray]]:
@@ -201,8 +200,7 @@ def _weights(scores: np.ndarray, n: int) -> list[tuple[slice, np.ndarray]]:
     for first in range(0, keys, size):
         of_keys = slice(first, first + size)
         weight = np.exp(np.logaddexp.reduce(scores[..., of_keys], -1, keepdims=True))
-        weight = np.where(weight > LARGEST_FLOAT32, np.inf, np.where(weight < SMALLEST_FLOAT32 / 2, 0.0, weight))
-        found.append((of_keys, weight))
+        found.append((of_keys, in_float32_range(weight)))
     return found
 
 
@@ -211,10 +209,7 @@ def _of_splits(n: int, at: Any, x: np.ndarray) -> np.ndarray:
     found: Any = 0.0
     total: Any = 0.0
     for keys, weight in _weights(scores, n):
-        top = scores[..., keys].max(-1, keepdims=True)
-        probs = np.exp(scores[..., keys] - np.where(np.isfinite(top), top, 0.0))
-        part = weight * over(probs @ v[..., keys, :], probs.sum(-1, keepdims=True))
-        found = found + np.where(abs(part) > LARGEST_FLOAT32, np.copysign(np.inf, part), part)
+        found = found + in_float32_range(weight * attended(scores[..., keys], v[..., keys, :]))
         total = total + weight
     return np.where(np.isfinite(scores).any(-1, keepdims=True), found / total, x)
 
