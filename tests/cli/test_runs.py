@@ -57,7 +57,8 @@ def test_pictures_and_the_trace_of_a_log(log: str, tmp_path: Path) -> None:
 def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
     Path(log).write_text("WB scores 0 0 1 2 -10000\n")
     words = ["--values", log, *OPTIONS, "--causal"]
-    assert diff(*words).exit_code == 1
+    assert diff(*words).exit_code == 0  # it is read off the scores
+    assert diff(*words, "--contract", "mask_sentinel=-inf").exit_code == 1
     result = diff(*words, "--contract", "mask_sentinel=-1e4,scores_dtype=float32,empty_out=nan,base2=false")
     assert result.exit_code == 0
     again = " ".join(result.stdout.partition("repeat: ")[2].split())

@@ -263,7 +263,7 @@ def attention(q, k, v, *, scale, causal):
     [
         ({"OFF": "1"}, "scores[..., ~np.tri(*scores.shape[-2:], k=1, dtype=bool)] = -np.inf"),
         ({"OFF": "-1"}, "scores[..., ~np.tri(*scores.shape[-2:], k=-1, dtype=bool)] = -np.inf"),
-        ({"HIDDEN": "-1e30"}, "scores[..., ~np.tri(*scores.shape[-2:], k=0, dtype=bool)] = -1e30"),
+        ({"HIDDEN": "-1.0"}, "scores[..., ~np.tri(*scores.shape[-2:], k=0, dtype=bool)] = -1.0"),
         ({"SCALE": "2"}, "scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale * 2)"),
     ],
 )

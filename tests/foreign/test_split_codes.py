@@ -149,8 +149,8 @@ def test_a_contract_that_tells_no_splits() -> None:
 
 def test_a_trace_of_it_survives_a_file_and_its_algorithm_is_told(tmp_path: Path) -> None:
     trace = run(kernel(), CASE)
-    save(trace, tmp_path / "a.npz")
-    loaded = load(tmp_path / "a.npz")
+    save(trace, tmp_path / "a.safetensors")
+    loaded = load(tmp_path / "a.safetensors")
     assert loaded.algorithm == "fp8_split_k" and list(loaded.stages) == list(trace.stages) == STAGES
     assert diff(loaded).verdict == "rounding"
 

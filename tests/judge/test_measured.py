@@ -264,7 +264,7 @@ def test_weights_are_a_stage() -> None:
 def test_a_run_that_was_measured_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = wrong("bias")
 
-    def never(*_: Any) -> None:
+    def never(*_: Any, **__: Any) -> None:
         raise AssertionError("measured twice")
 
     monkeypatch.setattr("workbench.judge.explain.by_measure.measured", never)

@@ -106,10 +106,12 @@ def with_sentinel(stages: Stages) -> Stages:
     return stages | {name: np.maximum(stages[name], np.float32(-1e30)) for name in ("scores", "row_max")}
 
 
-def test_a_finite_sentinel_has_to_be_declared() -> None:
+def test_a_finite_sentinel_is_declared_or_read_off_the_scores() -> None:
+    """One that is declared wrongly is no sentinel."""
     case = CASE.but(causal=True, seqlen_q=60)
-    assert judged(with_sentinel, case=case, mask_sentinel=-1e30).verdict == "rounding"
-    assert "scores" in judged(with_sentinel, case=case).origins
+    for declared in ({}, {"mask_sentinel": -1e30}):
+        assert judged(with_sentinel, case=case, **declared).verdict == "rounding"
+    assert "scores" in judged(with_sentinel, case=case, mask_sentinel=-np.inf).origins
 
 
 @pytest.mark.parametrize(("name", "field", "value"), [("out", "empty_out", np.nan), ("lse", "empty_lse", np.inf)])

@@ -83,7 +83,9 @@ import pathlib
 import numpy as np
 def attention(q, k, v, *, scale, causal, {takes}):
     given = dict(q=q, k=k, v=v, {gives})
-    np.savez(pathlib.Path(__file__).parent / "seen.npz", **given)
+    seen = pathlib.Path(__file__).parent / "seen.npz"
+    if not seen.exists():  # `diff` calls it on inputs of its own, too
+        np.savez(seen, **given)
     return np.zeros((2, 2, 8, 4), np.float32)
 """
 
@@ -98,8 +100,8 @@ def test_what_is_drawn_beside_inputs_of_a_file_is_drawn_again(tmp_path: Path) ->
     judged = diff(run(f"{tmp_path}/mine.py:attention", case, inputs=tmp_path / "inputs.npz"))
     with np.load(tmp_path / "seen.npz") as file:
         first = dict(file)
-    (tmp_path / "seen.npz").unlink()
     assert "seed 7" in str(judged)
+    (tmp_path / "seen.npz").unlink()
     invoked(*shlex.split(diff_command(judged))[1:])
     with np.load(tmp_path / "seen.npz") as again:
         assert {*again} == {*first} and all(again[x].tobytes() == first[x].tobytes() for x in first)

@@ -147,6 +147,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     assert refused(path).startswith("FILE: k, v are missing; it holds q.")  # arrays that nobody wrote a manifest of
 
 
+def test_a_trace_is_not_written_under_the_suffix_of_another_format(trace: Trace, tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match=r"a.npz: a trace is written as .safetensors; got .npz"):
+        save(trace, tmp_path / "a.npz")
+    assert not (tmp_path / "a.npz").exists()
+
+
 FIELDS = (
     "target, checksum, stages, algorithm, case, contract, window, requested, put_in, sparse, backend, faults, versions, notes, "
     "gates, provenance, ranks, lines"

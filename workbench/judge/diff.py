@@ -200,7 +200,8 @@ class Diff:
     @property
     def _within(self) -> bool:
         """Whether no element of a wrong stage is outside its budget: what is wrong is so of a usual kernel alone."""
-        found = (self[name].decisive for name in self.origins)
+        own = self.unmeasured  # a stage that was measured has no elements
+        found = (own[name].decisive for name in own.origins)
         return not any(one.summary.outside for one in found if one is not None)
 
     @cached_property

@@ -32,6 +32,8 @@ from workbench.trace.seen import promise_of
 from workbench.trace.trace import Trace, check
 
 SCHEMA = "workbench.trace/2"
+#: suffixes of other formats, which `load` goes by
+OTHERS = (".npz", ".pt")
 #: the checksum in a manifest, and what stands in its place while the file is hashed
 _CHECKSUM, _BLANK = re.compile(r'"checksum":\s*"([0-9a-f]{64})"'), "0" * 64
 #: dtypes of arrays, as safetensors names them
@@ -41,9 +43,13 @@ _OF_BOX = ("batch", "heads", "kv_heads", "seqlen_q")
 
 
 def save(trace: Trace, path: str | Path) -> None:
-    """Write `trace` as a safetensors file; a failed run leaves no half-written file."""
+    """Write `trace` as a safetensors file; a failed run leaves no half-written file. Refusal for a `path` that says
+    another format, .npz or .pt, which `load` would read as that.
+    """
     from safetensors.numpy import save as serialised
 
+    if Path(path).suffix in OTHERS:
+        raise Refusal(f"{path}: a trace is written as .safetensors; got {Path(path).suffix}")
     known = ALGORITHMS[trace.algorithm]
     manifest = {
         "schema": SCHEMA,

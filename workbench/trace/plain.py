@@ -20,6 +20,7 @@ from workbench.case.stages import INPUTS, LSE, MASKS, OF_QUANTISER, OUT, STAGES,
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal, meant
 from workbench.trace.assembled import assembled
+from workbench.trace.file import OTHERS
 from workbench.trace.inputs import case_of
 from workbench.trace.manifest import KEY, OF_OPERATION, metadata_of
 from workbench.trace.trace import Trace
@@ -35,7 +36,7 @@ def is_plain(target: str) -> bool:
     """Whether TARGET names a file of arrays without a manifest."""
     path = Path(target)
     if path.suffix != ".safetensors":
-        return path.suffix in (".npz", ".pt")
+        return path.suffix in OTHERS
     metadata = metadata_of(path)
     return metadata is not None and not {KEY, OF_OPERATION} & {*metadata}
 
