@@ -1,4 +1,5 @@
-"""Tests that `make test` spares: another one runs each line of the package that they run. `make campaigns` runs them.
+"""Tests that `make test` spares: another one runs each line of the package that they run, or nearly. `make campaigns`
+runs them.
 
     SPARED=folder pytest -n 2 -p campaigns.spared  which lines each test runs, and its CPU seconds; Python 3.12 or newer
     python -m campaigns.spared FOLDER [ROWS.json]  writes tests/spared.txt
@@ -22,6 +23,8 @@ PACKAGE = f"{ROOT}/workbench/"
 SPARED = ROOT / "tests" / "spared.txt"
 #: CPU seconds of a test that is worth sparing, and those of other processes, whose lines nobody sees
 WORTH_S, UNSEEN_S = 0.03, 0.05
+#: CPU seconds for each line that no other test runs, above which a test is left to `make campaigns` all the same
+DEAR_S = 0.3
 #: tests that are kept whatever lines they run
 KEPT = re.compile(r"tests/(test_|cuda/|examples/)|workbench/|campaigns/")
 
@@ -74,12 +77,14 @@ def pytest_sessionfinish() -> None:
 
 
 def spared(ran: Ran, killers: Set[str] = frozenset()) -> Iterator[str]:
-    """Tests each of whose lines another one runs that is not spared, the dearest first; none of the `killers`."""
+    """Tests each of whose lines another one runs that is not spared, the dearest first, and those that take more than
+    DEAR_S for each line that none runs; none of the `killers`.
+    """
     counts = Counter(line for *_, lines in ran.values() for line in lines)
     for test, (own, others, lines) in sorted(ran.items(), key=lambda one: -one[1][0]):
         if KEPT.match(test) or test in killers or own < WORTH_S or others > UNSEEN_S:
             continue
-        if all(counts[line] > 1 for line in lines):
+        if own > DEAR_S * sum(counts[line] == 1 for line in lines):
             counts.subtract(lines)
             yield test
 
