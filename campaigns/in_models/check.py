@@ -1,0 +1,121 @@
+"""Measures right functions and bugs in their models, each call against float64 on its own inputs: python -m campaigns.in_models.check."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from campaigns.in_models import models, right
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One call: its largest error, that in units of the bound, the share of elements beyond it, the spread of scores."""
+
+    layer: int
+    step: int
+    error: float
+    ratio: float
+    share: float
+    spread: float
+
+
+def watched(
+    name: str, dtype: str, factory: Callable[[str], right.Attention], style: str, run: str, padding: str
+) -> list[Seen]:
+    """The calls of one run, each judged."""
+    seen: list[Seen] = []
+    step = [-1]
+    function = factory(style)
+
+    def watching(
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        before = [x.clone() for x in (query, key, value)]
+        out, weights = function(module, query, key, value, attention_mask, scaling, dropout, **kwargs)
+        assert all(a.equal(b) or a.isnan().any() for a, b in zip(before, (query, key, value), strict=True))
+        call = right.read(style, module, query, key, value, attention_mask, scaling, kwargs)
+        should, bound = right.exact(call)
+        assert out.shape == should.shape and out.dtype == query.dtype, (out.shape, should.shape, out.dtype)
+        error = (out.double() - should).abs()
+        ratio = torch.where(error.isnan() & ~should.isnan(), torch.inf, error / bound).nan_to_num(0.0, torch.inf)
+        scores = call.capped(call.q @ call.keys.mT * call.scale)
+        layer = module.layer_idx if module.layer_idx is not None else -1
+        error = error.nan_to_num(torch.inf)
+        parts = (float(error.max()), float(ratio.max()), float((ratio > 1).double().mean()), float(scores.std()))
+        seen.append(Seen(int(layer), max(step[0], 0), *parts))
+        return out, weights
+
+    with models.registered("watched", watching, style):
+        model, inputs = models.make(name, DTYPES[dtype], "watched", run, padding)
+        model.register_forward_pre_hook(lambda *_: step.__setitem__(0, step[0] + 1))
+        torch.manual_seed(0)
+        models.go(model, inputs)
+    return seen
+
+
+def rights() -> int:
+    """Right functions: calls beyond the bound, and beyond 1e-5 in float32."""
+    failed = 0
+    for name in models.NAMES:
+        for dtype in DTYPES:
+            for style in models.STYLES:
+                for run in ("forward", "generate"):
+                    for padding in ("none", "left", "right"):
+                        if (run, name) == ("generate", "bert") or (style == "is_causal" and padding != "none"):
+                            continue
+                        seen = watched(name, dtype, right.RIGHT[name], style, run, padding)
+                        error, ratio = max(s.error for s in seen), max(s.ratio for s in seen)
+                        spread = min(s.spread for s in seen), max(s.spread for s in seen)
+                        bad = ratio > 1 or (dtype == "float32" and error > 1e-5)
+                        failed += bad
+                        print(
+                            f"{name:8} {dtype:8} {style:9} {run:8} {padding:5} calls {len(seen):3} error {error:.2e} "
+                            f"x of bound {ratio:.3f} scores {spread[0]:.2f} to {spread[1]:.2f}{' WRONG' if bad else ''}"
+                        )
+    return failed
+
+
+def wrongs() -> int:
+    """Bugs: the first call beyond the bound, in each style and dtype, beside what each bug says of itself."""
+    from campaigns.in_models import bugs
+
+    failed = 0
+    for bug in bugs.BUGS:
+        for style in bug.styles:
+            for dtype in DTYPES:
+                seen = watched(bug.model, dtype, bug.attention, style, bug.run, bug.padding)
+                wrong = [s for s in seen if s.ratio > 1.5]
+                layers = sorted({s.layer for s in wrong})
+                first = min((s.step for s in wrong), default=None)
+                says = dtype in bug.visible_in
+                every = sorted({s.layer for s in seen})
+                bad = bool(wrong) != says
+                if says and not bad:
+                    bad = first != bug.first_step or layers != (every if bug.layer is None else [bug.layer])
+                failed += bad
+                ratio = max(s.ratio for s in seen)
+                print(
+                    f"{bug.name:34} {bug.model:8} {style:9} {dtype:8} x of bound {ratio:10.3g} "
+                    f"layers {layers} of {every} first step {first} wrong calls {len(wrong)}/{len(seen)}"
+                    f"{' DISAGREES' if bad else ''}"
+                )
+    return failed
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    sys.exit(bool((0 if "bugs" in sys.argv else rights()) + (0 if "right" in sys.argv else wrongs())))
