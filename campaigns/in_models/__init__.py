@@ -1,1 +1,1 @@
-"""Tiny random models of transformers, right and wrong attention functions in them, and pairs of runs, with the truth of each."""
+"""Tiny models of transformers, right and wrong attention functions in them, pairs of runs, and the truth of each."""

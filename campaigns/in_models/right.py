@@ -1,8 +1,8 @@
 """Right attention functions of each model in three styles, each computed in another way, and attention in float64.
 
-A style is how a function is told what is hidden: `eager`, a mask of finfo.min that is added; `boolean`, a mask of bools;
-`is_causal`, no mask: the function reads causal from the module and the window from its arguments.
-A row that sees no key is the mean of all values where the mask is finite, and 0 elsewhere.
+A style is how a function is told what is hidden: `eager`, a mask of finfo.min that is added; `boolean`, a mask of
+bools; `is_causal`, no mask: the function reads causal from the module and the window from its arguments.
+A row that sees no key is the mean of all values where the mask is finite and there are no sinks, and 0 elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Compute = Callable[["Call"], tuple[torch.Tensor, torch.Tensor | None]]
 
 @dataclass(frozen=True)
 class Call:
-    """What a call asks. q, k and v are float32 here, `added` [batch, 1, row, key] is the mask as numbers, 0 or far below.
+    """What a call asks. q, k and v are float32 here, `added` [batch, 1, row, key] is the mask as numbers.
 
     k and v have their own heads; `keys` and `values` have one for each head of q.
     """
@@ -221,7 +221,7 @@ def split(call: Call, splits: int = 3) -> tuple[torch.Tensor, torch.Tensor | Non
 
 
 def narrow(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Scores and probs in the dtype of the model, softmax in float32, as an eager function of a model in 16 bits has them."""
+    """Scores and probs in the dtype of the model, softmax in float32, as eager functions in 16 bits have them."""
     dtype = call.query.dtype
     heads = (call.query, call.key.repeat_interleave(call.group, 1), call.value.repeat_interleave(call.group, 1))
     scores = heads[0] @ heads[1].mT * call.scale
@@ -260,10 +260,10 @@ def right(model: str, style: str) -> Attention:
 
 
 def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out [batch, row, head, dim] in float64, and the most that a right function can differ by in the dtype of the call.
+    """Out [batch, row, head, dim] in float64, and the most that a right function can differ by in the call's dtype.
 
-    The bound takes scores, softcap, bias and mask, probs and out stored in the dtype after each operation (a function that
-    is eager in 16 bits does that), sums in float32, and their order as it may be.
+    The bound takes scores, softcap, bias and mask, probs and out stored in the dtype after each operation (a function
+    that is eager in 16 bits does that), sums in float32, and their order as it may be.
     """
     q, k, v = call.query.double(), call.key.double(), call.value.double()
     k, v = k.repeat_interleave(call.group, 1), v.repeat_interleave(call.group, 1)
@@ -279,7 +279,7 @@ def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
         off = off + unit * (scores.abs() + call.bias.double().abs())
     visible = call.added.double() > -1e30
     off = off + 2 * unit * scores.abs()
-    if call.style == "eager":  # as it is written: where all is hidden, all is alike
+    if call.style == "eager" and call.sinks is None:  # as it is written: where all is hidden, all is alike
         nothing = ~visible.any(-1, keepdim=True)
         scores = torch.where(nothing, torch.zeros_like(scores), scores)
         off = torch.where(nothing, torch.zeros_like(off), off)
