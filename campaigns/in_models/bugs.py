@@ -687,7 +687,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(
         "dropout_left_on", "bert", "forward", "none", in_layer("bert", 0, dropout_left_on), ALL, 0, 0,
-        "Layer 0 drops a tenth of its probs, as in training, and divides the others by 0.9, in a model that is in eval.",
+        "Layer 0 drops a tenth of its probs, as in training, and divides the others by 0.9; the model is in eval.",
         "probs", BOTH,
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Measures right functions and bugs in their models, each call against float64 on its own inputs.
 
-python -m campaigns.in_models.check [right | bugs]
+python -m campaigns.in_models.check [right] [bugs] [pairs]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from transformers import AttentionInterface
 
 from campaigns.in_models import models, right
 
@@ -122,6 +123,99 @@ def wrongs() -> int:
     return failed
 
 
+class Recorder:
+    """Stands in for a capture: q, k, v and out of each call of a model, by folder."""
+
+    seen: dict[str, list[tuple[int, int, dict[str, torch.Tensor]]]] = {}
+
+    def __init__(self, model: torch.nn.Module, folder: str, keep: str) -> None:
+        assert keep == "all"
+        self.model, self.calls, self.step = model, [], -1
+        Recorder.seen[folder] = self.calls
+
+    def __enter__(self) -> Recorder:
+        self.before = AttentionInterface.get_interface
+
+        def get_interface(table: Any, name: str, default: Any) -> Any:
+            function = self.before(table, name, default)
+
+            def recording(module: Any, q: Any, k: Any, v: Any, mask: Any, **kwargs: Any) -> Any:
+                kept = {"q": q.clone(), "k": k.clone(), "v": v.clone()}
+                out, weights = function(module, q, k, v, mask, **kwargs)
+                self.calls.append((module.layer_idx, max(self.step, 0), kept | {"out": out.transpose(1, 2).clone()}))
+                return out, weights
+
+            return recording
+
+        AttentionInterface.get_interface = get_interface
+        self.hook = self.model.register_forward_pre_hook(self._steps)
+        return self
+
+    def _steps(self, *_: Any) -> None:
+        self.step += 1
+
+    def __exit__(self, *_: Any) -> None:
+        AttentionInterface.get_interface = self.before
+        self.hook.remove()
+
+
+def as_one(calls: list[tuple[int, int, dict[str, torch.Tensor]]]) -> dict[tuple[int, str], torch.Tensor]:
+    """All rows of each layer: q and out of its calls in a row, k and v of the last one."""
+    layers: dict[tuple[int, str], torch.Tensor] = {}
+    for layer, _, kept in calls:
+        for name, x in kept.items():
+            key = (layer, name)
+            joined = name in ("q", "out") and key in layers
+            layers[key] = torch.cat((layers[key], x.float()), 2) if joined else x.float()
+    return layers
+
+
+def off(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The absolute difference, kv heads repeated where one side has more."""
+    heads = max(a.shape[1], b.shape[1])
+    a, b = (x.repeat_interleave(heads // x.shape[1], 1) for x in (a, b))
+    return (a.double() - b.double()).abs()
+
+
+def paired() -> int:
+    """Pairs: where two runs differ first, and by how much, beside what each pair says of itself."""
+    from campaigns.in_models import pairs
+
+    failed = 0
+    for pair in pairs.PAIRS:
+        pair.runs("a", "b", Recorder)
+        a, b = Recorder.seen["a"], Recorder.seen["b"]
+        if pair.only_rounds:
+            one, two = as_one(a), as_one(b)
+            left = 6 if "left" in pair.name else 0
+            largest = 0.0
+            for key in one:
+                differs = off(one[key], two[key])
+                differs[0, :, :left] = 0.0
+                largest = max(largest, float(differs.max()))
+            narrow = any(x["q"].dtype == torch.bfloat16 for _, _, x in a + b)
+            bad = not largest < (0.3 if narrow else 3e-5)
+            said = f"largest difference {largest:.2e}"
+        else:
+            bad, said = True, "no difference"
+            assert len(a) == len(b)
+            for (layer, step, x), (_, _, y) in zip(a, b, strict=True):
+                by = {name: off(x[name], y[name]) for name in x}
+                first = next((name for name in x if float(by[name].max()) > 1e-4), None)
+                if first is not None:
+                    where = (by[first] > 1e-4).amax((1, 3)).nonzero()
+                    rows = [sorted({int(r) for s, r in where if s == sequence}) for sequence in (0, 1)]
+                    sizes = ", ".join(f"{name} {float(d.max()):.2e}" for name, d in by.items())
+                    bad = (layer, step, first) != (pair.first_layer, pair.first_step, pair.first_of)
+                    said = f"first layer {layer} step {step} {first}; {sizes}; rows of sequences 0 and 1: {rows}"
+                    break
+        failed += bad
+        print(f"{pair.name:28} {'rounds' if pair.only_rounds else 'fault':6} {said}{' DISAGREES' if bad else ''}")
+    return failed
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    sys.exit(bool((0 if "bugs" in sys.argv else rights()) + (0 if "right" in sys.argv else wrongs())))
+    asked = sys.argv[1:] or ["right", "bugs", "pairs"]
+    parts = {"right": rights, "bugs": wrongs, "pairs": paired}
+    sys.exit(bool(sum(parts[part]() for part in asked)))

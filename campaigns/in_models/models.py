@@ -20,6 +20,8 @@ from transformers import (
     AttentionMaskInterface,
     BertConfig,
     BertModel,
+    Cache,
+    DynamicCache,
     Gemma2Config,
     Gemma2ForCausalLM,
     GPT2Config,
@@ -188,8 +190,9 @@ def make(
     return build(name, dtype, implementation), inputs_for(name, run, padding)
 
 
-def go(model: PreTrainedModel, inputs: Inputs) -> Any:
-    """The run: one forward pass, or generate with the tokens that are forced."""
+def go(model: PreTrainedModel, inputs: Inputs, cache: Cache | None = None) -> Any:
+    """The run: one forward pass, or generate with the tokens that are forced, into a cache where one is given."""
+    kept = {} if cache is None else {"cache": cache}
     with torch.no_grad():
         if inputs.run == "forward":
             return model(**inputs.arguments)
@@ -201,8 +204,24 @@ def go(model: PreTrainedModel, inputs: Inputs) -> Any:
             return [int(forced[batch, len(said) - before])]
 
         return model.generate(
-            **inputs.arguments, max_new_tokens=forced.shape[1], do_sample=False, prefix_allowed_tokens_fn=allowed
+            **inputs.arguments,
+            **kept,
+            max_new_tokens=forced.shape[1],
+            do_sample=False,
+            prefix_allowed_tokens_fn=allowed,
         )
+
+
+def go_in_chunks(model: PreTrainedModel, inputs: Inputs, sizes: tuple[int, ...]) -> None:
+    """The same tokens as generate sees, without padding, in passes of these sizes, into one cache."""
+    assert inputs.forced is not None
+    tokens = torch.cat((inputs.arguments["input_ids"], inputs.forced[:, :-1]), 1)
+    cache, start = DynamicCache(config=model.config), 0
+    with torch.no_grad():
+        for size in sizes:
+            model(input_ids=tokens[:, start : start + size], cache=cache, use_cache=True)
+            start += size
+    assert start == tokens.shape[1]
 
 
 def _eager_mask(*arguments: Any, **named: Any) -> torch.Tensor | None:
