@@ -7,9 +7,9 @@
 
 `attention(style)` gives a function with memory of its own, where it has any. `layer` is the layer_idx of the wrong
 layer, None for all; `first_step` counts forward passes, the first being 0: where it is not 0, the branch that is wrong
-is not taken before. `stage` is the first that is wrong, in the words of docs/architecture.md. `visible_in` was measured
-by `python -m campaigns.in_models.check bugs`: out is further from float64 than 1.5 times what storing every operation
-in the dtype can do.
+is not taken before. The encoder of T5, which generate runs before, counts as step 0. `stage` is the first that is
+wrong, in the words of docs/architecture.md. `visible_in` was measured by `python -m campaigns.in_models.check bugs`:
+out is further from float64 than 1.5 times what storing every operation in the dtype can do.
 """
 
 from __future__ import annotations
@@ -599,7 +599,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "last_tile_overwrites", "gemma2", "generate", "none",
         in_layer("gemma2", 1, last_tile_overwrites), ALL, 1, 0,
-        "In layer 1 the last tile of 16 keys is stored to acc, not added: the tiles before it are in row_sum alone.",
+        "In layer 1 the last tile of 16 keys is stored to acc, not added: the tiles before it are in row_sum alone, and "
+        "rows 0 to 15 of prefill, which see nothing of it, are 0.",
         "acc", BOTH,
     ),
     Bug(

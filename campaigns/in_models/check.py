@@ -5,6 +5,7 @@ python -m campaigns.in_models.check [right] [bugs] [pairs]
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,14 +21,29 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Seen:
-    """One call: its largest error, the same in units of the bound, the share beyond it, the spread of scores."""
+    """One call: its largest error, the same in units of the bound, the spread of scores, where it is beyond the bound.
+
+    `weights` are "right", "wrong" or "none" of the probs that were handed back: wrong by more than 8 eps and 1e-5.
+    """
 
     layer: int
     step: int
     error: float
     ratio: float
-    share: float
     spread: float
+    where: str
+    weights: str
+
+
+def listed(numbers: list[int]) -> str:
+    """Numbers, a run of them as first-last."""
+    said: list[str] = []
+    for number in numbers:
+        if said and int(said[-1].split("-")[-1]) == number - 1:
+            said[-1] = f"{said[-1].split('-')[0]}-{number}"
+        else:
+            said.append(str(number))
+    return " ".join(said) or "none"
 
 
 def watched(
@@ -52,15 +68,23 @@ def watched(
         out, weights = function(module, query, key, value, attention_mask, scaling, dropout, **kwargs)
         assert all(a.equal(b) or a.isnan().any() for a, b in zip(before, (query, key, value), strict=True))
         call = right.read(style, module, query, key, value, attention_mask, scaling, kwargs)
-        should, bound = right.exact(call)
+        should, bound, probs = right.exact(call)
         assert out.shape == should.shape and out.dtype == query.dtype, (out.shape, should.shape, out.dtype)
         error = (out.double() - should).abs()
         ratio = torch.where(error.isnan() & ~should.isnan(), torch.inf, error / bound).nan_to_num(0.0, torch.inf)
         scores = call.capped(call.q @ call.keys.mT * call.scale)
-        layer = module.layer_idx if module.layer_idx is not None else -1
+        layer: Any = module.layer_idx if module.layer_idx is not None else -1
         error = error.nan_to_num(torch.inf)
-        parts = (float(error.max()), float(ratio.max()), float((ratio > 1).double().mean()), float(scores.std()))
-        seen.append(Seen(int(layer), max(step[0], 0), *parts))
+        beyond = (ratio > 1.5).nonzero()
+        axes = [sorted({int(i[axis]) for i in beyond}) for axis in range(3)]
+        where = ", ".join(f"{name} {listed(i)}" for name, i in zip(("sequences", "rows", "heads"), axes, strict=True))
+        given = "none"
+        if weights is not None:
+            allowed = 1e-5 + 8 * float(torch.finfo(query.dtype).eps) * probs.amax(-1, keepdim=True)
+            given = "right" if bool(((weights.double() - probs).abs() <= allowed).all()) else "wrong"
+        seen.append(
+            Seen(int(layer), max(step[0], 0), float(error.max()), float(ratio.max()), float(scores.std()), where, given)
+        )
         return out, weights
 
     with models.registered("watched", watching, style):
@@ -74,22 +98,21 @@ def watched(
 def rights() -> int:
     """Right functions: calls beyond the bound, and beyond 1e-5 in float32."""
     failed = 0
-    for name in models.NAMES:
-        for dtype in DTYPES:
-            for style in models.STYLES:
-                for run in ("forward", "generate"):
-                    for padding in ("none", "left", "right"):
-                        if (run, name) == ("generate", "bert") or (style == "is_causal" and padding != "none"):
-                            continue
-                        seen = watched(name, dtype, right.RIGHT[name], style, run, padding)
-                        error, ratio = max(s.error for s in seen), max(s.ratio for s in seen)
-                        spread = min(s.spread for s in seen), max(s.spread for s in seen)
-                        bad = ratio > 1 or (dtype == "float32" and error > 1e-5)
-                        failed += bad
-                        print(
-                            f"{name:8} {dtype:8} {style:9} {run:8} {padding:5} calls {len(seen):3} error {error:.2e} "
-                            f"x of bound {ratio:.3f} scores {spread[0]:.2f} to {spread[1]:.2f}{' WRONG' if bad else ''}"
-                        )
+    for name, dtype, style, run, padding in itertools.product(
+        models.NAMES, DTYPES, models.STYLES, models.LENGTH, ("none", "left", "right")
+    ):
+        if (run, name) == ("generate", "bert") or (style == "is_causal" and padding != "none"):
+            continue
+        for computed, compute in right.variants(name).items():
+            seen = watched(name, dtype, right.attention_of(compute), style, run, padding)
+            error, ratio = max(s.error for s in seen), max(s.ratio for s in seen)
+            spread = min(s.spread for s in seen), max(s.spread for s in seen)
+            bad = ratio > 1 or (dtype == "float32" and error > 1e-5) or any(s.weights == "wrong" for s in seen)
+            failed += bad
+            print(
+                f"{name:8} {computed:7} {dtype:8} {style:9} {run:8} {padding:5} calls {len(seen):3} error {error:.2e} "
+                f"x of bound {ratio:.3f} scores {spread[0]:.2f} to {spread[1]:.2f}{' WRONG' if bad else ''}"
+            )
     return failed
 
 
@@ -118,6 +141,7 @@ def wrongs() -> int:
                 print(
                     f"{bug.name:34} {bug.model:8} {style:9} {dtype:8} x of bound {ratio:10.3g} "
                     f"layers {layers} of {every} first step {first} wrong calls {len(wrong)}/{len(seen)}"
+                    f"{f', first: {wrong[0].where}; weights {wrong[0].weights}' if wrong else ''}"
                     f"{' DISAGREES' if bad else ''}"
                 )
     return failed
@@ -130,7 +154,8 @@ class Recorder:
 
     def __init__(self, model: torch.nn.Module, folder: str, keep: str) -> None:
         assert keep == "all"
-        self.model, self.calls, self.step = model, [], -1
+        self.model, self.step = model, -1
+        self.calls: list[tuple[int, int, dict[str, torch.Tensor]]] = []
         Recorder.seen[folder] = self.calls
 
     def __enter__(self) -> Recorder:

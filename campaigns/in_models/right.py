@@ -26,7 +26,7 @@ class Call:
     k and v have their own heads; `keys` and `values` have one for each head of q.
     """
 
-    module: torch.nn.Module
+    module: Any
     style: str
     query: torch.Tensor
     key: torch.Tensor
@@ -251,6 +251,16 @@ COMPUTED: dict[str, Compute] = {
     "qwen3": exp2,
     "gpt2": fused,
 }
+EVERY: dict[str, Compute] = {
+    "plain": plain, "grouped": grouped, "tiled": tiled, "exp2": exp2, "split": split, "narrow": narrow, "fused": fused,
+}  # fmt: skip
+
+
+def variants(model: str) -> dict[str, Compute]:
+    """All computations that are right for a model: sdpa knows neither a softcap nor sinks."""
+    return {name: compute for name, compute in EVERY.items() if name != "fused" or model not in ("gemma2", "gpt_oss")}
+
+
 RIGHT: dict[str, Callable[[str], Attention]] = {name: attention_of(compute) for name, compute in COMPUTED.items()}
 
 
@@ -259,8 +269,8 @@ def right(model: str, style: str) -> Attention:
     return RIGHT[model](style)
 
 
-def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Out [batch, row, head, dim] in float64, and the most that a right function can differ by in the call's dtype.
+def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Out [batch, row, head, dim] in float64, the most that a right function can differ by in the call's dtype, probs.
 
     The bound takes scores, softcap, bias and mask, probs and out stored in the dtype after each operation (a function
     that is eager in 16 bits does that), sums in float32, and their order as it may be.
@@ -303,4 +313,4 @@ def exact(call: Call) -> tuple[torch.Tensor, torch.Tensor]:
     )
     if sinks is not None:
         bound = bound + (off * probs).sum(-1, keepdim=True) * out.abs() + 2 * unit * sinks.abs() * out.abs()
-    return out.transpose(1, 2), bound.transpose(1, 2) + 1e-30
+    return out.transpose(1, 2), bound.transpose(1, 2) + 1e-30, probs
