@@ -599,7 +599,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         "last_tile_overwrites", "gemma2", "generate", "none",
         in_layer("gemma2", 1, last_tile_overwrites), ALL, 1, 0,
-        "In layer 1 the last tile of 16 keys is stored to acc, not added: the tiles before it are in row_sum alone, and "
+        "In layer 1 the last tile of 16 keys is stored to acc, not added: the tiles before it are in row_sum alone; "
         "rows 0 to 15 of prefill, which see nothing of it, are 0.",
         "acc", BOTH,
     ),
