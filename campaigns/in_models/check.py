@@ -96,7 +96,7 @@ def watched(
 
 
 def rights() -> int:
-    """Right functions, all styles, runs and paddings: beyond the bound, beyond 1e-5 in float32, or with wrong weights."""
+    """Right functions in all styles, runs and paddings: beyond the bound, beyond 1e-5 in float32, or wrong weights."""
     failed = 0
     for name, dtype in itertools.product(models.NAMES, DTYPES):
         for computed, compute in right.variants(name).items():
