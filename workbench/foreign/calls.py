@@ -35,6 +35,7 @@ class Call:
     gradients: Mapping[str, Any] = field(default_factory=dict)  #: and of its backward pass: conventions
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
     packed: Packed | None = None  #: where q, k and v are sequences of several lengths behind each other
+    where: str = ""  #: which call of a model it is: layer 7, step 3
 
     @property
     def in_pages(self) -> bool:

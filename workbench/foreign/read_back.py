@@ -57,14 +57,18 @@ def _flex(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     """flex_attention: its block_mask is written out, which takes a bool for each score."""
     inputs = {x: _boxed(given[name]) for x, name in zip("qkv", ("query", "key", "value"), strict=True)}
     if (blocks := given.get("block_mask")) is not None:
-        from torch.nn.attention.flex_attention import create_mask
-
-        q, k = inputs["q"], inputs["k"]
-        sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        if math.prod(sizes) > LARGEST_MASK:
-            raise Refusal(f"torch:flex_attention with a block_mask of more than {LARGEST_MASK:,} scores")
-        inputs["mask"] = create_mask(blocks.mask_mod, *sizes, device=q.device)
+        inputs["mask"] = written_out(blocks, inputs["q"], inputs["k"])
     return inputs, _scale(given.get("scale"))
+
+
+def written_out(blocks: Any, q: Any, k: Any) -> Any:
+    """flex_attention's block_mask as a mask, bool [b, h, q, k]."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if math.prod(sizes) > LARGEST_MASK:
+        raise Refusal(f"torch:flex_attention with a block_mask of more than {LARGEST_MASK:,} scores")
+    return create_mask(blocks.mask_mod, *sizes, device=q.device)
 
 
 #: scores of which flex_attention's block_mask is written out, a byte each

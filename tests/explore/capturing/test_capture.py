@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from workbench import Refusal, capture, diff, load
 from workbench.cli.main import commands
-from workbench.explore.capturing import capture as capturing
-from workbench.explore.capturing import verdict
+from workbench.explore.capturing import sources, verdict
 from workbench.explore.capturing.judging import FIRST
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -292,7 +291,7 @@ def test_what_no_chance_explains_is_kept_though_no_bound_is_broken(
 
 
 def test_calls_that_are_recorded_into_a_graph_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "_recording", lambda: lambda: True)
+    monkeypatch.setattr("workbench.explore.capturing.capture._recording", lambda: lambda: True)
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
     assert (c.report.calls, c.report.sampled, c.report.verdict) == (1, 0, "untestable")
@@ -328,8 +327,8 @@ def test_an_operation_with_attention_inside_is_told(tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_is_caught_at_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = capturing._called
-    monkeypatch.setattr(capturing, "_called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))
+    right = sources.called
+    monkeypatch.setattr(sources, "called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))
     q = torch.randn(2, 4, 16, 16)
     with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)

@@ -128,9 +128,9 @@ class Judging:
     def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged) -> None:
         """Count what was found, and keep what is to be kept."""
         if isinstance(snapshot, BackwardSnapshot):
-            self._backward(snapshot, found)
+            self._backward(snapshot, replace(found, where=snapshot.forward.asked.where))
         else:
-            self._forward(snapshot, found)
+            self._forward(snapshot, replace(found, where=snapshot.asked.where))
 
     def _backward(self, snapshot: BackwardSnapshot, found: Judged) -> None:
         self.gradients += 1
@@ -141,7 +141,7 @@ class Judging:
             self.kept_gradients = found
             (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
             _, run, where = judged_backward(snapshot, self._name, self._contract)
-            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {where}",))
+            save_run(run, self._folder / BACKWARD, (f"{found.named}: {where}",))
 
     def _forward(self, snapshot: Snapshot, found: Judged) -> None:
         if found.verdict == "untestable":
@@ -153,7 +153,7 @@ class Judging:
         if first or self._keep_all:
             import torch
 
-            notes = (f"call {snapshot.call}: {snapshot.where}",)
+            notes = (f"{found.named}: {snapshot.where}",)
             trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
             seed = f"torch.initial_seed() was {torch.initial_seed()}"
             whole = replace(trace, provenance=of_run(self._function), notes=(*notes, seed))

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
-from workbench.case.stages import INPUTS, LSE, OUT, RESULTS
+from workbench.case.stages import INPUTS, LSE, OUT, PROBS, RESULTS
 from workbench.foreign.calls import DTYPES, Call
 from workbench.foreign.layouts import BOX
 from workbench.foreign.returned import by_name
@@ -87,6 +87,11 @@ class Snapshot:
         return found
 
 
+def named(call: int, where: str) -> str:
+    """Which call it is: by its number, and of a model by layer and step."""
+    return ", ".join(filter(None, (f"call {call}", where)))
+
+
 def taken(asked: Call, call: int, limit: int, random: np.random.Generator) -> Snapshot:
     """The part of a call that is to be judged, before the call runs. Refusal, which says why, for a call that cannot be
     judged, or whose part has more than `limit` bytes.
@@ -110,18 +115,22 @@ def returned(before: Any, made: Any) -> Any:
     import torch
 
     results = {}
+    of_q, given = before.asked.inputs["q"].shape, by_name(made, "the call")
     for name, axes in ((OUT, before.asked.out), (LSE, before.asked.lse)):
-        x = by_name(made, "the call").get(name)
+        x = given.get(name)
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
-        if x is None or not axes or not hasattr(x, "detach"):
+        if x is None or not hasattr(x, "detach"):
+            continue
+        if name == LSE and tuple(x.shape) == (*of_q[:3], before.whole.seqlen_k):
+            name, axes = PROBS, BOX  # (out, weights), as models return it
+        if not axes:
             continue
         x = boxed(x.detach(), axes)
-        of_q = before.asked.inputs["q"].shape
-        shape = (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]
-        if tuple(x.shape) != shape:
+        if name != PROBS and tuple(x.shape) != (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
-            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
+            shape = [*of_q[:3], before.whole.head_dim_v]
+            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {shape}")
         results[name] = before.rows_of(x).clone()
     if OUT not in results:
         raise Refusal("no out")
