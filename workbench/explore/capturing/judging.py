@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.case.stages import PROBS
 from workbench.explore.capturing.elsewhere import Elsewhere, found_of, portable
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.packed import PackedSnapshot
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, trace_of
+from workbench.explore.capturing.weights import weights_of
 from workbench.foreign.call import generation
 from workbench.foreign.collect import of_run
 from workbench.operations.stored import save as save_run
@@ -156,9 +158,13 @@ class Judging:
             notes = (f"{found.named}: {snapshot.where}",)
             trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
             seed = f"torch.initial_seed() was {torch.initial_seed()}"
-            whole = replace(trace, provenance=of_run(self._function), notes=(*notes, seed))
             if first:
-                save(whole, self._folder / FIRST)
+                wrong = trace
+                if found.stage == PROBS:
+                    wrong = weights_of(snapshot, self._name, self._contract, notes, self._gpu or None)
+                save(
+                    replace(wrong, provenance=of_run(self._function), notes=(*wrong.notes, seed)), self._folder / FIRST
+                )
             if self._keep_all:
                 path = self._folder / EACH.format(snapshot.call)
                 path.parent.mkdir(exist_ok=True)

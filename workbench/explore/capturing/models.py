@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from workbench.case.presets import PRESETS
 from workbench.explore.capturing.layers import Layers
 from workbench.explore.capturing.sources import Source, Tell, Watched, called
 from workbench.foreign.adapters import ADAPTERS
@@ -115,12 +116,20 @@ def asked_of(
         # of a sum in its own dtype -inf may become of the smallest number
         bias = position_bias[..., : key.shape[2]]
         inputs["bias"] = inputs["bias"].float() + bias.float() if "bias" in inputs else bias
-    target = _OF_TRANSFORMERS.get(found.function.__module__)
-    contract: Any = {}
-    if target is not None:
-        contract = ADAPTERS[target].contract or dict(ADAPTERS[target].on.get(query.device.type, {}))
     given = {name: x for name, x in fields.items() if x is not None}
-    return Call(inputs, given, _OUT, contract=contract, cast=_autocast(query), where=found.where)
+    return Call(inputs, given, _OUT, contract=_contract(found, query), cast=_autocast(query), where=found.where)
+
+
+def _contract(found: Interface, query: Any) -> Any:
+    """What is known of the arithmetic of transformers' own functions."""
+    file = found.function.__module__
+    if found.adds_masks_only and file.startswith("transformers."):
+        # a row whose keys are all at the smallest number has the mean of v
+        return {name: x for name, x in PRESETS["torch-eager"].items() if name != "empty_out"}
+    if file not in _OF_TRANSFORMERS:
+        return {}
+    adapter = ADAPTERS[_OF_TRANSFORMERS[file]]
+    return adapter.contract or dict(adapter.on.get(query.device.type, {}))
 
 
 def _of_scores(mask: Any) -> bool:

@@ -71,12 +71,10 @@ def trace_of(
         seen_keys = array(snapshot.inputs["mask"]) & seen_keys
     if not seen_keys.all():
         inputs["mask"] = np.ascontiguousarray(seen_keys)
-    stages = {stage: array(x) for stage, x in snapshot.results.items()}
+    stages = {stage: array(x) for stage, x in snapshot.results.items() if stage != PROBS}
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    if PROBS in stages:  # the weights that a function returns beside out are those of softmax, whose rows add up to 1
-        declared = {"probs_normalised": True, **declared}
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
