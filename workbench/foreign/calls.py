@@ -6,9 +6,10 @@ Nothing is copied and nothing is waited for: tensors come back as views with the
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.arrays import as_torch
 from workbench.foreign.adapters import ADAPTERS, Adapter, adapter_of
 from workbench.foreign.layouts import BOX
 from workbench.foreign.read_back import LENGTHS, READERS, SDPA, Given, Packed, packed_inputs, sdpa
@@ -41,6 +42,11 @@ class Call:
     def in_pages(self) -> bool:
         """Whether k and v are a paged cache."""
         return self.packed is not None and self.packed.in_pages
+
+
+def placed(call: Call, where: str) -> Call:
+    """A call of a model, with which one it is."""
+    return replace(call, where=where)
 
 
 @dataclass(frozen=True)
@@ -154,7 +160,7 @@ def _autocast(q: Any, target: str) -> Any:
 def _told(given: Given, name: str) -> Call:
     """What a spec says of a call."""
     rest = dict(given)
-    inputs = {x: rest.pop(x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
+    inputs = {x: as_torch(rest.pop(x), x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
     packed = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.arrays import as_torch
 from workbench.foreign.layouts import BOX
 from workbench.refusal import Refusal
 
@@ -146,6 +147,22 @@ def _xformers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, fields
 
 
+def _jax(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """jax.nn.dot_product_attention: [b, s, h, d] or [s, h, d]; masks count from the top left."""
+    inputs = {
+        x: _boxed(as_torch(given[name], x)).transpose(1, 2)
+        for x, name in zip("qkv", ("query", "key", "value"), strict=True)
+    }
+    inputs |= {x: _of_scores(as_torch(given[x], x)) for x in ("mask", "bias") if given.get(x) is not None}
+    fields = {"causal": True, "causal_alignment": "top-left"} if given.get("is_causal") else {}
+    if (window := given.get("local_window_size")) is not None:
+        fields |= {
+            "window": (window, window) if isinstance(window, int) else tuple(window),
+            "causal_alignment": "top-left",
+        }
+    return inputs, fields | _scale(given.get("scale"))
+
+
 #: what says where packed sequences lie, of flash_attn_varlen_func and of specs
 LENGTHS = ("cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "block_table")
 _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -177,6 +194,10 @@ READERS: Mapping[str, Reader] = {
     ),
     "xformers.ops:memory_efficient_attention": Reader(
         _xformers, ("query", "key", "value", "attn_bias", "scale"), idle=("op",),
+    ),
+    "jax.nn:dot_product_attention": Reader(
+        _jax, ("query", "key", "value", "bias", "mask", "scale", "is_causal", "local_window_size"),
+        idle=("implementation", "return_residual"),
     ),
 }  # fmt: skip
 

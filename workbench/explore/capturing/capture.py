@@ -15,9 +15,9 @@ from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
+from workbench.explore.capturing import models, modules
 from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
-from workbench.explore.capturing.models import source_of
 from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, load, returned, taken
@@ -53,7 +53,7 @@ class Capture(ContextDecorator):
             raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
         if contract is not None:
             check_names(fields_of(contract, Case()))  # before anything runs
-        self._source = source_of(function) or of_function(function, spec)
+        self._source = models.source_of(function) or modules.source_of(function) or of_function(function, spec)
         self._sample, self._seed = sample, seed
         self._limit = int(limit_mb * 2**20)
         self._folder = Path(folder)

@@ -64,5 +64,6 @@ def _names(model: Any) -> dict[Any, str]:
     }
     uses = Counter(index.values())
     return {
-        module: str(index[module]) if uses.get(index.get(module, -1)) == 1 else name for module, name in every.items()
+        module: str(index[module]) if uses.get(index.get(module, -1)) == 1 else name or type(module).__name__
+        for module, name in every.items()
     }

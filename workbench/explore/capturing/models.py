@@ -43,9 +43,11 @@ class Interface:
 
 
 def source_of(model: Any) -> Source | None:
-    """Calls of the attention function of a transformers model, whichever its config names; None for what is none."""
+    """Calls of the attention function of a transformers model, whichever its config names; None for what is none, and
+    for a model that computes attention itself.
+    """
     utils = sys.modules.get("transformers.modeling_utils")
-    if utils is None or not isinstance(model, utils.PreTrainedModel):
+    if utils is None or not isinstance(model, utils.PreTrainedModel) or not _asks(model):
         return None
     if not hasattr(utils.AttentionInterface, "get_interface"):
         raise Refusal("capture of a model needs transformers 5, whose models ask AttentionInterface.get_interface")
@@ -78,6 +80,12 @@ def source_of(model: Any) -> Source | None:
         return f"no module of {type(model).__name__} asked transformers for an attention function while it was watched"
 
     return Source(type(model).__name__, asked_of, called, watching, unseen)
+
+
+def _asks(model: Any) -> bool:
+    """Whether the files of a model know attention functions by name."""
+    files = {type(module).__module__ for module in model.modules()}
+    return any(hasattr(sys.modules.get(file), "ALL_ATTENTION_FUNCTIONS") for file in files)
 
 
 def asked_of(

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.arrays import as_torch
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
@@ -119,8 +120,9 @@ def returned(before: Any, made: Any) -> Any:
     for name, axes in ((OUT, before.asked.out), (LSE, before.asked.lse)):
         x = given.get(name)
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
-        if x is None or not hasattr(x, "detach"):
+        if x is None or not hasattr(x, "shape"):
             continue
+        x = as_torch(x, name)
         if name == LSE and tuple(x.shape) == (*of_q[:3], before.whole.seqlen_k):
             name, axes = PROBS, BOX  # (out, weights), as models return it
         if not axes:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from workbench.arrays import module
@@ -37,7 +36,6 @@ class Source:
     #: watches with it until it is left; the other argument counts a reason why calls were not judged
     watching: Callable[[Watched, Tell], AbstractContextManager[Any]]
     unseen: Callable[[], str]  #: why no call may have been seen, and what to do
-    whole: Callable[..., Any] | None = None  #: what the user named, where it is a function
     no_record: bool = False  #: whether it is called below autograd
 
 
@@ -52,17 +50,20 @@ def of_function(function: Callable[..., Any], spec: Callable[..., Any] | None) -
     """
     reader = reader_of(function, spec)
     if is_dispatched(function):
-        return Source(reader.name, reader.read, called, _dispatched, lambda: _NOT_DISPATCHED, function, no_record=True)
+        return Source(reader.name, reader.read, called, _dispatched, lambda: _NOT_DISPATCHED, no_record=True)
     found: list[Any] = []
 
     def unseen() -> str:
         return f"{_HELD}; {_DISPATCHER}" if found else _NOWHERE
 
-    return Source(reader.name, reader.read, function, partial(replaced, function, found=found), unseen, function)
+    def watching(watched: Watched, tell: Tell) -> AbstractContextManager[None]:
+        return replaced(function, watched, found)
+
+    return Source(reader.name, reader.read, function, watching, unseen)
 
 
 @contextmanager
-def replaced(function: Callable[..., Any], watched: Watched, tell: Tell, found: list[Any]) -> Iterator[None]:
+def replaced(function: Callable[..., Any], watched: Watched, found: list[Any]) -> Iterator[None]:
     """The function is replaced by the watched one wherever a module or its class has it; `found`: where."""
     found[:] = _places(function)
     try:
