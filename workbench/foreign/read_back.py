@@ -10,6 +10,7 @@ from typing import Any
 
 from workbench.arrays import as_torch
 from workbench.foreign.layouts import BOX
+from workbench.foreign.score_mods import known_score_mod
 from workbench.refusal import Refusal
 
 Given = Mapping[str, Any]
@@ -59,7 +60,12 @@ def _flex(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     inputs = {x: _boxed(given[name]) for x, name in zip("qkv", ("query", "key", "value"), strict=True)}
     if (blocks := given.get("block_mask")) is not None:
         inputs["mask"] = written_out(blocks, inputs["q"], inputs["k"])
-    return inputs, _scale(given.get("scale"))
+    fields: dict[str, Any] = {}
+    if (score_mod := given.get("score_mod")) is not None:
+        added, softcap = known_score_mod(score_mod, inputs["q"], inputs["k"])
+        inputs |= {} if added is None else {"bias": added}
+        fields |= {} if softcap is None else {"softcap": softcap}
+    return inputs, fields | _scale(given.get("scale"))
 
 
 def written_out(blocks: Any, q: Any, k: Any) -> Any:
@@ -174,7 +180,7 @@ READERS: Mapping[str, Reader] = {
         sdpa, [x for x in _OF_SDPA if x != "dropout_p"], names=_OF_SDPA
     ),
     "torch:flex_attention": Reader(
-        _flex, ("query", "key", "value", "block_mask", "scale", "enable_gqa"),
+        _flex, ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa"),
         idle=("return_lse", "kernel_options", "return_aux"),
     ),
     "flash_attn:flash_attn_func": Reader(

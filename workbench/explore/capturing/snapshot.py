@@ -127,7 +127,7 @@ def returned(before: Any, made: Any) -> Any:
             name, axes = PROBS, BOX  # (out, weights), as models return it
         if not axes:
             continue
-        x = boxed(x.detach(), axes)
+        x = boxed(unmerged(x.detach(), axes, before.whole), axes)
         if name != PROBS and tuple(x.shape) != (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
@@ -190,8 +190,16 @@ def _part(case: Case, random: np.random.Generator) -> Box:
     return Box(slice(batch, batch + 1), slice(head, head + group), rows)
 
 
+def unmerged(x: Any, axes: str, whole: Case) -> Any:
+    """[batch, row, head, dim] of a result whose heads lie behind each other, [batch, row, head x dim]."""
+    merged = (whole.batch, whole.seqlen_q, whole.heads * whole.head_dim_v)
+    return x.unflatten(-1, (whole.heads, whole.head_dim_v)) if axes == "bshd" and tuple(x.shape) == merged else x
+
+
 def boxed(x: Any, axes: str) -> Any:
     """A result, or its gradient, with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+    if axes.startswith("b"):  # q, k and v have no batch, nor heads
+        x = x[(None,) * (len(axes) - x.ndim)]
     if "n" in axes and x.ndim == len(axes) + 1:  # of sequences that all have as many rows, which lie behind each other
         x = x.flatten(0, 1)
     axes = axes.replace("n", "s")  # rows of packed sequences
