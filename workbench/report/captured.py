@@ -16,6 +16,7 @@ def lines(found: Report) -> list[str]:
         made.append(f"no call was seen: {found.unseen}")
     made += [f"  dropped: {n:,} x {why}" for why, n in found.dropped.items()]
     made += [f"  not judged: {n:,} x {why}" for why, n in found.unread.items()]
+    made += [f"  {said}" for said in found.remarks]
     if found.kept is not None:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
         made.append(f"first wrong: {found.kept.named}, {found.kept.verdict}{stage}, {_place(found.kept)}")

@@ -15,7 +15,7 @@ from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
-from workbench.explore.capturing import models, modules
+from workbench.explore.capturing import models
 from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
@@ -53,7 +53,7 @@ class Capture(ContextDecorator):
             raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
         if contract is not None:
             check_names(fields_of(contract, Case()))  # before anything runs
-        self._source = models.source_of(function) or modules.source_of(function) or of_function(function, spec)
+        self._source = (models.source_of(function) if spec is None else None) or of_function(function, spec)
         self._sample, self._seed = sample, seed
         self._limit = int(limit_mb * 2**20)
         self._folder = Path(folder)
@@ -63,6 +63,7 @@ class Capture(ContextDecorator):
         self._random = np.random.default_rng(seed)
         self._calls, self._next = 0, self._gap() - 1
         self._unread: Counter[str] = Counter()
+        self._remarks: dict[str, None] = {}
         self._sampled, self._followed, self._host_s = 0, 0, 0.0
         self._watching: AbstractContextManager[Any] | None = None
         self.function = self._watched()  #: the function, watched: for callers that no module's name leads to
@@ -72,7 +73,7 @@ class Capture(ContextDecorator):
         cuda = module("torch", "a capture").cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             load(cuda.current_device())
-        self._watching = self._source.watching(self.function, self._count)
+        self._watching = self._source.watching(self.function, self._count, self._remark)
         self._watching.__enter__()
         return self
 
@@ -93,7 +94,7 @@ class Capture(ContextDecorator):
             dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
             self._host_s, of.seconds, of.gradients, self._followed - of.gradients, of.wrong_gradients,
             of.kept_gradients,
-            unseen="" if self._calls else self._source.unseen(),
+            unseen="" if self._calls else self._source.unseen(), remarks=tuple(self._remarks),
         )  # fmt: skip
 
     def _watched(self) -> Callable[..., Any]:
@@ -115,6 +116,9 @@ class Capture(ContextDecorator):
         # a compiled caller leaves its graph for this call, and one compiled before is compiled again: without it Dynamo
         # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
         return _eager(watched, recursive=False)
+
+    def _remark(self, said: str) -> None:
+        self._remarks[said] = None
 
     def _count(self, why: str) -> None:
         """One more call that was not judged."""

@@ -14,6 +14,7 @@ class Layers:
         self._names = _names(model)
         self._passes, self._inside = 0, False
         self._called: set[Any] = set()
+        self.inside_a_call = False
 
     def __contains__(self, module: Any) -> bool:
         return module in self._names
@@ -42,14 +43,19 @@ class Layers:
         self._passes += 1
         self._called.clear()
 
-    def enter(self, module: Any) -> str:
-        """Which call the module makes now: layer 7, step 3. Of a part of the model that is called alone, as generate
-        calls an encoder, a step ends where a module calls again.
+    @contextmanager
+    def calling(self, module: Any) -> Iterator[str]:
+        """Which call the module makes now, until it is left: layer 7, step 3. Of a part of the model that is called
+        alone, as generate calls an encoder, a step ends where a module calls again.
         """
         if not self._inside and module in self._called:
             self._next()
         self._called.add(module)
-        return f"layer {self._names[module]}, step {self._passes}"
+        before, self.inside_a_call = self.inside_a_call, True
+        try:
+            yield f"layer {self._names[module]}, step {self._passes}"
+        finally:
+            self.inside_a_call = before
 
 
 def _names(model: Any) -> dict[Any, str]:

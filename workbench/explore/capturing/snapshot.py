@@ -127,6 +127,10 @@ def returned(before: Any, made: Any) -> Any:
             name, axes = PROBS, BOX  # (out, weights), as models return it
         if not axes:
             continue
+        if name == OUT and before.asked.cast not in (None, x.dtype) and x.dtype == before.asked.inputs["q"].dtype:
+            # of a function that autocast does not reach
+            uncast = replace(before.asked, cast=None)
+            before = replace(before, asked=uncast, whole=before.whole.but(dtype=DTYPES[str(x.dtype)]))
         x = boxed(unmerged(x.detach(), axes, before.whole), axes)
         if name != PROBS and tuple(x.shape) != (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]:
             if name == LSE:

@@ -33,8 +33,8 @@ class Source:
     name: str  #: what is watched, as reports and traces name it
     read: Callable[..., Call]  #: called as `function` is; Refusal for a call that cannot be judged
     function: Callable[..., Any]  #: makes one call; the capture puts a watched one in its place
-    #: watches with it until it is left; the other argument counts a reason why calls were not judged
-    watching: Callable[[Watched, Tell], AbstractContextManager[Any]]
+    #: watches with it until it is left; the others take why a call is not judged, and what the report should say
+    watching: Callable[[Watched, Tell, Tell], AbstractContextManager[Any]]
     unseen: Callable[[], str]  #: why no call may have been seen, and what to do
     no_record: bool = False  #: whether it is called below autograd
 
@@ -56,7 +56,7 @@ def of_function(function: Callable[..., Any], spec: Callable[..., Any] | None) -
     def unseen() -> str:
         return f"{_HELD}; {_DISPATCHER}" if found else _NOWHERE
 
-    def watching(watched: Watched, tell: Tell) -> AbstractContextManager[None]:
+    def watching(watched: Watched, tell: Tell, remark: Tell) -> AbstractContextManager[None]:
         return replaced(function, watched, found)
 
     return Source(reader.name, reader.read, function, watching, unseen)
@@ -89,7 +89,7 @@ def _places(function: Callable[..., Any]) -> Iterator[tuple[Any, str]]:
         yield owner, name
 
 
-def _dispatched(watched: Watched, tell: Tell) -> Any:
+def _dispatched(watched: Watched, tell: Tell, remark: Tell) -> Any:
     """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`;
     operations that have attention inside are told.
     """
