@@ -149,6 +149,30 @@ def as_numpy(x: Any, what: str, accepted: Sequence[np.dtype] = FLOATS) -> np.nda
     return array
 
 
+def as_torch(x: Any, what: str) -> Any:
+    """A torch tensor of an array of NumPy or of any library that speaks DLPack, which shares its memory; a tensor as it
+    is. Refusal for what is none, and for an array that is traced, which has no numbers.
+    """
+    torch = module("torch", "a capture")
+    if isinstance(x, torch.Tensor):
+        return x
+    if any(one.__name__ == "Tracer" for one in type(x).__mro__):
+        raise Refusal(
+            f"{what} is traced by jax.jit and has no numbers: call it outside of jit, or in jax.disable_jit()"
+        )
+    if isinstance(x, np.ndarray | np.generic):
+        x = np.asarray(x)
+        x = x if x.flags.writeable and all(step >= 0 for step in x.strides) else x.copy()
+        return (
+            torch.from_numpy(x.view(np.uint16)).view(torch.bfloat16)
+            if x.dtype == DTYPES["bfloat16"]
+            else torch.from_numpy(x)
+        )
+    if not hasattr(x, "__dlpack__"):
+        raise Refusal(f"{what} must be an array; got {type(x).__name__}")
+    return torch.from_dlpack(x)
+
+
 def _read(x: Any) -> Any:
     """`x` on the host; all streams of its device are waited for, since nobody knows on which it is computed."""
     if hasattr(x, "detach"):  # torch

@@ -12,6 +12,7 @@ import click
 from workbench.case import options
 from workbench.case.fields import DRAWN, LAID, PROBLEM, TILES, of_role
 from workbench.case.spellings import REMOVED, RETIRED, TRUTHS
+from workbench.cli.captured import IN_PYTHON
 from workbench.cli.spec import SAID, Spec, Text
 from workbench.refusal import Refusal
 
@@ -180,6 +181,8 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click has it; Refusal for a campaign, which says how it is run, and for a command that was removed."""
         _refuse_removed(args[0])
+        if args[0] == "capture" and args[0] not in self.commands:
+            raise Refusal(IN_PYTHON)
         if args[0] in CAMPAIGNS and args[0] not in self.commands:
             raise Refusal(
                 f"{args[0]} is a campaign, which is not installed with workbench: in a checkout of its repository, run "

@@ -18,6 +18,7 @@ from workbench import process
 from workbench.cli import against as cli_against
 from workbench.cli.accept import accept
 from workbench.cli.bench import bench
+from workbench.cli.captured import diff_captured
 from workbench.cli.check import check
 from workbench.cli.commands import Commands
 from workbench.cli.compare import compare
@@ -157,6 +158,8 @@ def diff(
     trace as FILE.safetensors. Kernels of ours may be several, separated by commas; of several files, or a folder of
     them, each holds a part of one run. Case options take comma-separated lists; every combination gets one row.
 
+    Of the folder of a capture it judges the first wrong call again; of its folder calls/ every call, one row each.
+
     LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
     case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
 
@@ -177,6 +180,7 @@ def diff(
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)
     refuse_of_operation(options)
     if target is not None and is_trace(target):
+        diff_captured(target, as_json)
         diff_stored(target, options, as_json=as_json, verbose=verbose, html=html, out=out)
     if fail_on not in FAIL_ON:
         raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")

@@ -52,9 +52,11 @@ def runs(
     if targets[0].is_trace:
         if others := [flag_of(name) for name in {**of_case(options), **asked} if name != "where"]:
             raise Refusal(f"a trace brings its own case and takes no option but --where; got {', '.join(others)}")
+        from workbench.trace.join import calls_of
         from workbench.trace.load import load
 
-        return [partial(part_of, partial(load, target), options["where"])]
+        files = calls_of(target) or [target]
+        return [partial(part_of, partial(load, str(file)), options["where"]) for file in files]
     from workbench.foreign.feed import parse as parse_feed
     from workbench.foreign.run import run
 

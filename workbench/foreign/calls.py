@@ -6,9 +6,10 @@ Nothing is copied and nothing is waited for: tensors come back as views with the
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.arrays import as_torch
 from workbench.foreign.adapters import ADAPTERS, Adapter, adapter_of
 from workbench.foreign.layouts import BOX
 from workbench.foreign.read_back import LENGTHS, READERS, SDPA, Given, Packed, packed_inputs, sdpa
@@ -35,11 +36,17 @@ class Call:
     gradients: Mapping[str, Any] = field(default_factory=dict)  #: and of its backward pass: conventions
     cast: Any = None  #: dtype of torch to which the function casts q, k and v before it reads them; None: none
     packed: Packed | None = None  #: where q, k and v are sequences of several lengths behind each other
+    where: str = ""  #: which call of a model it is: layer 7, step 3
 
     @property
     def in_pages(self) -> bool:
         """Whether k and v are a paged cache."""
         return self.packed is not None and self.packed.in_pages
+
+
+def placed(call: Call, where: str) -> Call:
+    """A call of a model, with which one it is."""
+    return replace(call, where=where)
 
 
 @dataclass(frozen=True)
@@ -50,8 +57,9 @@ class CallReader:
     read: Callable[..., Call]  #: called as the function is; Refusal for a call that cannot be judged
 
 
-def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = None) -> CallReader:
-    """How calls of `function` are read: by its `spec` where one is given, else as its adapter says.
+def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | str | None = None) -> CallReader:
+    """How calls of `function` are read: by its `spec` where one is given, else as its adapter says. The spec "sdpa" is
+    of a function that takes what torch.nn.functional.scaled_dot_product_attention takes.
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
     True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Of packed sequences q, k
@@ -63,6 +71,10 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
     if is_dispatched(function):
         return CallReader(str(function), lambda op, *args, **kwargs: _of_op(op, args, kwargs))
     name = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
+    if spec == "sdpa":
+        return CallReader(name, _Adapted(function, SDPA, _LIKE_SDPA, name))
+    if isinstance(spec, str):
+        raise Refusal(f'{name}: spec is "sdpa", or a function that says what a call asks; got {spec!r}')
     if spec is not None:
         return CallReader(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
     adapter = adapter_of(function)
@@ -70,9 +82,10 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | None = 
     if adapter is None or target is None or target not in READERS:
         raise Refusal(
             f"{target or name}: calls of {', '.join(READERS)} are read as they are; of any other function say what a "
-            "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True})"
+            "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True}), or "
+            'spec="sdpa" where it takes what scaled_dot_product_attention takes'
         )
-    return CallReader(target, _Adapted(function, target, adapter))
+    return CallReader(target, _Adapted(function, target, adapter, target))
 
 
 def is_dispatched(function: Callable[..., Any]) -> bool:
@@ -105,6 +118,10 @@ def _of_op(op: Any, args: tuple[Any, ...], kwargs: Given) -> Call:
     return Call(inputs, fields, adapter.q, contract=adapter.contract or dict(on))
 
 
+#: what takes the arguments of torch's attention, of whose arithmetic nothing is known
+_LIKE_SDPA = replace(ADAPTERS[SDPA], lse="bhs", contract="", on={}, gradients={})
+
+
 @dataclass(frozen=True)
 class _Adapted:
     """Reads calls of a package's function."""
@@ -112,13 +129,14 @@ class _Adapted:
     function: Callable[..., Any]
     target: str
     adapter: Adapter
+    name: str  #: of the function, in messages
 
     def __call__(self, *args: Any, **kwargs: Any) -> Call:
         reader = READERS[self.target]
         given = _by_name(self.function, reader.names, args, kwargs)
         unknown = [x for x, value in given.items() if x not in reader.reads and not _idle(value)]
         if odd := [x for x in unknown if x not in reader.idle]:
-            raise Refusal(f"{self.target} with {odd[0]}")
+            raise Refusal(f"{self.name} with {odd[0]}")
         inputs, fields = reader.read({x: value for x, value in given.items() if value is not None})
         on = self.adapter.on.get(inputs["q"].device.type, {})
         contract = self.adapter.contract or dict(on)
@@ -153,7 +171,7 @@ def _autocast(q: Any, target: str) -> Any:
 def _told(given: Given, name: str) -> Call:
     """What a spec says of a call."""
     rest = dict(given)
-    inputs = {x: rest.pop(x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
+    inputs = {x: as_torch(rest.pop(x), x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
     packed = None

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.arrays import as_torch
 from workbench.foreign.layouts import BOX
+from workbench.foreign.score_mods import known_score_mod
 from workbench.refusal import Refusal
 
 Given = Mapping[str, Any]
@@ -57,14 +59,23 @@ def _flex(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     """flex_attention: its block_mask is written out, which takes a bool for each score."""
     inputs = {x: _boxed(given[name]) for x, name in zip("qkv", ("query", "key", "value"), strict=True)}
     if (blocks := given.get("block_mask")) is not None:
-        from torch.nn.attention.flex_attention import create_mask
+        inputs["mask"] = written_out(blocks, inputs["q"], inputs["k"])
+    fields: dict[str, Any] = {}
+    if (score_mod := given.get("score_mod")) is not None:
+        added, softcap = known_score_mod(score_mod, inputs["q"], inputs["k"])
+        inputs |= {} if added is None else {"bias": added}
+        fields |= {} if softcap is None else {"softcap": softcap}
+    return inputs, fields | _scale(given.get("scale"))
 
-        q, k = inputs["q"], inputs["k"]
-        sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-        if math.prod(sizes) > LARGEST_MASK:
-            raise Refusal(f"torch:flex_attention with a block_mask of more than {LARGEST_MASK:,} scores")
-        inputs["mask"] = create_mask(blocks.mask_mod, *sizes, device=q.device)
-    return inputs, _scale(given.get("scale"))
+
+def written_out(blocks: Any, q: Any, k: Any) -> Any:
+    """flex_attention's block_mask as a mask, bool [b, h, q, k]."""
+    from torch.nn.attention.flex_attention import create_mask
+
+    sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if math.prod(sizes) > LARGEST_MASK:
+        raise Refusal(f"torch:flex_attention with a block_mask of more than {LARGEST_MASK:,} scores")
+    return create_mask(blocks.mask_mod, *sizes, device=q.device)
 
 
 #: scores of which flex_attention's block_mask is written out, a byte each
@@ -142,6 +153,22 @@ def _xformers(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
     return inputs, fields
 
 
+def _jax(given: Given) -> tuple[dict[str, Any], dict[str, Any]]:
+    """jax.nn.dot_product_attention: [b, s, h, d] or [s, h, d]; masks count from the top left."""
+    inputs = {
+        x: _boxed(as_torch(given[name], x)).transpose(1, 2)
+        for x, name in zip("qkv", ("query", "key", "value"), strict=True)
+    }
+    inputs |= {x: _of_scores(as_torch(given[x], x)) for x in ("mask", "bias") if given.get(x) is not None}
+    fields = {"causal": True, "causal_alignment": "top-left"} if given.get("is_causal") else {}
+    if (window := given.get("local_window_size")) is not None:
+        fields |= {
+            "window": (window, window) if isinstance(window, int) else tuple(window),
+            "causal_alignment": "top-left",
+        }
+    return inputs, fields | _scale(given.get("scale"))
+
+
 #: what says where packed sequences lie, of flash_attn_varlen_func and of specs
 LENGTHS = ("cu_seqlens_q", "max_seqlen_q", "max_seqlen_k", "cu_seqlens_k", "seqused_k", "block_table")
 _OF_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
@@ -153,7 +180,7 @@ READERS: Mapping[str, Reader] = {
         sdpa, [x for x in _OF_SDPA if x != "dropout_p"], names=_OF_SDPA
     ),
     "torch:flex_attention": Reader(
-        _flex, ("query", "key", "value", "block_mask", "scale", "enable_gqa"),
+        _flex, ("query", "key", "value", "score_mod", "block_mask", "scale", "enable_gqa"),
         idle=("return_lse", "kernel_options", "return_aux"),
     ),
     "flash_attn:flash_attn_func": Reader(
@@ -173,6 +200,10 @@ READERS: Mapping[str, Reader] = {
     ),
     "xformers.ops:memory_efficient_attention": Reader(
         _xformers, ("query", "key", "value", "attn_bias", "scale"), idle=("op",),
+    ),
+    "jax.nn:dot_product_attention": Reader(
+        _jax, ("query", "key", "value", "bias", "mask", "scale", "is_causal", "local_window_size"),
+        idle=("implementation", "return_residual"),
     ),
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Several runs, a row each without their traces: which of them passes last, and which fails first."""
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ class Row:
     max_abs: float | None  #: likewise, |error|
     gates: tuple[str, ...] = ()  #: what stands above the verdict
     doubt: str = ""  #: as of `Diff.doubt`
+    call: str = ""  #: which call of a capture it is: call 5, layer 2, step 1
 
     @property
     def outcome(self) -> str:
@@ -83,4 +85,7 @@ def run_row(diff: Diff) -> Row:
     worst = [element.over_budget for stage in judged for element in stage.worst(1)]
     errors = [error for stage in judged if (error := stage.judged.summary.max_abs) == error]  # none is a number: nan
     largest = max(worst, default=None), max(errors, default=None)
-    return Row(trace.target, trace.case_run, trace.box, diff.verdict, diff.origins, *largest, trace.gates, diff.doubt)
+    call = next((note.partition(": ")[0] for note in trace.notes if re.match(r"call \d", note)), "")
+    return Row(
+        trace.target, trace.case_run, trace.box, diff.verdict, diff.origins, *largest, trace.gates, diff.doubt, call
+    )  # fmt: skip

@@ -12,32 +12,27 @@ def lines(found: Report) -> list[str]:
         f"{found.target}: {found.calls:,} calls, {found.sampled:,} sampled, {found.judged:,} judged, "
         f"{sum(found.dropped.values()):,} dropped, {found.wrong:,} wrong"
     ]
-    if found.found_nowhere:
-        made.append("no module has this function under a name: call the `function` of the capture in its place")
-    elif not found.calls:
-        made.append(
-            "no call was seen: a caller that holds the function itself, or a C++ one, passes by what is watched, also "
-            "where torch.compile inlined it before; capture(torch.ops.aten.scaled_dot_product_attention, ...) sees "
-            "torch's attention at the dispatcher, whoever calls it"
-        )
+    if found.unseen:
+        made.append(f"no call was seen: {found.unseen}")
     made += [f"  dropped: {n:,} x {why}" for why, n in found.dropped.items()]
     made += [f"  not judged: {n:,} x {why}" for why, n in found.unread.items()]
+    made += [f"  {said}" for said in found.remarks]
     if found.kept is not None:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
-        made.append(f"first wrong: call {found.kept.call}, {found.kept.verdict}{stage}, {_place(found.kept)}")
+        made.append(f"first wrong: {found.kept.named}, {found.kept.verdict}{stage}, {_place(found.kept)}")
         made.append(f"  repeat: {command('diff', found.folder)}")
     if found.gradients:
         made.append(f"backward passes: {found.gradients:,} judged, {found.wrong_gradients:,} wrong")
     if found.kept_gradients is not None:
         one = found.kept_gradients
-        made.append(f"first wrong backward pass: of call {one.call}, {one.verdict} at {one.stage}, {_place(one)}")
+        made.append(f"first wrong backward pass: of {one.named}, {one.verdict} at {one.stage}, {_place(one)}")
         made.append(f"  repeat: {command('diff', f'{found.folder}/backward')}")
     if found.awaited:
         made.append(
             f"backward passes: {found.awaited:,} did not run until now, or not to all arguments, or were dropped"
         )
     if found.worst is not None:
-        made.append(f"worst within its budget: call {found.worst.call}, {_place(found.worst)}")
+        made.append(f"worst within its budget: {found.worst.named}, {_place(found.worst)}")
     if found.doubted:
         made.append(f"suspicious: {found.doubted:,}, within 7 standard deviations, as some of many right calls are")
     if not found.judged:

@@ -49,7 +49,8 @@ def _cells(rows: Rows) -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = []
     for row in rows:
         part = [] if row.box is None else ["--where", str(row.box)]
-        run = " ".join([shlex.quote(row.target), *case_options(row.case, own=False), *part])
+        call = [f"{row.call}:"] if row.call else []
+        run = " ".join([*call, shlex.quote(row.target), *case_options(row.case, own=False), *part])
         numbers = ratio(row.over_budget), number(row.max_abs)
         found.append((run, row.outcome, ", ".join(row.origins) or "-", *numbers, marks.get(id(row), "")))
     return found

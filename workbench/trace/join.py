@@ -1,6 +1,7 @@
 """One trace of several files, each of which holds a part of the same run: a head each, or a tile of queries."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +40,13 @@ def files_of(target: str) -> list[Path]:
     if not found:
         raise Refusal(f"{target}: {nothing_kept(Path(target)) or _no_trace(Path(target))}")
     return found
+
+
+def calls_of(target: str) -> list[Path]:
+    """The files of a folder that holds calls of a capture, each a run of its own; [] for another TARGET."""
+    found = sorted(Path(target).glob(f"*{SUFFIX}")) if Path(target).is_dir() else []
+    numbered = len(found) > 1 and all(re.fullmatch(r"\d{6}", file.stem) for file in found)
+    return found if numbered and load(found[0]).box is None else []
 
 
 def _no_trace(folder: Path) -> str:

@@ -2,9 +2,22 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 #: a folder in the folder of a capture -> what lies there
 _BESIDE = {"calls": "every judged call", "backward": "the first wrong backward pass"}
+
+
+def report_of(folder: Path) -> dict[str, Any] | None:
+    """The document `workbench.capture/1` of a capture's folder; None for another folder.
+
+    >>> report_of(Path("no-such-folder"))
+    """
+    try:
+        report = json.loads((folder / "report.json").read_text())
+        return report if report["schema"] == "workbench.capture/1" else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def nothing_kept(folder: Path) -> str:
@@ -14,12 +27,10 @@ def nothing_kept(folder: Path) -> str:
     >>> nothing_kept(Path("no-such-folder"))
     ''
     """
-    try:
-        report = json.loads((folder / "report.json").read_text())
-        judged, wrong = report["judged"], report["wrong"]
-    except (OSError, ValueError, LookupError, TypeError):
+    report = report_of(folder)
+    if report is None:
         return ""
-    said = [f"no wrong call was kept: {judged} judged, {wrong} wrong"]
+    said = [f"no wrong call was kept: {report['judged']} judged, {report['wrong']} wrong"]
     for name, what in _BESIDE.items():
         if files := sorted((folder / name).glob("*.safetensors")):
             said.append(f"{what} is in {folder / name}, such as {files[0]}")

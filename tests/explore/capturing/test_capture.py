@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from workbench import Refusal, capture, diff, load
 from workbench.cli.main import commands
-from workbench.explore.capturing import capture as capturing
-from workbench.explore.capturing import verdict
+from workbench.explore.capturing import sources, verdict
 from workbench.explore.capturing.judging import FIRST
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -56,8 +55,9 @@ def test_right_calls_keep_nothing(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "report.json").read_text())
     assert told == found.as_dict() and told["schema"] == "workbench.capture/1"
     assert "12 calls, 12 sampled, 12 judged, 0 dropped, 0 wrong" in str(found)
-    refusal = CliRunner().invoke(commands, ["diff", str(tmp_path)]).exception
-    assert isinstance(refusal, Refusal) and str(refusal) == f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong"
+    shown = CliRunner().invoke(commands, ["diff", str(tmp_path)])
+    assert (shown.exit_code, shown.stdout) == (0, f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong\n")
+    assert json.loads(CliRunner().invoke(commands, ["diff", str(tmp_path), "--json"]).stdout) == told
 
 
 def test_a_folder_of_right_calls_names_those_that_it_keeps(tmp_path: Path) -> None:
@@ -65,11 +65,35 @@ def test_a_folder_of_right_calls_names_those_that_it_keeps(tmp_path: Path) -> No
         toy.forward(toy.tokens(), toy.weights(), toy.causal)
     assert (c.report.judged, c.report.wrong) == (12, 0)
     (first, *_) = sorted((tmp_path / "calls").iterdir())
-    assert str(CliRunner().invoke(commands, ["diff", str(tmp_path)]).exception) == (
+    shown = CliRunner().invoke(commands, ["diff", str(tmp_path)])
+    assert (shown.exit_code, shown.stdout) == (
+        0,
         f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong; every judged call is in {tmp_path}/calls, such as "
-        f"{first}"
+        f"{first}\n",
     )
     assert CliRunner().invoke(commands, ["diff", str(first)]).exit_code == 0
+
+
+def test_kept_calls_are_a_table(tmp_path: Path) -> None:
+    with capture(sdpa_at(1, FAULTS["stale"]), tmp_path, spec=toy.spec, keep="all") as c:
+        for _ in range(3):
+            c.function(*torch.ones(3, 1, 1, 4, 8))
+    shown = CliRunner().invoke(commands, ["diff", str(tmp_path / "calls")])
+    rows = [line for line in shown.stdout.splitlines() if line.startswith("call ")]
+    assert [row.partition(":")[0] for row in rows] == ["call 0", "call 1", "call 2"] and shown.exit_code == 1
+    assert ["bug" in row for row in rows] == [False, True, False]
+
+
+def test_a_capture_that_judged_nothing_does_not_exit_with_0(tmp_path: Path) -> None:
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec):
+        pass
+    shown = CliRunner().invoke(commands, ["diff", str(tmp_path)])
+    assert (shown.exit_code, shown.stdout) == (1, f"{tmp_path}: no wrong call was kept: 0 judged, 0 wrong\n")
+
+
+def test_capture_is_said_to_be_a_call_of_python() -> None:
+    said = str(CliRunner().invoke(commands, ["capture", "model", "--help"]).exception)
+    assert 'with workbench.capture(model, "seen") as c:' in said and "print(c.report)" in said
 
 
 @pytest.mark.campaign(but=2)
@@ -214,19 +238,89 @@ def test_a_compiled_caller_is_seen_whenever_it_was_compiled(tmp_path: Path) -> N
 
 
 def test_what_could_not_be_judged_is_told(tmp_path: Path) -> None:
-    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, contract={"exp_ulps": 1e9}) as c:
+    with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, contract={"exp_ulps": 1e9}, keep="all") as c:
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
     assert (c.report.judged, c.report.verdict) == (0, "untestable")
     assert c.report.unread == {"nothing of it could be judged": 1}
+    assert diff(load(tmp_path / "calls/000000.safetensors")).verdict == "untestable"
 
 
 def test_what_passes_by_is_told(tmp_path: Path) -> None:
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
         pass
-    assert c.report.verdict == "untestable" and "no module has this function under a name" in str(c.report)
+    assert c.report.verdict == "untestable" and "no module has this function under a name: call c.function" in str(
+        c.report
+    )
     with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
         pass
     assert c.report.verdict == "untestable" and "no call was seen" in str(c.report)
+
+
+def test_a_function_held_in_a_dict_is_said_to_pass_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attend = sdpa_at(-1, None)
+    held = {"mine": attend}
+    monkeypatch.setattr(toy, "attend", attend, raising=False)
+    q = torch.ones(1, 2, 8, 16)
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        held["mine"](q, q, q)
+    assert c.report.calls == 0 and "in a dict, a closure or a default" in str(c.report)
+    assert "call c.function in its place" in str(c.report)
+
+
+def test_a_function_that_takes_what_torchs_attention_takes_needs_no_spec_of_its_own(tmp_path: Path) -> None:
+    def attend(q: Any, k: Any, v: Any, attn_mask: Any = None, *, is_causal: bool = False, blind: bool = False) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, None if blind else attn_mask, 0.0, is_causal)
+
+    q, mask = torch.randn(1, 2, 6, 8), torch.ones(6, 6, dtype=torch.bool).tril(2)
+    with capture(attend, tmp_path / "right", spec="sdpa") as c:
+        c.function(q, q, q, mask)
+        c.function(q, q, q, is_causal=True)
+    assert (c.report.judged, c.report.wrong) == (2, 0)
+    with capture(attend, tmp_path / "wrong", spec="sdpa") as c:
+        c.function(q, q, q, mask, blind=True)
+    assert c.report.judged == 0 and c.report.unread == {f"{attend.__module__}.{attend.__qualname__} with blind": 1}
+    with pytest.raises(Refusal, match="spec is \"sdpa\", or a function that says what a call asks; got 'spda'"):
+        capture(attend, tmp_path / "no", spec="spda")
+
+
+def _weighted(q: Any, k: Any, v: Any, scale: float = 0.25) -> Any:
+    hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
+    return torch.softmax((q @ k.mT * scale).masked_fill(hidden, -torch.inf), -1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "stage"),
+    [(None, None), ("weights", "probs"), ("out", "out"), ("both", "probs")],
+    ids=["right", "weights", "out", "both"],
+)
+def test_weights_that_a_function_returns_are_judged(wrong: str | None, stage: str | None, tmp_path: Path) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        weights = _weighted(q, k, v, 0.3 if wrong == "both" else 0.25)
+        out = weights @ v
+        return (out * 1.1 if wrong == "out" else out), weights.roll(1, 2) if wrong == "weights" else weights
+
+    q, k, v = torch.randn(3, 1, 2, 7, 16, generator=torch.Generator().manual_seed(0))
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        c.function(q, k, v)
+    assert (c.report.judged, c.report.wrong) == (1, int(wrong is not None))
+    if wrong is not None:
+        assert (c.report.kept.verdict, c.report.kept.stage) == ("bug", stage)
+        assert diff(load(tmp_path / FIRST)).verdict == "bug"
+        assert ({"k": 0} if stage == "probs" else {"d": 0}).keys() <= c.report.kept.element["index"].keys()
+
+
+def test_arrays_of_numpy_are_judged(tmp_path: Path) -> None:
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        return toy.causal(*map(torch.from_numpy, (q, k, v))).numpy() * (2 if q.shape[2] == 3 else 1)
+
+    every = np.random.default_rng(0).normal(size=(3, 1, 2, 5, 8))
+    with capture(attend, tmp_path, spec=toy.spec) as c:
+        for kind in (np.float32, np.float16):
+            c.function(*every.astype(kind))
+        c.function(*every.astype(np.float32)[..., :3, :])
+        c.function(*every)
+    assert (c.report.judged, c.report.wrong, c.report.kept.call) == (3, 1, 2)
+    assert c.report.unread == {"torch.float64 is not judged": 1}
 
 
 def test_a_call_that_is_not_sampled_costs_less_than_3_us(tmp_path: Path) -> None:
@@ -292,7 +386,7 @@ def test_what_no_chance_explains_is_kept_though_no_bound_is_broken(
 
 
 def test_calls_that_are_recorded_into_a_graph_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capturing, "_recording", lambda: lambda: True)
+    monkeypatch.setattr("workbench.explore.capturing.capture._recording", lambda: lambda: True)
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
     assert (c.report.calls, c.report.sampled, c.report.verdict) == (1, 0, "untestable")
@@ -328,8 +422,8 @@ def test_an_operation_with_attention_inside_is_told(tmp_path: Path) -> None:
 
 
 def test_a_wrong_kernel_is_caught_at_the_dispatcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = capturing._called
-    monkeypatch.setattr(capturing, "_called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))
+    right = sources.called
+    monkeypatch.setattr(sources, "called", lambda op, *args, **kwargs: _third(right(op, *args, **kwargs)))
     q = torch.randn(2, 4, 16, 16)
     with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c:
         torch.nn.functional.scaled_dot_product_attention(q, q, q)

@@ -1,12 +1,11 @@
-"""The calls of one function of a running torch process, watched: some are judged, and the first wrong one is kept."""
+"""Calls of attention in a running process, watched: some are judged, and the first wrong one is kept."""
 
 import functools
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ContextDecorator, contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,18 @@ from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
+from workbench.explore.capturing import models
 from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.snapshot import Snapshot, load, returned, taken
+from workbench.explore.capturing.sources import of_function
 from workbench.files import write_atomically
-from workbench.foreign.calls import ATTENTION_OPS, is_dispatched, reader_of
 from workbench.foreign.read_back import Given
 from workbench.refusal import Refusal
 
 KEEP = ("first", "all")
-#: operations of aten, of nn.MultiheadAttention and nn.TransformerEncoderLayer, whose attention no mode sees
-_INSIDE = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 Before = Snapshot | PackedSnapshot
 
 
@@ -55,21 +53,19 @@ class Capture(ContextDecorator):
             raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
         if contract is not None:
             check_names(fields_of(contract, Case()))  # before anything runs
-        self._dispatched = is_dispatched(function)
-        self._function = _called if self._dispatched else function
+        self._source = (models.source_of(function) if spec is None else None) or of_function(function, spec)
         self._sample, self._seed = sample, seed
         self._limit = int(limit_mb * 2**20)
-        self._reader = reader_of(function, spec)
         self._folder = Path(folder)
         if found := sorted(self._folder.glob("**/*.safetensors")):
             raise Refusal(f"{folder} holds {found[0].name} of an earlier capture: give another folder")
-        self._judging = Judging(self._reader.name, function, self._folder, contract, keep == "all", self._limit)
+        self._judging = Judging(self._source.name, function, self._folder, contract, keep == "all", self._limit)
         self._random = np.random.default_rng(seed)
         self._calls, self._next = 0, self._gap() - 1
         self._unread: Counter[str] = Counter()
+        self._remarks: dict[str, None] = {}
         self._sampled, self._followed, self._host_s = 0, 0, 0.0
-        self._places: list[tuple[Any, str]] = []
-        self._mode: Any = None
+        self._watching: AbstractContextManager[Any] | None = None
         self.function = self._watched()  #: the function, watched: for callers that no module's name leads to
 
     def __enter__(self) -> "Capture":
@@ -77,20 +73,13 @@ class Capture(ContextDecorator):
         cuda = module("torch", "a capture").cuda
         if cuda.is_initialized() and not cuda.is_current_stream_capturing():
             load(cuda.current_device())
-        if self._dispatched:
-            self._mode = _mode(self.function, self._inside)
-            self._mode.__enter__()
-            return self
-        self._places = [*_places(self._function)]
-        for owner, name in self._places:
-            setattr(owner, name, self.function)
+        self._watching = self._source.watching(self.function, self._count, self._remark)
+        self._watching.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(*error)
-        for owner, name in self._places:
-            setattr(owner, name, self._function)
+        if self._watching is not None:
+            self._watching.__exit__(None, None, None)
         self._judging.end()
         text = json.dumps(self.report.as_dict(), indent=1)
         write_atomically(self._folder / "report.json", text.encode())
@@ -101,15 +90,15 @@ class Capture(ContextDecorator):
         self._judging.wait()
         of = self._judging
         return Report(
-            self._reader.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
+            self._source.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
             dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
             self._host_s, of.seconds, of.gradients, self._followed - of.gradients, of.wrong_gradients,
             of.kept_gradients,
-            found_nowhere=not self._places and not self._calls and not self._dispatched,
+            unseen="" if self._calls else self._source.unseen(), remarks=tuple(self._remarks),
         )  # fmt: skip
 
     def _watched(self) -> Callable[..., Any]:
-        function, in_graph = self._function, _recording()
+        function, in_graph = self._source.function, _recording()
         judged = _eager(self._judged, recursive=False)
         self._eager_before, self._eager_after = _eager(self._before), _eager(self._after)
 
@@ -118,7 +107,7 @@ class Capture(ContextDecorator):
             call = self._calls
             self._calls = call + 1
             if in_graph is not None and in_graph():
-                self._unread["recorded into a CUDA graph, whose replays nobody sees"] += 1
+                self._count("recorded into a CUDA graph, whose replays nobody sees")
                 return function(*args, **kwargs)
             if call < self._next:
                 return function(*args, **kwargs)
@@ -128,18 +117,21 @@ class Capture(ContextDecorator):
         # would trace what is above once, and count nothing afterwards; the function itself it may compile as before
         return _eager(watched, recursive=False)
 
-    def _inside(self, op: Any, *args: Any, **kwargs: Any) -> Any:
-        self._unread[f"{op.overloadpacket}, which has attention inside"] += 1
-        return op(*args, **kwargs)
+    def _remark(self, said: str) -> None:
+        self._remarks[said] = None
+
+    def _count(self, why: str) -> None:
+        """One more call that was not judged."""
+        self._unread[why] += 1
 
     def _judged(self, call: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._next = call + self._gap()
         self._sampled += 1
         before = self._eager_before(call, args, kwargs)
         if before is None:
-            return self._function(*args, **kwargs)
+            return self._source.function(*args, **kwargs)
         snapshot, followed = before
-        made = self._function(*followed.args, **followed.kwargs)
+        made = self._source.function(*followed.args, **followed.kwargs)
         self._eager_after(snapshot, followed, made)
         return made
 
@@ -149,8 +141,8 @@ class Capture(ContextDecorator):
             # the part of a call depends on its number alone, so that two captures of one model take the same
             random = np.random.default_rng((self._seed, call))
             # the call reads views that nothing else reads, where autograd keeps a record of it: above the dispatcher
-            followed = Followed(args, kwargs, no_record=self._dispatched)
-            asked = self._reader.read(*followed.args, **followed.kwargs)
+            followed = Followed(args, kwargs, no_record=self._source.no_record)
+            asked = self._source.read(*followed.args, **followed.kwargs)
             take = taken if asked.packed is None else taken_packed
             return take(asked, call, self._limit, random), followed
         return None
@@ -158,7 +150,7 @@ class Capture(ContextDecorator):
     def _after(self, before: Before, followed: Followed, made: Any) -> None:
         with self._told():
             self._judging.submit(returned(before, made))
-            self._followed += followed.wait(before, made, self._reader.read, self._told, self._judging.submit)
+            self._followed += followed.wait(before, made, self._source.read, self._told, self._judging.submit)
 
     @contextmanager
     def _told(self) -> Iterator[None]:
@@ -169,9 +161,9 @@ class Capture(ContextDecorator):
         try:
             yield
         except Refusal as refusal:
-            self._unread[str(refusal).splitlines()[0]] += 1
+            self._count(str(refusal).splitlines()[0])
         except Exception as error:
-            self._unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
+            self._count(f"{type(error).__name__}: {error}".splitlines()[0])
         finally:
             self._host_s += time.perf_counter() - start
 
@@ -187,29 +179,6 @@ def _eager(function: Callable[..., Any], *, recursive: bool = True) -> Callable[
     return made
 
 
-def _called(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What is watched at the dispatcher: a call of an operation."""
-    return op(*args, **kwargs)
-
-
-def _mode(watched: Callable[..., Any], inside: Callable[..., Any]) -> Any:
-    """The mode of torch's dispatcher in which calls of its attention, whoever makes them, are made by `watched`, and
-    those of operations that have attention inside by `inside`.
-    """
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    aten = module("torch", "a capture").ops.aten
-    made_by = {
-        getattr(aten, name, None): by for names, by in ((ATTENTION_OPS, watched), (_INSIDE, inside)) for name in names
-    }
-
-    class Watching(TorchDispatchMode):
-        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            return made_by.get(op.overloadpacket, _called)(op, *args, **(kwargs or {}))
-
-    return Watching()
-
-
 def _recording() -> Callable[[], bool] | None:
     """Tells whether the current stream records a CUDA graph; None without a GPU."""
     torch = module("torch", "a capture")
@@ -217,20 +186,6 @@ def _recording() -> Callable[[], bool] | None:
         return None
     found: Callable[[], bool] = torch.cuda.is_current_stream_capturing
     return found
-
-
-def _places(function: Callable[..., Any]) -> Iterator[tuple[Any, str]]:
-    """Modules that have the function under a name, and the class whose method it is."""
-    for one in [*sys.modules.values()]:
-        for name, value in [*getattr(one, "__dict__", {}).items()]:
-            if value is function:
-                yield one, name
-    *path, name = getattr(function, "__qualname__", "").split(".")
-    owner: Any = sys.modules.get(getattr(function, "__module__", ""))
-    for outer in path:
-        owner = getattr(owner, outer, None)
-    if path and isinstance(owner, type) and owner.__dict__.get(name) is function:
-        yield owner, name
 
 
 def capture(

@@ -18,6 +18,7 @@ from workbench.case.stages import INPUTS
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, array, judged, trace_of
+from workbench.explore.capturing.weights import with_weights
 from workbench.refusal import Refusal
 
 #: bytes of the length before a message
@@ -31,7 +32,7 @@ def found_of(
     """What float64 says of a snapshot on the host, of a call or of its backward pass; `gpu`: its generation."""
     if isinstance(snapshot, BackwardSnapshot):
         return judged_backward(snapshot, name, said)[0]
-    return judged(trace_of(snapshot, name, said, (), gpu), snapshot.call)
+    return with_weights(judged(trace_of(snapshot, name, said, (), gpu), snapshot.call), snapshot, name, said, gpu)
 
 
 def portable(snapshot: Snapshot | BackwardSnapshot) -> Snapshot | BackwardSnapshot:

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.case.stages import INPUTS, LSE, OUT
 from workbench.explore.capturing.packed import PackedSnapshot, stripped
-from workbench.explore.capturing.snapshot import Snapshot, boxed
+from workbench.explore.capturing.snapshot import Snapshot, boxed, unmerged
 from workbench.explore.capturing.verdict import Judged, array, described, trace_of
 from workbench.foreign.calls import Call
 from workbench.foreign.returned import by_name
@@ -90,7 +90,9 @@ class Followed:
         def of_out(gradient: Any) -> None:
             with told():
                 if self._dout is None:  # of the first backward pass, where a graph is kept for several
-                    self._dout = before.rows_of(boxed(gradient.detach(), before.asked.out)).clone()
+                    self._dout = before.rows_of(
+                        boxed(unmerged(gradient.detach(), before.asked.out, before.whole), before.asked.out)
+                    ).clone()
 
         def of_view(key: Any, gradient: Any) -> None:
             with told():

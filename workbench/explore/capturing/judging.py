@@ -13,11 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.case.stages import PROBS
 from workbench.explore.capturing.elsewhere import Elsewhere, found_of, portable
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.packed import PackedSnapshot
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, trace_of
+from workbench.explore.capturing.weights import weights_of
 from workbench.foreign.call import generation
 from workbench.foreign.collect import of_run
 from workbench.operations.stored import save as save_run
@@ -128,9 +130,9 @@ class Judging:
     def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged) -> None:
         """Count what was found, and keep what is to be kept."""
         if isinstance(snapshot, BackwardSnapshot):
-            self._backward(snapshot, found)
+            self._backward(snapshot, replace(found, where=snapshot.forward.asked.where))
         else:
-            self._forward(snapshot, found)
+            self._forward(snapshot, replace(found, where=snapshot.asked.where))
 
     def _backward(self, snapshot: BackwardSnapshot, found: Judged) -> None:
         self.gradients += 1
@@ -141,28 +143,20 @@ class Judging:
             self.kept_gradients = found
             (self._folder / BACKWARD).parent.mkdir(exist_ok=True)
             _, run, where = judged_backward(snapshot, self._name, self._contract)
-            save_run(run, self._folder / BACKWARD, (f"call {found.call}: {where}",))
+            save_run(run, self._folder / BACKWARD, (f"{found.named}: {where}",))
 
     def _forward(self, snapshot: Snapshot, found: Judged) -> None:
-        if found.verdict == "untestable":
-            self.unread["nothing of it could be judged"] += 1
-            return
-        self.judged += 1
         # what breaks a bound takes the place of what is beyond chance alone
         first = found.leaves and (self.kept is None or (found.proved and not self.kept.proved))
+        if found.verdict == "untestable":
+            self.unread["nothing of it could be judged"] += 1
+        else:
+            self._count(found, first)
         if first or self._keep_all:
-            import torch
+            self._keep(snapshot, found, first)
 
-            notes = (f"call {snapshot.call}: {snapshot.where}",)
-            trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
-            seed = f"torch.initial_seed() was {torch.initial_seed()}"
-            whole = replace(trace, provenance=of_run(self._function), notes=(*notes, seed))
-            if first:
-                save(whole, self._folder / FIRST)
-            if self._keep_all:
-                path = self._folder / EACH.format(snapshot.call)
-                path.parent.mkdir(exist_ok=True)
-                save(trace, path)
+    def _count(self, found: Judged, first: bool) -> None:
+        self.judged += 1
         self.kept = found if first else self.kept
         if found.leaves:
             self.wrong += 1
@@ -170,6 +164,25 @@ class Judging:
         self.doubted += found.verdict not in ("exact", "rounding")
         if self.worst is None or found.over_budget > self.worst.over_budget:
             self.worst = found
+
+    def _keep(self, snapshot: Snapshot, found: Judged, first: bool) -> None:
+        """Save a call: the first wrong one, with what ran, and each where all are kept, those that could not be judged
+        too.
+        """
+        import torch
+
+        notes = (f"{found.named}: {snapshot.where}",)
+        trace = trace_of(snapshot, self._name, self._contract, notes, self._gpu or None)
+        if first:
+            seed = f"torch.initial_seed() was {torch.initial_seed()}"
+            wrong = trace
+            if found.stage == PROBS:
+                wrong = weights_of(snapshot, self._name, self._contract, notes, self._gpu or None)
+            save(replace(wrong, provenance=of_run(self._function), notes=(*wrong.notes, seed)), self._folder / FIRST)
+        if self._keep_all:
+            path = self._folder / EACH.format(snapshot.call)
+            path.parent.mkdir(exist_ok=True)
+            save(trace, path)
 
 
 def _beside_graphs() -> None:

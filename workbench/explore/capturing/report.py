@@ -30,7 +30,8 @@ class Report:
     awaited: int = 0  #: those that did not run until now
     wrong_gradients: int = 0  #: of the judged backward passes, those that left their budgets
     kept_gradients: Judged | None = None  #: the first of these
-    found_nowhere: bool = False  #: whether no module had the function, so that nothing could be watched
+    remarks: tuple[str, ...] = ()  #: what no call is told, and so none is judged by
+    unseen: str = ""  #: of no call: why none may have been seen, and what to do
 
     @property
     def verdict(self) -> str:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench.arrays import as_torch
 from workbench.case.box import Box
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
-from workbench.case.stages import INPUTS, LSE, OUT, RESULTS
+from workbench.case.stages import INPUTS, LSE, OUT, PROBS, RESULTS
 from workbench.foreign.calls import DTYPES, Call
 from workbench.foreign.layouts import BOX
 from workbench.foreign.returned import by_name
@@ -87,6 +88,11 @@ class Snapshot:
         return found
 
 
+def named(call: int, where: str) -> str:
+    """Which call it is: by its number, and of a model by layer and step."""
+    return ", ".join(filter(None, (f"call {call}", where)))
+
+
 def taken(asked: Call, call: int, limit: int, random: np.random.Generator) -> Snapshot:
     """The part of a call that is to be judged, before the call runs. Refusal, which says why, for a call that cannot be
     judged, or whose part has more than `limit` bytes.
@@ -110,18 +116,27 @@ def returned(before: Any, made: Any) -> Any:
     import torch
 
     results = {}
+    of_q, given = before.asked.inputs["q"].shape, by_name(made, "the call")
     for name, axes in ((OUT, before.asked.out), (LSE, before.asked.lse)):
-        x = by_name(made, "the call").get(name)
+        x = given.get(name)
         x = getattr(x, LSE, x)  # of torch's AuxOutput, in which it lies
-        if x is None or not axes or not hasattr(x, "detach"):
+        if x is None or not hasattr(x, "shape"):
             continue
-        x = boxed(x.detach(), axes)
-        of_q = before.asked.inputs["q"].shape
-        shape = (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]
-        if tuple(x.shape) != shape:
+        x = as_torch(x, name)
+        if name == LSE and tuple(x.shape) == (*of_q[:3], before.whole.seqlen_k):
+            name, axes = PROBS, BOX  # (out, weights), as models return it
+        if not axes:
+            continue
+        if name == OUT and before.asked.cast not in (None, x.dtype) and x.dtype == before.asked.inputs["q"].dtype:
+            # of a function that autocast does not reach
+            uncast = replace(before.asked, cast=None)
+            before = replace(before, asked=uncast, whole=before.whole.but(dtype=DTYPES[str(x.dtype)]))
+        x = boxed(unmerged(x.detach(), axes, before.whole), axes)
+        if name != PROBS and tuple(x.shape) != (*of_q[:3], before.whole.head_dim_v)[: len(RESULTS[name].axes)]:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
-            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {list(shape)}")
+            shape = [*of_q[:3], before.whole.head_dim_v]
+            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {shape}")
         results[name] = before.rows_of(x).clone()
     if OUT not in results:
         raise Refusal("no out")
@@ -179,8 +194,16 @@ def _part(case: Case, random: np.random.Generator) -> Box:
     return Box(slice(batch, batch + 1), slice(head, head + group), rows)
 
 
+def unmerged(x: Any, axes: str, whole: Case) -> Any:
+    """[batch, row, head, dim] of a result whose heads lie behind each other, [batch, row, head x dim]."""
+    merged = (whole.batch, whole.seqlen_q, whole.heads * whole.head_dim_v)
+    return x.unflatten(-1, (whole.heads, whole.head_dim_v)) if axes == "bshd" and tuple(x.shape) == merged else x
+
+
 def boxed(x: Any, axes: str) -> Any:
     """A result, or its gradient, with the axes [b, h, s(, d)]; an axis that it lacks has the size 1."""
+    if axes.startswith("b"):  # q, k and v have no batch, nor heads
+        x = x[(None,) * (len(axes) - x.ndim)]
     if "n" in axes and x.ndim == len(axes) + 1:  # of sequences that all have as many rows, which lie behind each other
         x = x.flatten(0, 1)
     axes = axes.replace("n", "s")  # rows of packed sequences

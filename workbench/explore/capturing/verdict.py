@@ -10,9 +10,9 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.case.assumptions import usual
 from workbench.case.presets import fields_of, merged
-from workbench.case.stages import INPUTS, LSE
+from workbench.case.stages import INPUTS, LSE, PROBS
 from workbench.expectation.elements import State
-from workbench.explore.capturing.snapshot import Snapshot
+from workbench.explore.capturing.snapshot import Snapshot, named
 from workbench.judge.bias import biases
 from workbench.judge.diff import Diff, diff
 from workbench.judge.evidence import excesses
@@ -39,6 +39,12 @@ class Judged:
     over_budget: float  #: largest x of budget of an element
     max_abs: float  #: largest |error|
     element: Mapping[str, Any]  #: the element farthest from its budget: stage, index, actual, expected, allowed
+    where: str = ""  #: which call of a model it is: layer 7, step 3
+
+    @property
+    def named(self) -> str:
+        """Which call it is, as reports and traces say it."""
+        return named(self.call, self.where)
 
     @property
     def proved(self) -> bool:
@@ -65,7 +71,7 @@ def trace_of(
         seen_keys = array(snapshot.inputs["mask"]) & seen_keys
     if not seen_keys.all():
         inputs["mask"] = np.ascontiguousarray(seen_keys)
-    stages = {stage: array(x) for stage, x in snapshot.results.items()}
+    stages = {stage: array(x) for stage, x in snapshot.results.items() if stage != PROBS}
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
