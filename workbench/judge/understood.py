@@ -30,6 +30,7 @@ from workbench.judge.recognised import (
 )
 from workbench.judge.sensitivity import fits
 from workbench.reference.losses import U
+from workbench.trace.hidden import with_mask
 from workbench.trace.trace import Trace
 
 #: scores of a run whose shares are looked at together
@@ -44,7 +45,7 @@ def understood(run: Observed) -> Observed:
     """
     if run.trace.requested:
         return run
-    run = with_masked(run)
+    run = with_masked(Observed(with_mask(run.trace)))
     alike = told(run, tried(run))
     rows = rows_of(run)
     # scores last: without them the others tell less
