@@ -30,7 +30,7 @@ from workbench.judge.recognised import (
 )
 from workbench.judge.sensitivity import fits
 from workbench.reference.losses import U
-from workbench.trace.hidden import with_mask
+from workbench.trace.hidden import told_apart, with_mask
 from workbench.trace.trace import Trace
 
 #: scores of a run whose shares are looked at together
@@ -45,7 +45,10 @@ def understood(run: Observed) -> Observed:
     """
     if run.trace.requested:
         return run
-    run = with_masked(Observed(with_mask(run.trace)))
+    # scores that were dumped hold what was added to them, and are judged as they are
+    if not any(in_units(run, name) for name in run.dumped):
+        run = Observed(told_apart(with_mask(run.trace)))
+    run = with_masked(run)
     alike = told(run, tried(run))
     rows = rows_of(run)
     # scores last: without them the others tell less

@@ -1,10 +1,11 @@
-"""A trace whose bias hides keys, as one with a mask: what is judged is which keys are seen, not how that was said."""
+"""A trace with its masks told apart: what is judged is which keys are seen, not how that was said."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from workbench.case.bands import band
 from workbench.case.case import Case
 from workbench.case.hiding import hiding, restored
 from workbench.trace.trace import Trace
@@ -34,3 +35,18 @@ def with_mask(trace: Trace) -> Trace:
         rerun=None if run is None else again,
         resident=None,
     )
+
+
+def told_apart(trace: Trace) -> Trace:
+    """A trace at rest whose mask is a band and padding, causal or of a window, with the band in its case; the trace
+    itself where the mask is something else, and where the kernel can be run again, which takes masks as it was given
+    them.
+    """
+    if trace.rerun is not None or trace.box is not None or "mask" not in trace.inputs:
+        return trace
+    if (found := band(trace.case, trace.inputs["mask"])) is None:
+        return trace
+    inputs = {name: x for name, x in trace.inputs.items() if name != "mask"}
+    if found.mask is not None:
+        inputs["mask"] = found.mask
+    return replace(trace, case=trace.case.but(**found.fields), inputs=inputs)

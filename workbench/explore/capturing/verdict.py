@@ -61,7 +61,7 @@ def trace_of(
     inputs = {x: array(snapshot.inputs[x] if asked.cast is None else snapshot.inputs[x].to(asked.cast)) for x in INPUTS}
     if "bias" in snapshot.inputs:
         inputs["bias"] = array(snapshot.inputs["bias"])
-    seen_keys = snapshot.whole.mask(snapshot.part.q)
+    seen_keys = np.ones((1, 1), bool) if snapshot.all_rows else snapshot.whole.mask(snapshot.part.q)
     if "mask" in snapshot.inputs:
         seen_keys = array(snapshot.inputs["mask"]) & seen_keys
     if not seen_keys.all():
