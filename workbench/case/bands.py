@@ -1,4 +1,4 @@
-"""What a mask is made of: a band of keys around the diagonal (causal, a window), and keys that no row sees (padding)."""
+"""What a mask is made of: a band of keys around the diagonal, causal or a window, and padding, which no row sees."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -172,8 +172,12 @@ class Comparison:
 
     @property
     def outside(self) -> np.ndarray:
-        """Which elements are judged and outside their budget, bool."""
-        return np.isin(self.state, WRONG)
+        """Which elements are judged and outside their budget, bool; of rows without keys where no others are: these
+        follow conventions, and would hide what is wrong elsewhere.
+        """
+        wrong = np.isin(self.state, WRONG)
+        empty = self.state == State.EMPTY
+        return wrong & ~empty if (wrong & ~empty).any() else wrong
 
     @property
     def judged(self) -> np.ndarray:
