@@ -18,6 +18,7 @@ from workbench.case.promises import (
     COUNT,
     DEGREE,
     DTYPE,
+    EMPTY,
     EXP_ARGUMENTS,
     FLOOR,
     GENERATION,
@@ -28,7 +29,6 @@ from workbench.case.promises import (
     NEGATIVE,
     NORMALISATIONS,
     NUMBER,
-    NUMBER_OR_ANY,
     OFFSET,
     OFFSETS,
     ORDER,
@@ -192,7 +192,11 @@ class Contract:
     mask_sentinel: float = clause(
         "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
     )
-    empty_out: float | str = clause("out of a row without keys; any: it is not judged", NUMBER_OR_ANY, 0.0)
+    empty_out: float | str = clause(
+        "out of a row without keys; libraries: 0, NaN or the mean of v, as libraries make; any: it is not judged",
+        EMPTY,
+        0.0,
+    )
     empty_lse: float = clause("lse of a row without keys", NUMBER, -math.inf)
     probs_rounding: str = clause("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
     partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")

@@ -110,7 +110,9 @@ MMA_BLOCK, MMA_EXTRA_BITS = _from(1, 4096), _from(-23, 64)
 GENERATION = one_of([*GENERATIONS])
 DTYPE, PROBS_DTYPE = one_of([*DTYPES]), one_of([*DTYPES, *FLOAT8.values()])
 NUMBER = Rule("a number, inf or nan", _number)
-NUMBER_OR_ANY = Rule("a number, inf, nan, or any", lambda x: x == "any" or _number(x))
+#: of a row without keys: 0, NaN or the mean of v
+LIBRARIES = "libraries"
+EMPTY = Rule("a number, inf, nan, libraries or any", lambda x: x in ("any", LIBRARIES) or _number(x))
 #: no larger than exp2 of the rest can be multiplied by in float32
 OFFSET = _from(0, 64)
 LAG = Rule("a number from 0 to 64", lambda x: _number(x) and 0 <= x <= 64)

@@ -1,6 +1,6 @@
 """A part of a trace held against its expectation: a verdict on every element, in the units that the kernel stores."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from operator import add, and_
@@ -10,10 +10,10 @@ import numpy as np
 from workbench.arrays import in_float64, on_cpu
 from workbench.case.box import Box
 from workbench.case.contract import Contract
-from workbench.case.stages import OUT, Stage
+from workbench.case.stages import OUT
 from workbench.expectation.elements import WRONG, Compared, Elements, State, Summary, compare, summary
 from workbench.expectation.expectation import Expectation, in_bool
-from workbench.expectation.observed import Observed
+from workbench.expectation.without_keys import as_stored, mapped, named_empty, without_keys
 from workbench.floats import array_namespace
 from workbench.machine import one_blas_thread
 from workbench.reference.bound import Budget
@@ -105,13 +105,10 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
     blank = array_namespace(actual).isnan(actual)
     if bool(blank.any()):
         blank = in_bool(unwritten(dumped), e.device)
-    narrow = _mapped(budget, lambda array: cut.of(array, axes))
+    narrow = mapped(budget, lambda array: cut.of(array, axes))
     expected, stored = as_stored(run, name, cut.of(e.computed[name], axes), narrow)
     if stage.empty:
-        empty = cut.of(e.empty, "bhq")
-        actual, expected = _without_keys(contract, stage, actual, expected, empty)
-        if getattr(contract, stage.empty) == "any":
-            stored = replace(stored, bound=array_namespace(actual).where(empty[..., None], np.inf, stored.bound))
+        actual, expected, stored = without_keys(e, name, cut, actual, expected, stored)
     if name in run.free_maxima:
         expected = _as_chosen(contract, actual, expected, stored, contract.lag * run.unit(name))
     if stage.rescales:
@@ -124,11 +121,12 @@ def _compared(e: Expectation, name: str, budget: Budget, rows: slice, at_hand: n
         if sparse is not None:
             off = in_float64(cut.of(e.part.of(sparse, axes), axes), e.device)
         given = off == off if open_ is None else (off == off) & ~cut.of(open_, axes)
-        widened = _mapped(stored, lambda array: array[given] + off[given])
+        widened = mapped(stored, lambda array: array[given] + off[given])
         stored = replace(widened, size=stored.size if isinstance(stored.size, float) else stored.size[given])
         one = compare(actual[given], blank[given], expected[given], stored, dumped.dtype, contract.saturates)
         found = _among(one, given, actual)
-    return _with_nan(e, cut, name, found) if e.holds_nan else found
+    found = _with_nan(e, cut, name, found) if e.holds_nan else found
+    return named_empty(e, cut, found) if stage.empty else found
 
 
 def _with_nan(e: Expectation, cut: Box, name: str, found: Compared) -> Compared:
@@ -205,38 +203,3 @@ def _keep(found: Compared, elements: Elements, part: Box, axes: str) -> None:
 def on_host(found: Compared) -> Compared:
     """The same as arrays of NumPy."""
     return Compared(*(on_cpu(getattr(found, one.name)) for one in fields(Compared)))
-
-
-def _mapped(budget: Budget, change: Callable[[np.ndarray], np.ndarray]) -> Budget:
-    """The budget with each array changed; one array that serves twice still does."""
-    bound = change(budget.bound)
-    statistical = bound if budget.statistical is budget.bound else change(budget.statistical)
-    size = budget.size if isinstance(budget.size, float) else change(budget.size)
-    return Budget(bound, statistical, size)
-
-
-def as_stored(run: Observed, name: str, expected: np.ndarray, budget: Budget) -> tuple[np.ndarray, Budget]:
-    """Expectation and budget in the units in which the kernel stores the stage."""
-    factor = run.unit(name)
-    return (expected, budget) if factor == 1 else (expected * factor, _mapped(budget, lambda array: array * factor))
-
-
-def _without_keys(
-    contract: Contract, stage: Stage, actual: np.ndarray, expected: np.ndarray, empty: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Both, of a result, with what the contract says of rows without keys (`empty`)."""
-    assert stage.masked is not None
-    value, usual = getattr(contract, stage.empty), stage.masked
-    # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
-    if value == usual and contract.exp_floor is None:
-        return actual, expected
-    if value == "any":
-        return array_namespace(actual).where(empty[..., None], expected, actual), expected
-    if np.isnan(value):  # NaN equals nothing: what is NaN as declared counts as right, all else as NaN
-        actual = actual + 0.0
-        xp, there = array_namespace(actual), actual[empty]
-        actual[empty] = xp.where(xp.isnan(there), xp.full_like(there, usual), np.nan)
-    else:
-        expected = expected + 0.0
-        expected[empty] = value
-    return actual, expected

@@ -24,10 +24,11 @@ class State(IntEnum):
     POISONED = 6  #: the element's own dumped inputs turn into NaN: not judged
     VACUOUS = 7  #: the budget is not finite or as large as the terms themselves, so it would pass anything: not judged
     ABSENT = 8  #: nobody gave the element: neither judged nor counted
+    EMPTY = 9  #: of a row without keys, and not what the contract says of these
 
 
 #: states outside their budget, and states without a judgement
-WRONG = (State.OUTSIDE, State.NAN, State.UNWRITTEN)
+WRONG = (State.OUTSIDE, State.NAN, State.UNWRITTEN, State.EMPTY)
 UNJUDGED = (State.POISONED, State.VACUOUS, State.ABSENT)
 #: upper edges of the bins that x of budget is counted in, after the one for 0; inf has a bin of its own
 BINS = (0.01, 0.1, 0.5, 1.0, 2.0, 10.0, np.finfo(np.float64).max)
@@ -76,7 +77,8 @@ class Summary:
     max_abs: float  #: largest |error| that is a number; nan where none is
     max_ulp: float  #: the same in ulps of the stage's dtype
     #: the element with the largest x of budget in float32, which is equal where float64 sums differ in their order
-    #: alone, and of equals the first in C order; None where nothing was judged
+    #: alone, and of equals the first in C order; one of a row without keys where no other is wrong; None where nothing
+    #: was judged
     worst: "Element | None"
 
     @property
@@ -112,8 +114,13 @@ class Summary:
             self.numbers + other.numbers,
             float(np.fmax(self.max_abs, other.max_abs)),
             float(np.fmax(self.max_ulp, other.max_ulp)),
-            min(pairs, key=lambda worst: (-_rank(worst.over_budget), worst.place), default=None),
+            min(pairs, key=lambda worst: (_place(worst), -_rank(worst.over_budget), worst.place), default=None),
         )
+
+
+def _place(worst: "Element") -> int:
+    """0 where a row with keys is wrong; 1 where one without is, which is no error of arithmetic; 2 where nothing is."""
+    return 1 if worst.state == State.EMPTY else 0 if worst.state in WRONG else 2
 
 
 @np.errstate(over="ignore")
@@ -165,8 +172,12 @@ class Comparison:
 
     @property
     def outside(self) -> np.ndarray:
-        """Which elements are judged and outside their budget, bool."""
-        return np.isin(self.state, WRONG)
+        """Which elements are judged and outside their budget, bool; of rows without keys where no others are: these
+        follow conventions, and would hide what is wrong elsewhere.
+        """
+        wrong = np.isin(self.state, WRONG)
+        empty = self.state == State.EMPTY
+        return wrong & ~empty if (wrong & ~empty).any() else wrong
 
     @property
     def judged(self) -> np.ndarray:
@@ -331,11 +342,14 @@ def summary(found: Compared, offset: tuple[int, ...]) -> Summary:
     ranked = xp.astype(over if clean else xp.where(xp.isnan(over), -1.0, over), xp.float32)
     worst, top = None, -1.0
     if size:
+        top = float(np.nextafter(np.float32(float(xp.max(ranked))), np.float32(np.inf)))
+        if states[State.EMPTY]:
+            others = any(states[state] for state in WRONG if state != State.EMPTY)
+            ranked = xp.where((found.state == State.EMPTY) == others, -1.0, ranked)
         flat = int(xp.argmax(xp.reshape(ranked, (-1,))))
         place = tuple(int(i) for i in np.unravel_index(flat, tuple(ranked.shape)))
         if ranked[place] >= 0:
             worst = element(found, place, offset)
-        top = float(np.nextafter(np.float32(float(ranked[place])), np.float32(np.inf)))
     # no bin above the largest is counted, which is at most the float32 after its own
     judged = int(size - states[list(UNJUDGED)].sum())
     below = [int(xp.count_nonzero(over == 0))] if top > 0 else [judged]

@@ -7,17 +7,19 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, wraps
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakMethod
 
 import numpy as np
 
 from workbench.arrays import handed_over, in_float64, on_cpu
+from workbench.case import masks
 from workbench.case.box import WHOLE, Box
 from workbench.case.case import in_window
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
-from workbench.case.stages import INPUTS
+from workbench.case.promises import LIBRARIES
+from workbench.case.stages import INPUTS, OUT, RESULTS
 from workbench.case.tiling import Tiling
 from workbench.expectation.observed import Observed
 from workbench.floats import array_namespace
@@ -26,7 +28,7 @@ from workbench.reference.losses import losses_of
 from workbench.reference.problem import Cut, Problem
 from workbench.reference.walk import budgets, least, values
 from workbench.trace.dont_care import DontCare
-from workbench.trace.trace import unwritten
+from workbench.trace.trace import Trace, unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
@@ -52,6 +54,16 @@ def _unless_known(make: Callable[[Any], Made]) -> "cached_property[Made]":
         return found
 
     return cached_property(made)
+
+
+class Conventions(NamedTuple):
+    """What results may hold in rows without keys."""
+
+    rows: np.ndarray  #: which these are, bool [b, h, q]
+    #: out and lse -> value and budget, as arithmetic makes them of the numbers that hide, and of equal weights
+    made: Mapping[str, tuple[np.ndarray, Budget]]
+    mean: Mapping[str, tuple[np.ndarray, Budget]]
+    reach: tuple[np.ndarray, np.ndarray]  #: the smallest and the largest v of the keys of a head, [b, h, q, d]
 
 
 @dataclass(frozen=True)
@@ -215,6 +227,47 @@ class Expectation:
     def empty(self) -> np.ndarray:
         """Which rows have no keys, [b, h, q]."""
         return self.computed["lse"] == -np.inf
+
+    @cached_property
+    def without_keys(self) -> np.ndarray | None:
+        """Rows that their masks leave no key, [b, h, q], whatever was computed of them; None where there are none."""
+        if self.run.case.sinks is not None or bool((seen := self._seen().any(axis=-1)).all()):
+            return None
+        return in_bool(np.broadcast_to(~seen, self.computed["lse"].shape), self.device)
+
+    @cached_property
+    def conventions(self) -> Conventions | None:
+        """What rows without keys may hold of which finite numbers hide the keys, or whose contract leaves it to
+        libraries; None where there are none.
+        """
+        trace, nothing, free = self.run.trace, self.without_keys, self.run.contract.empty_out == LIBRARIES
+        if nothing is None or (trace.as_given is None and not free):
+            return None
+        given = trace if trace.as_given is None else trace.as_given
+        case, inputs = given.case, {name: given.inputs[name] for name in INPUTS}
+        seen = masks.spread(case, masks.visible(case, given.inputs))
+        if "bias" in given.inputs:
+            seen = seen & (masks.spread(case, given.inputs["bias"]) > -np.inf)
+        finite = seen.any(axis=-1)
+        rows = nothing if free else nothing & in_bool(self.part.of(finite, "bhq"), self.device)
+        if not bool(rows.any()):
+            return None
+        even = inputs | {"q": np.zeros_like(inputs["q"]), "mask": seen | ~finite[..., None]}
+        plain = replace(given, inputs=even, case=case.but(causal=False, window=None, alibi_slopes=None))
+        xp, v, shape = array_namespace(rows), self.problem.inputs["v"], self.computed[OUT].shape
+        low, high = (
+            xp.broadcast_to(xp.repeat(of(v, axis=-2, keepdims=True), shape[1] // v.shape[1], axis=1), shape)
+            for of in (xp.min, xp.max)
+        )
+        mean = self._results_of(plain)
+        return Conventions(rows, mean if trace.as_given is None else self._results_of(given), mean, (low, high))
+
+    def _results_of(self, trace: Trace) -> dict[str, tuple[np.ndarray, Budget]]:
+        """Out and lse of this part of another trace from its q, k and v alone, each with its budget."""
+        run = Observed(replace(trace, as_given=None, contract=self.run.contract))
+        other = Expectation(run, {}, self.part, self.device, statistics=False)
+        bounds = other.budgets((*RESULTS,))
+        return {name: (other.computed[name], bounds[name]) for name in RESULTS}
 
     def budgets(self, names: Collection[str]) -> dict[str, Budget]:
         """The forward error bounds of each stage of `names`, about `computed`."""

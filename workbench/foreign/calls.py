@@ -62,9 +62,10 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | str | N
     of a function that takes what torch.nn.functional.scaled_dot_product_attention takes.
 
     `spec` is called as the function is, and returns what the call asks: q, k, v [batch, head, row, dim], a mask (bool,
-    True: visible), a bias, fields of a case, and as `layout` the axes of the result (bhsd). Of packed sequences q, k
-    and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of flash_attn_varlen_func; in pages
-    k and v are [page, row, head, dim], beside block_table, and seqused_k may stand in the place of cu_seqlens_k.
+    True: visible; or numbers that are added), a bias, fields of a case, and as `layout` the axes of the result (bhsd).
+    Of packed sequences q, k and v are [rows, head, dim], beside cu_seqlens_q and _k, max_seqlen_q and _k as of
+    flash_attn_varlen_func; in pages k and v are [page, row, head, dim], beside block_table, and seqused_k may stand in
+    the place of cu_seqlens_k.
 
     Refusal for a function that no adapter knows, and of packages whose calls are not read back.
     """
@@ -174,6 +175,9 @@ def _told(given: Given, name: str) -> Call:
     inputs = {x: as_torch(rest.pop(x), x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
         raise Refusal(f"{name}: its spec says no {lacking[0]}")
+    if "mask" in inputs and "bool" not in str(inputs["mask"].dtype):  # numbers are added, whatever they are called
+        mask = inputs.pop("mask")
+        inputs["bias"] = mask if "bias" not in inputs else inputs["bias"].float() + mask.float()
     packed = None
     if lengths := {x: y for x in LENGTHS if (y := rest.pop(x, None)) is not None}:
         of_keys = "seqused_k" if "block_table" in lengths and "cu_seqlens_k" not in lengths else "cu_seqlens_k"

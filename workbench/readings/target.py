@@ -136,7 +136,8 @@ class Answer:
 
 
 def _beyond(found: Compared) -> np.ndarray:
-    return np.asarray(np.isin(found.state, (State.OUTSIDE, State.NAN, State.UNWRITTEN)))
+    wrong = np.asarray(np.isin(found.state, (State.OUTSIDE, State.NAN, State.UNWRITTEN)))
+    return wrong if wrong.any() else np.asarray(found.state == State.EMPTY)
 
 
 class Target:

@@ -134,8 +134,8 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
         return [stage.reason, *made_at, *_unseen(diff, known)]
     lines = [stage.reason] if stage.reason else []
     lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
-    if known.wrong_without_keys and diff.trace.backend == "foreign":
-        lines.append("only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so")
+    if (empty := known.wrong_without_keys) and diff.trace.backend == "foreign":
+        lines.append(_empty(empty, empty == stage.decisive.summary.outside))
     worst = stage.worst(1)[0]
     axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines.append(
@@ -147,6 +147,13 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     if stage.name in (one.stage for one in diff.presumed):  # which says what would make it right
         return lines + made_at + _judged_from(diff, known)
     return lines + made_at + _judged_from(diff, known) + _if_declared(stage, diff.causes_of(stage.name))
+
+
+def _empty(wrong: int, alone: bool) -> str:
+    """What of a stage is wrong in rows without keys."""
+    if alone:
+        return "only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so"
+    return f"{wrong} of these are in rows without keys, in which no cause is looked for"
 
 
 def _of_preset(diff: Diff) -> list[str]:

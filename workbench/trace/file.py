@@ -71,8 +71,9 @@ def save(trace: Trace, path: str | Path) -> None:
         "ranks": [one.as_lists() for one in trace.ranks],
         "lines": {name: asdict(line) for name, line in trace.lines.items()},
     }
+    inputs = trace.inputs if trace.as_given is None else trace.as_given.inputs
     sparse = {f"sparse.{name}": errors for name, errors in trace.sparse.items()}
-    arrays = {name: np.ascontiguousarray(array) for name, array in {**trace.inputs, **trace.stages, **sparse}.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in {**inputs, **trace.stages, **sparse}.items()}
     text = json.dumps({"checksum": _BLANK} | {key: x for key, x in manifest.items() if x})
     content = serialised(arrays, {KEY: text})
     at = content.index(_BLANK.encode())  # the manifest begins with it, and what comes before is lengths and dtypes

@@ -63,6 +63,7 @@ def narrowed(
         box=box,
         whole=case,
         inputs=with_causal(inputs, case, box),
+        as_given=None if trace.as_given is None else narrowed(trace.as_given, box, already=already),
         called_with=replace(trace.called_with, where=said),
         stages={
             name: stage if name in already else cut(stage, known[name].axes, known[name].of_kv)

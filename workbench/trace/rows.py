@@ -56,6 +56,11 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     if not seen.all():
         masks["mask"] = seen
     at = {"q": part, "k": of_kv._replace(q=slice(None)), "v": of_kv._replace(q=slice(None))}
+    numbers = None
+    if (given := trace.as_given) is not None:
+        of_part = {name: part.of(spread(case, given.inputs[name]), "bhqk") for name in MASKS if name in given.inputs}
+        of_part["mask"] = part.visible(case, given.inputs)
+        numbers = replace(given, case=some, inputs={x: given.inputs[x][at[x]] for x in INPUTS} | of_part)
     stages = {name: part.of(trace.stages[name], stage.axes) for name, stage in RESULTS.items() if name in trace.stages}
     inputs = {name: trace.inputs[name][at[name]] for name in INPUTS} | masks
 
@@ -82,5 +87,6 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
 
     cut = replace(
         trace, case=some, inputs=inputs, stages=stages, sparse={}, requested=(), rerun=again, resident=None,
+        as_given=numbers,
     )  # fmt: skip
     return cut

@@ -93,6 +93,8 @@ class Trace:
     provenance: "Provenance | None" = None  #: what code ran, of a foreign run
     notes: tuple[str, ...] = ()  #: what a reader of the judgement should know of where the stages came from
     box: "Box | None" = None  #: what of the run this is, where it is not all; the case is then the box's own
+    #: the same with the bias as it was given, where its numbers hide keys and this one has a mask in their place
+    as_given: "Trace | None" = field(default=None, compare=False)
     whole: Case | None = None  #: the case that was run, where this is a box on it
     ranks: tuple[Rank, ...] = ()  #: the ranks whose keys the splits are, where these are of several
     #: options of the run beside the case, as a command line can say them (`Options.printable`); not kept in files

@@ -49,7 +49,14 @@ class Snapshot:
     @property
     def case(self) -> Case:
         """The case of the part."""
-        return case_of(self.whole, self.part).but(distribution=GIVEN)
+        band = ("causal", "causal_alignment", "window") if self.all_rows else ()
+        told = {name: getattr(self.whole, name) for name in band}
+        return case_of(self.whole, self.part).but(distribution=GIVEN, **told)
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether it holds all queries of its heads, so that a causal mask or a window is that of its case."""
+        return isinstance(self.part.q, slice) and self.part.q in (slice(None), slice(0, self.whole.seqlen_q, 1))
 
     @property
     def where(self) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from workbench.arrays import as_numpy
 from workbench.case.assumptions import usual
 from workbench.case.presets import fields_of, merged
+from workbench.case.promises import LIBRARIES, OfPreset
 from workbench.case.stages import INPUTS, LSE, PROBS
 from workbench.expectation.elements import State
 from workbench.explore.capturing.snapshot import Snapshot, named
@@ -66,7 +67,7 @@ def trace_of(
     inputs = {x: array(snapshot.inputs[x] if asked.cast is None else snapshot.inputs[x].to(asked.cast)) for x in INPUTS}
     if "bias" in snapshot.inputs:
         inputs["bias"] = array(snapshot.inputs["bias"])
-    seen_keys = snapshot.whole.mask(snapshot.part.q)
+    seen_keys = np.ones((1, 1), bool) if snapshot.all_rows else snapshot.whole.mask(snapshot.part.q)
     if "mask" in snapshot.inputs:
         seen_keys = array(snapshot.inputs["mask"]) & seen_keys
     if not seen_keys.all():
@@ -75,6 +76,8 @@ def trace_of(
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
+    if isinstance(declared.get("empty_out", OfPreset(0.0)), OfPreset):
+        declared["empty_out"] = LIBRARIES  # of a padded query, whose out nobody reads
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 

@@ -81,6 +81,11 @@ class Coded:
         return {name: mask for name, mask in masks.items() if mask.any()}
 
     @property
+    def of_empty(self) -> bool:
+        """Whether rows without keys alone are wrong: codes have none."""
+        return False
+
+    @property
     def families(self) -> tuple[str, ...]:
         """Families of the library that may have something to say."""
         return ("codes",)

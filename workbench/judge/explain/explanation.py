@@ -9,7 +9,7 @@ import numpy as np
 from workbench.case.masks import visible
 from workbench.case.ranks import spoken
 from workbench.case.stages import OUT, RESULTS, STAGES
-from workbench.expectation.elements import WRONG, State
+from workbench.expectation.elements import State
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.explain.budget_shares import terms
@@ -89,12 +89,11 @@ class Explanation:
         """How many elements of out are in rows without keys that the contract leaves open, and so not judged."""
         return int(self._without_keys(State.VACUOUS).sum()) if self.run.contract.empty_out == "any" else 0
 
-    @cached_property
-    def wrong_without_keys(self) -> bool:
-        """Whether all that is wrong of out is in rows without keys, of which kernels make different things."""
+    @property
+    def wrong_without_keys(self) -> int:
+        """How many wrong elements of out are in rows without keys, of which kernels make different things."""
         found = self.stage.decisive
-        wrong = 0 if found is None else found.summary.outside
-        return wrong > 0 and int(self._without_keys(*WRONG).sum()) == wrong
+        return 0 if found is None or self.stage.name != OUT else found.summary.count(State.EMPTY)
 
     def _without_keys(self, *states: State) -> np.ndarray:
         """Elements of out in one of some states whose rows have no keys, and no sink, which is one."""

@@ -154,7 +154,7 @@ def fit(
     off = of = hit = nan = 0
     farthest, squares, numbers, rest = 0.0, 0.0, 0, 0.0
     for name, one in comparisons.items():
-        bad = mismatched(one)
+        bad = mismatched(one, scene.of_empty)
         if _contradicted(scene, name, one, bad):
             return None
         judged = ~np.isin(one.state, (State.VACUOUS, State.ABSENT))

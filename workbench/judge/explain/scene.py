@@ -179,8 +179,17 @@ class Scene:
     @cached_property
     def wrong(self) -> Mapping[str, np.ndarray]:
         """Stages that are not what they should be -> which of their elements."""
-        masks = {name: mismatched(one) for name, one in compared(self.expectation, self.names)}
+        masks = {name: mismatched(one, self.of_empty) for name, one in self._found.items()}
         return {name: mask for name, mask in masks.items() if mask.any()}
+
+    @cached_property
+    def _found(self) -> Mapping[str, Compared]:
+        return dict(compared(self.expectation, self.names))
+
+    @cached_property
+    def of_empty(self) -> bool:
+        """Whether rows without keys alone are wrong: elsewhere they would hide the cause."""
+        return not any(mismatched(one).any() for one in self._found.values())
 
     def compared(self, hypothesis: Hypothesis, names: Sequence[str]) -> dict[str, Compared] | None:
         """The stages `names` held against what a kernel with this fault should have, within the budget that it has;
@@ -281,9 +290,12 @@ def _after(p: Problem, hypothesis: Hypothesis) -> set[str]:
 _BEHIND: "WeakKeyDictionary[Problem, dict[str, frozenset[str]]]" = WeakKeyDictionary()
 
 
-def mismatched(found: Compared) -> np.ndarray:
-    """Which elements are not as predicted: outside their budget, and NaN on one side alone."""
+def mismatched(found: Compared, of_empty: bool = False) -> np.ndarray:
+    """Which elements are not as predicted: outside their budget, and NaN on one side alone; `of_empty`: those of rows
+    without keys too.
+    """
     poisoned = found.state == State.POISONED
     outside = (found.state == State.OUTSIDE) | (found.state == State.NAN)
+    outside |= of_empty & (found.state == State.EMPTY)
     unwritten = found.state == State.UNWRITTEN
     return outside | (poisoned & ~np.isnan(found.actual)) | (unwritten & ~np.isnan(found.expected))

@@ -77,6 +77,17 @@ class Dot:
     words = "sum_d {a} {b}, before scale and mask"
 
 
+def between(at: Any, value: np.ndarray, bound: np.ndarray | float = 0.0) -> np.ndarray | float:
+    """What a `value`, known to `bound`, may lose between two operations on scores, each of which may store its result
+    in their dtype, as operations of tensors do.
+    """
+    if (site := at.losses.sites.scores).wide:
+        return 0.0
+    site = replace(site, rounding="any") if "scores_dtype" in at.contract.assumed else site
+    relative, least = site.cast()
+    return relative * (abs(value) + bound) + array_namespace(value).where(value != 0, least, 0.0)
+
+
 def maybe_stored(at: Any, bound: Bound, value: np.ndarray) -> Bound:
     """The bound of a value that may or may not be rounded to the dtype of scores on its way.
 

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, NEGLIGIBLE, Bound, root_of_squares, where
 from workbench.reference.stage import Bounded, Ref
-from workbench.reference.steps.dot import maybe_stored
+from workbench.reference.steps.dot import between, maybe_stored
 
 #: roundings of slope * distance: of a slope that was divided by the scale or multiplied by log2(e), as FlashAttention-2
 #: does, of that scale, and of the product
@@ -48,6 +48,8 @@ class Scores:
         if self.scale and (of_scale := at.error(self.scale)) is not EXACT:  # of a kernel with another
             own = own + of_scale.worst * abs(at(self.of))
         if p.attn_bias is not None:
+            if self.scale:  # a tensor of its own before the sum
+                own = own + between(at, product, own)
             own = own * (1 + losses.sums) + losses.sums * abs(product + p.attn_bias)
             # log2(e) and the product, the scale and the quotient
             converted = p.contract.base2 or not p.contract.scores_scaled
@@ -107,13 +109,14 @@ class SoftCap:
     def bound(self, at: Any) -> Bounded:
         """tanh is monotone, and nowhere steeper than where its argument is smallest: an argument off by d moves the
         result by d / cosh^2 there, at most. Scale, product and quotient round; tanh loses what the contract says,
-        alike where arguments are alike; and the product with cap rounds.
+        alike where arguments are alike; and the product with cap rounds. Each of them may be stored as scores are.
         """
         losses, of, scale, cap = at.losses, at.error(self.of), at(self.scale), at(self.cap)
         tanh = losses.functions.get("tanh", 0.0)
         xp = array_namespace(at.own)
         x = at(self.of) * scale
         argument = _roundings(at) * losses.products * abs(x) + losses.products * abs(x) + losses.floor
+        argument = argument + 2 * between(at, x, argument)
         if not losses.sites.scaled_q.wide:
             argument = argument + of_scaled_q(at, self.of, scale, at(self.k))
         factor = abs(scale) * (1 + 4 * losses.products)
@@ -122,6 +125,7 @@ class SoftCap:
         moved = factor * of.worst + argument
         steepest = 1 / xp.cosh(xp.maximum(abs(x) - moved, 0.0) / cap) ** 2
         own = abs(at.own) * (tanh + losses.products * (1 + tanh)) + losses.floor
+        own = own + (1 + tanh) * between(at, at.own / cap) * cap
         worst = xp.minimum(steepest * moved, cap + abs(at.own)) + own
         size = xp.maximum(at.magnitude(at.name) + abs(at.own), NEGLIGIBLE)
         if not at.statistics:

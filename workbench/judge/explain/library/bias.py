@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family
-from workbench.judge.explain.library import indices
+from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
 from workbench.judge.explain.library.scored import asked, before_cap, instead, own_mask
@@ -21,6 +21,8 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
     for name, text, change in _masks():
         yield _of(f"mask-{name}", text, _seen(change))
+    for name, text, ends in edges.moved():
+        yield _of(f"beside-mask-{name}", f"{text}, but for the mask that was given", _beside_mask(ends))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
             for one in indices.others():
@@ -59,6 +61,11 @@ def _seen(change: Change) -> Edit:
         return own_mask(at) & change(at, asked(at, "mask_put_in"))
 
     return altered("visible", changed)
+
+
+def _beside_mask(ends: edges.Ends) -> Edit:
+    """Other edges of what the case masks itself, beside the mask that was put in."""
+    return altered("visible", lambda at, x: edges.between(own_mask(at), ends) & asked(at, "mask_put_in"))
 
 
 def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]]]:
