@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from workbench.judge.against.departure import Departure
 from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
@@ -14,14 +15,16 @@ WORTH = 0.01
 
 def rows(found: Runs) -> list[dict[str, Any]]:
     """A row for each call, as a table for a screen."""
-    return [_row(pair) for pair in found.pairs]
+    departed = None if found.departed is None else found.departed.call
+    return [_row(pair, departed) for pair in found.pairs]
 
 
-def _row(pair: CallPair) -> dict[str, Any]:
+def _row(pair: CallPair, departed: int | None) -> dict[str, Any]:
     largest = next(iter(pair.shares), None)
     of = "" if largest is None or largest.share < WORTH else f"{percent(largest.share)} {largest.words}"
     marks = [f"{name} <- bug" for name in pair.wrong]
     marks += [f"{what} {a} | {b}" for what, (a, b) in pair.asked.items()]
+    marks += ["<- inputs differ"] if pair.call == departed else []
     return {
         "call": pair.call,
         "A": pair.a.verdict,
@@ -45,7 +48,7 @@ def lines(found: Runs) -> list[str]:
 def verdict(found: Runs) -> list[str]:
     """Whose calls leave their budgets, and where first; or what the difference comes from."""
     count = len(found.pairs)
-    made = []
+    made = [*_departed(found.departed)]
     wrong = {name: [pair for pair in found.pairs if name in pair.wrong] for name in "AB"}
     for name, pairs in wrong.items():
         if not pairs:
@@ -73,6 +76,31 @@ def verdict(found: Runs) -> list[str]:
     if found.verdict == "untestable":
         made.append("a call could be judged on neither or one side, and so nothing is known to be right")
     return made
+
+
+def _departed(found: Departure | None) -> list[str]:
+    """Which inputs of which call differ first, in which rows, and where to look."""
+    if found is None:
+        return []
+    names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
+    several = "differ" if len(found.inputs) > 1 else "differs"
+    by = f"by {number(max(found.inputs.values()))} of {'their' if len(found.inputs) > 1 else 'its'} size"
+    of_rows = dict.fromkeys(found.rows.values())
+    if len(of_rows) == 1:
+        rows = next(iter(of_rows))
+        where = f" in row{'s' * (not rows.isdigit())} {rows} alone" if rows else ""
+    else:
+        where = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
+    if found.behind is None and found.call == 0:
+        when, look = " before any attention ran", "look before it"
+    elif found.behind is None:
+        when, look = "", "look before it"
+    else:
+        when, look = "", f"look between call {found.behind} and call {found.call}"
+    made = [
+        f"{names} of call {found.call} {several} {by}{when}{where}: {look}" + (f": {found.where}" if found.where else "")
+    ]
+    return [*made, f"  rounding makes at most {number(found.allowed)} of what came before; both are right on their own inputs"]
 
 
 def _rounding(found: Runs) -> list[str]:

@@ -1,0 +1,118 @@
+"""Two calls in one form: what they ask otherwise, and how far their inputs are apart."""
+
+import numpy as np
+
+from workbench.case.stages import INPUTS
+from workbench.judge.against.question import Question
+from workbench.readings.finding import spans
+from workbench.refusal import Refusal
+
+#: weight of a key, times the number of keys, below which it is lost in a float32
+LOST = 2.0**-24
+
+
+def in_one_form(a: Question, b: Question, call: str) -> tuple[Question, Question]:
+    """Both, of the same units, rows and keys. Refusal where they are not of the same tokens."""
+    units = max(len(a.q), len(b.q))
+    sizes = [(x.q.size, x.q.shape[2], x.k.shape[2], x.v.shape[2]) for x in (a, b)]
+    whole = all(units % len(x.q) == 0 and x.q.shape[1] % (units // len(x.q)) == 0 for x in (a, b))
+    if sizes[0] != sizes[1] or not whole:
+        said = " and ".join(_shapes(x) for x in (a, b))
+        raise Refusal(f"{call} has other shapes on both sides, {said}: the two runs are not of one model on the same tokens")
+    a, b = a.split(units), b.split(units)
+    if a.queries != b.queries:
+        b = _nearest(a, b, b.ordered(_by_head(b, a.queries)))
+        b = _nearest(a, b, b.ordered(_by_head(b, b.q.shape[1] // a.queries)))
+    if a.k.shape == b.k.shape and np.array_equal(a.seen, b.seen):
+        return a, b
+    keys = int(max(a.read.sum(1).max(initial=1), b.read.sum(1).max(initial=1)))
+    packed = a.packed(keys), b.packed(keys)
+    if a.k.shape != b.k.shape or apart(*packed, "k").max() < apart(a, b, "k").max():
+        return packed
+    return a, b
+
+
+def _by_head(question: Question, queries: int) -> np.ndarray:
+    """The order in which rows that lie query by query are head by head."""
+    rows = question.q.shape[1]
+    queries = queries if queries and rows % queries == 0 else rows
+    return np.arange(rows).reshape(queries, -1).T.ravel()
+
+
+def _nearest(a: Question, *several: Question) -> Question:
+    return min(several, key=lambda b: float(np.nan_to_num(abs(a.q - b.q), nan=np.inf).sum()))
+
+
+def _shapes(question: Question) -> str:
+    return str({x: list(getattr(question, x).shape) for x in INPUTS})
+
+
+@np.errstate(all="ignore")
+def apart(a: Question, b: Question, name: str) -> np.ndarray:
+    """How far q, k or v are apart, of each row or key [unit, row]: the root mean square of the difference over that of
+    the larger side, or of all rows where these are larger. 0 where no row that sees a key reads it, inf for a NaN or an
+    infinity on one side.
+    """
+    factors = (a.scale, b.scale) if name == "q" and scaled_alike(a, b) else (1.0, 1.0)
+    x, y = (getattr(side, name) * factor for side, factor in zip((a, b), factors, strict=True))
+    used = a.asked & b.asked if name == "q" else a.read & b.read
+    return apart_in_rows(x, y, used)
+
+
+@np.errstate(all="ignore")
+def apart_in_rows(x: np.ndarray, y: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """As `apart`, of arrays [unit, row, dim], in the rows that are `used`."""
+    same = (x == y) | (np.isnan(x) & np.isnan(y))
+    difference = np.sqrt(np.mean(np.where(same, 0.0, x - y) ** 2, -1))
+    sizes = np.maximum(*(np.sqrt(np.mean(np.where(np.isfinite(z), z, 0.0) ** 2, -1)) for z in (x, y)))
+    size = np.sqrt(np.mean(sizes[used] ** 2)) if used.any() else 0.0
+    found = np.where(difference == 0, 0.0, difference / np.maximum(sizes, size))
+    return np.where(used, np.where(np.isnan(found), np.inf, found), 0.0)
+
+
+def scaled_alike(a: Question, b: Question) -> bool:
+    """Whether one side multiplied its scale into q."""
+    if a.scale == b.scale:
+        return False
+    folded = abs(a.q * a.scale - b.q * b.scale).sum() / max(abs(a.q * a.scale).sum(), 1e-300)
+    return bool(folded < abs(a.q - b.q).sum() / max(abs(a.q).sum(), 1e-300))
+
+
+@np.errstate(all="ignore")
+def asked_otherwise(a: Question, b: Question, allowed: float) -> dict[str, tuple[str, str]]:
+    """What the two ask otherwise, in one form: scale, softcap, sinks, mask, bias -> of A and of B, in words. A bias may
+    differ by `allowed` of its size: it was computed, as q was.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    if a.scale != b.scale and not scaled_alike(a, b):
+        found["scale"] = (f"{a.scale:.6g}", f"{b.scale:.6g}")
+    if a.softcap != b.softcap:
+        found["softcap"] = tuple("none" if x is None else f"{x:.6g}" for x in (a.softcap, b.softcap))  # type: ignore
+    at = np.argwhere((a.sinks != b.sinks) & ~(abs(a.sinks - b.sinks) <= allowed * abs(a.sinks)))
+    if len(at):
+        found["sinks"] = tuple(f"{x.sinks[tuple(at[0])]:.6g}" for x in (a, b))  # type: ignore[assignment]
+    weights = np.maximum(np.where(a.seen, a.weights(), 0.0), np.where(b.seen, b.weights(), 0.0))
+    other = (a.seen != b.seen) & (weights * a.seen.shape[2] > LOST)
+    if other.any():
+        unit, row = np.argwhere(other.any(-1))[0]
+        found["mask"] = tuple(_mask_in_words(x, unit, row) for x in (a, b))  # type: ignore[assignment]
+        return found
+    both = a.seen & b.seen
+    # what is added to all keys of a row changes nothing
+    added = [np.where(both, x.bias - _mean(x.bias, both), 0.0) for x in (a, b)]
+    size = np.maximum(*(np.where(both, abs(x.bias), 0.0).max(-1, initial=0.0) for x in (a, b)))
+    beyond = abs(added[0] - added[1]) > allowed * size[..., None]
+    if beyond.any():
+        worst = np.unravel_index(int(abs(added[0] - added[1]).argmax()), beyond.shape)
+        found["bias"] = tuple(f"{x.bias[worst]:.6g} at row {worst[1] % x.queries}" for x in (a, b))  # type: ignore
+    return found
+
+
+def _mean(x: np.ndarray, where: np.ndarray) -> np.ndarray:
+    return np.where(where, x, 0.0).sum(-1, keepdims=True) / np.maximum(where.sum(-1, keepdims=True), 1)
+
+
+def _mask_in_words(question: Question, unit: int, row: int) -> str:
+    seen = question.seen
+    keys = spans(question.places[unit][seen[unit, row]]) or "none"
+    return f"{int(seen.size - seen.sum()):,} of {seen.size:,} keys hidden (row {row % question.queries} sees {keys})"
