@@ -82,25 +82,27 @@ def _departed(found: Departure | None) -> list[str]:
     """Which inputs of which call differ first, in which rows, and where to look."""
     if found is None:
         return []
+    several = len(found.inputs) > 1
     names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
-    several = "differ" if len(found.inputs) > 1 else "differs"
-    by = f"by {number(max(found.inputs.values()))} of {'their' if len(found.inputs) > 1 else 'its'} size"
-    of_rows = dict.fromkeys(found.rows.values())
-    if len(of_rows) == 1:
-        rows = next(iter(of_rows))
-        where = f" in row{'s' * (not rows.isdigit())} {rows} alone" if rows else ""
+    by = f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} of {'their' if several else 'its'} size"
+    if found.factor is not None:
+        by = f"{'are' if several else 'is'} {found.factor:.6g} x as large in A, in the mean of all rows"
+    rows = {*found.rows.values()}
+    if len(rows) == 1:
+        only = rows.pop()
+        place = f" in row{'s' * (not only.isdigit())} {only} alone" if only else ""
     else:
-        where = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
-    if found.behind is None and found.call == 0:
-        when, look = " before any attention ran", "look before it"
-    elif found.behind is None:
-        when, look = "", "look before it"
-    else:
-        when, look = "", f"look between call {found.behind} and call {found.call}"
-    made = [
-        f"{names} of call {found.call} {several} {by}{when}{where}: {look}" + (f": {found.where}" if found.where else "")
-    ]
-    return [*made, f"  rounding makes at most {number(found.allowed)} of what came before; both are right on their own inputs"]
+        place = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
+    when = " before any attention ran" if found.call == 0 else ""
+    look = "look before it" if found.behind is None else f"look between call {found.behind} and call {found.call}"
+    where = f": {found.where}" if found.where else ""
+    limit = f"  rounding makes at most {number(found.allowed)} of what came before"
+    if found.factor is not None:
+        limit = "  rounding is as often up as down, and makes no factor"
+    made = [f"{names} of call {found.call} {by}{when}{place}: {look}{where}", limit]
+    if found.behind is not None and several and place == "":
+        made.append("  a factor of the hidden states may come from before: a norm hides it from the calls until then")
+    return made
 
 
 def _rounding(found: Runs) -> list[str]:

@@ -128,9 +128,10 @@ def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | 
         return None
     place, allowed = found
     call, behind = calls[place], calls[place - 1] if place else None
+    new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
     both = in_one_form(*(question(Observed(side[call]()).attention) for side in sides), f"call {call}")
     kept = [partial(_kept, side, call) for side in sides]
-    return departure(call, behind, *both, allowed, kept)
+    return departure((call, behind), new, *both, allowed, kept)
 
 
 def _kept(side: Calls, call: int, name: str, place: int) -> int | None:

@@ -36,7 +36,8 @@ class Distance:
     inputs: Mapping[str, float]  #: q, k, v -> of the farthest row
     out: float  #: of the farthest row
     rounding: float  #: what a layer's roundings may make
-    factor: float = 1.0  #: by which an input of A is larger in all rows, where that is no chance
+    factor: float  #: by which an input of A is larger in the mean of all rows; 1 where that may be chance
+    tokens: tuple[int, int]  #: queries of a head, and keys that are read
 
     @property
     def largest(self) -> float:
@@ -52,7 +53,8 @@ class Departure:
     behind: int | None  #: the call before it that both have; None where it is the model's first
     inputs: Mapping[str, float]  #: those that differ by more -> by how much of their size, of the farthest row
     allowed: float  #: what rounding may make, of their size
-    rows: Mapping[str, str]  #: in which rows; "" for all
+    factor: float | None  #: by which A is larger in the mean of all rows, where that alone is more than rounding
+    rows: Mapping[str, str]  #: in which rows alone, as keys are counted; "" for all
     where: str  #: what the difference looks like, and where to look
 
 
@@ -62,7 +64,8 @@ def distance(a: Question, b: Question, outs: Sequence[np.ndarray]) -> Distance:
     out = float(apart_in_rows(*outs, a.asked & b.asked).max(initial=0.0))
     rounding = CHAIN * max(a.roundoff, b.roundoff) + a.width**0.5 * unit_roundoff(np.float32)
     factors = [_factor(a, b, name) for name in INPUTS]
-    return Distance(found, out, rounding, max(factors, key=lambda x: abs(x - 1)))
+    tokens = (a.queries, int(a.read.sum(1).max(initial=0)))
+    return Distance(found, out, rounding, max(factors, key=lambda x: abs(x - 1)), tokens)
 
 
 @np.errstate(all="ignore")
@@ -103,16 +106,34 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
 
 
 def departure(
-    call: int, behind: int | None, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
+    calls: tuple[int, int | None], new: bool, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
 ) -> Departure:
-    """What is known of the call whose inputs differ by more than `allowed`, or by a factor. `kept`, of both sides."""
+    """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
+    before it. `new`: whether its tokens are new to the model. `kept`, of both sides.
+    """
     every = {name: apart(a, b, name) for name in INPUTS}
     over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
+    factor = None
     if not over:
-        over = {name: every[name] > 0 for name in INPUTS if _factor(a, b, name) != 1}
-    rows = {name: _rows(a, name, of) for name, of in over.items()}
+        factors = {name: x for name in INPUTS if (x := _factor(a, b, name)) != 1}
+        over = {name: every[name] > 0 for name in factors}
+        factor = max(factors.values(), key=lambda x: abs(x - 1))
     inputs = {name: float(every[name].max()) for name in over}
-    return Departure(call, behind, inputs, allowed, rows, _where(a, b, over, allowed, kept))
+    where = _where(a, b, over, allowed, new, kept)
+    return Departure(*calls, inputs, allowed, factor, _rows(a, every, over), where)
+
+
+def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """The rows in which inputs differ, where they are far closer in others."""
+    found, partial = {}, False
+    for name, of in over.items():
+        used = question.asked if name == "q" else question.read
+        at, all_of = _at(question, name, of), _at(question, name, used)
+        rest = every[name][:, ~of.any(0)].max(initial=0.0)
+        some = len(at) < len(all_of) and rest < every[name].max() / 10
+        partial |= some
+        found[name] = (_tokens(question)[at] if name == "q" else at, some)
+    return {name: spans(question.places[0][at]) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
 
 
 def _tokens(question: Question) -> np.ndarray:
@@ -130,15 +151,7 @@ def _at(question: Question, name: str, over: np.ndarray) -> np.ndarray:
     return np.unique(np.nonzero(over)[1] % question.queries) if name == "q" else np.flatnonzero(over.any(0))
 
 
-def _rows(question: Question, name: str, over: np.ndarray) -> str:
-    used = question.asked if name == "q" else question.read
-    at, every = _at(question, name, over), _at(question, name, used)
-    if len(at) == len(every):
-        return ""
-    return spans(at if name == "q" else question.places[0][at])
-
-
-def _where(a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, kept: Sequence[Kept]) -> str:
+def _where(a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, new: bool, kept: Sequence[Kept]) -> str:
     """What a difference looks like; "" for nothing known."""
     at = {name: _at(a, name, of) for name, of in over.items()}
     tokens = _tokens(a)
@@ -148,15 +161,18 @@ def _where(a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: fl
         if said := _changed(a, at, kept):
             return f"the cache: {said}"
         return f"what makes {' and '.join(over)}"
-    if set(over) == set(INPUTS) and all(np.array_equal(tokens[at["q"]], at[x]) for x in "kv"):
-        if len(at["q"]) < a.queries or a.queries == 1:
-            one = len(at["q"]) == 1
-            return f"{'another token' if one else 'other tokens'} there, or what is made of {'it' if one else 'them'}"
+    of_tokens = set(over) == set(INPUTS) and all(np.array_equal(tokens[at["q"]], at[x]) for x in "kv")
+    if of_tokens and len(at["k"]) < a.read.any(0).sum():
+        one = len(at["q"]) == 1
+        if new:
+            return "another token there, or its embedding" if one else "other tokens there, or their embeddings"
+        return "what is made of that token" if one else "what is made of these tokens"
     if "v" not in over and all(_as_long(a, b, name, allowed) for name in over):
         both = "the rotation (RoPE): its base, or positions"
         return both if len(over) == 2 else f"the rotation (RoPE) of {next(iter(over))}"
-    if all(_parallel(a, b, name, allowed) for name in over):
-        return "each row is one factor larger or smaller: the norm before (its eps), or a scale"
+    if all(_factor(a, b, name) != 1 and _parallel(a, b, name, allowed) for name in over):
+        norm = "the norm before (its eps), or " if len(over) == 3 else ""
+        return f"{norm}a scale: each row is a factor larger"
     if all(_unlike(a, b, name) for name in over) and len(over) == 3:
         return "the two have nothing in common: other weights, or other tokens"
     return ""
@@ -173,7 +189,7 @@ def _moved(a: Question, b: Question, at: Mapping[str, np.ndarray], allowed: floa
             if not row.any():
                 return f"row {a.places[0][j]} of {name} is 0 in {names[1]}"
             alike = apart_in_rows(one, np.broadcast_to(row, one.shape), used).max(0) <= allowed
-            alike &= used.all(0)
+            alike &= used.all(0) & (np.arange(len(alike)) != j)
             if alike.any():
                 i = int(np.flatnonzero(alike)[0])
                 return f"row {a.places[0][j]} of {name} in {names[1]} holds what row {a.places[0][i]} holds in {names[0]}"
@@ -203,7 +219,7 @@ def _parallel(a: Question, b: Question, name: str, allowed: float) -> bool:
     x, y, used = _both(a, b, name)
     factors = (x * y).sum(-1, keepdims=True) / (y * y).sum(-1, keepdims=True)
     left = apart_in_rows(x, factors * y, used)
-    return bool((left <= np.maximum(apart_in_rows(x, y, used) / 10, allowed / CHAIN)).all())
+    return bool((left <= np.maximum(apart_in_rows(x, y, used) / 10, allowed)).all())
 
 
 def _unlike(a: Question, b: Question, name: str) -> bool:
