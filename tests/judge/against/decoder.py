@@ -6,6 +6,10 @@ from typing import Any
 
 import pytest
 
+from workbench import Case, Trace
+from workbench.explore.capturing.verdict import array
+from workbench.trace.assembled import assembled
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 F = torch.nn.functional
 
@@ -41,7 +45,7 @@ class Decoder:
         }  # fmt: skip
 
         def drawn(*shape: int) -> Any:
-            return self.weights_of((torch.randn(shape, generator=made) * shape[0] ** -0.5)).to(self.dtype)
+            return self.weights_of(torch.randn(shape, generator=made) * shape[0] ** -0.5).to(self.dtype)
 
         embedding = (torch.randn(VOCABULARY, WIDTH, generator=made) * self.std).to(self.dtype)
         return embedding, [{name: drawn(*shape) for name, shape in shapes.items()} for _ in range(self.layers)]
@@ -86,3 +90,55 @@ def _heads(x: Any) -> Any:
 def prompt(length: int = 24, batch: int = 1, seed: int = 0) -> Any:
     """Tokens [batch, length]."""
     return torch.randint(VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(100 + seed))
+
+
+def plain(q: Any, k: Any, v: Any) -> Any:
+    """Causal attention in operations of torch, of the last queries of all keys."""
+    scores = (q @ repeated(k).mT * DIM**-0.5).masked_fill(~seen(q, k), -torch.inf)
+    return scores.softmax(-1) @ repeated(v)
+
+
+def fused(q: Any, k: Any, v: Any) -> Any:
+    """The same by PyTorch's own."""
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen(q, k), enable_gqa=True)
+
+
+def seen(q: Any, k: Any) -> Any:
+    """Which keys each query sees, bool [query, key]."""
+    return torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2])
+
+
+def repeated(x: Any) -> Any:
+    """k or v with a head for each head of queries."""
+    return x.repeat_interleave(HEADS // KV_HEADS, 1)
+
+
+def asked(q: Any, k: Any, v: Any, out: Any) -> dict[str, Any]:
+    """A call as most say it."""
+    return {"q": q, "k": k, "v": v, "out": out, "mask": seen(q, k)}
+
+
+def traces(model: Decoder, steps: list[Any], attend: Attention = fused, told: Any = asked) -> dict[int, Trace]:
+    """The calls of a run of the model, as `told(q, k, v, out)` spells what they ask."""
+    made: dict[int, Trace] = {}
+
+    def watched(q: Any, k: Any, v: Any) -> Any:
+        out = attend(q, k, v)
+        made[len(made)] = trace_of(**told(q, k, v, out))
+        return out
+
+    with torch.no_grad():
+        model.run(steps, watched)
+    return made
+
+
+def trace_of(q: Any, k: Any, v: Any, out: Any, mask: Any = None, bias: Any = None, **fields: Any) -> Trace:
+    """One call, tensors [batch, head, row, dim]."""
+    given = {"q": q, "k": k, "v": v, "mask": mask, "bias": bias}
+    inputs = {name: array(x) for name, x in given.items() if x is not None}
+    case = Case(
+        batch=q.shape[0], heads=q.shape[1], kv_heads=k.shape[1], seqlen_q=q.shape[2], seqlen_k=k.shape[2],
+        head_dim=q.shape[3], dtype=str(q.dtype).removeprefix("torch."), distribution="given",
+        **({"scale": DIM**-0.5} | fields),
+    )  # fmt: skip
+    return assembled("attend", case, inputs, {"out": array(out)}, {})

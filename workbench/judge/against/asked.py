@@ -1,5 +1,7 @@
 """Two calls in one form: what they ask otherwise, and how far their inputs are apart."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from workbench.case.stages import INPUTS
@@ -9,6 +11,8 @@ from workbench.refusal import Refusal
 
 #: weight of a key, times the number of keys, below which it is lost in a float32
 LOST = 2.0**-24
+#: by how much of their size two scales differ that are roundings of one to float32
+SCALE = 2.0**-22
 
 
 def in_one_form(a: Question, b: Question, call: str) -> tuple[Question, Question]:
@@ -18,11 +22,14 @@ def in_one_form(a: Question, b: Question, call: str) -> tuple[Question, Question
     whole = all(units % len(x.q) == 0 and x.q.shape[1] % (units // len(x.q)) == 0 for x in (a, b))
     if sizes[0] != sizes[1] or not whole:
         said = " and ".join(_shapes(x) for x in (a, b))
-        raise Refusal(f"{call} has other shapes on both sides, {said}: the two runs are not of one model on the same tokens")
+        raise Refusal(
+            f"{call} has other shapes on both sides, {said}: the two runs are not of one model on the same tokens"
+        )
+    several = a.group > 1 and a.group == b.group
     a, b = a.split(units), b.split(units)
-    if a.queries != b.queries:
-        b = _nearest(a, b, b.ordered(_by_head(b, a.queries)))
-        b = _nearest(a, b, b.ordered(_by_head(b, b.q.shape[1] // a.queries)))
+    if not several:
+        a, b = (_in_order(b, a), b) if a.queries > b.queries else (a, _in_order(a, b))
+    a, b = (replace(x, queries=min(a.queries, b.queries)) for x in (a, b))
     if a.k.shape == b.k.shape and np.array_equal(a.seen, b.seen):
         return a, b
     keys = int(max(a.read.sum(1).max(initial=1), b.read.sum(1).max(initial=1)))
@@ -32,15 +39,16 @@ def in_one_form(a: Question, b: Question, call: str) -> tuple[Question, Question
     return a, b
 
 
-def _by_head(question: Question, queries: int) -> np.ndarray:
-    """The order in which rows that lie query by query are head by head."""
-    rows = question.q.shape[1]
-    queries = queries if queries and rows % queries == 0 else rows
-    return np.arange(rows).reshape(queries, -1).T.ravel()
+def _in_order(a: Question, b: Question) -> Question:
+    """B with its rows in the order of those of A, where one side has them head by head and the other query by query."""
 
+    def far(b: Question) -> float:
+        return float(np.nan_to_num(abs(a.q - b.q), nan=1e300).sum())
 
-def _nearest(a: Question, *several: Question) -> Question:
-    return min(several, key=lambda b: float(np.nan_to_num(abs(a.q - b.q), nan=np.inf).sum()))
+    rows = b.q.shape[1]
+    orders = (np.arange(rows).reshape(n, -1).T.ravel() for n in range(2, rows) if rows % n == 0)
+    nearest = min((b.ordered(order) for order in orders), key=far, default=b)
+    return nearest if far(nearest) < far(b) / 10 else b
 
 
 def _shapes(question: Question) -> str:
@@ -84,11 +92,11 @@ def asked_otherwise(a: Question, b: Question, allowed: float) -> dict[str, tuple
     differ by `allowed` of its size: it was computed, as q was.
     """
     found: dict[str, tuple[str, str]] = {}
-    if a.scale != b.scale and not scaled_alike(a, b):
+    if abs(a.scale - b.scale) > SCALE * abs(a.scale) and not scaled_alike(a, b):
         found["scale"] = (f"{a.scale:.6g}", f"{b.scale:.6g}")
     if a.softcap != b.softcap:
         found["softcap"] = tuple("none" if x is None else f"{x:.6g}" for x in (a.softcap, b.softcap))  # type: ignore
-    at = np.argwhere((a.sinks != b.sinks) & ~(abs(a.sinks - b.sinks) <= allowed * abs(a.sinks)))
+    at = np.argwhere(~np.isclose(a.sinks, b.sinks, rtol=allowed, atol=0))
     if len(at):
         found["sinks"] = tuple(f"{x.sinks[tuple(at[0])]:.6g}" for x in (a, b))  # type: ignore[assignment]
     weights = np.maximum(np.where(a.seen, a.weights(), 0.0), np.where(b.seen, b.weights(), 0.0))
@@ -99,17 +107,14 @@ def asked_otherwise(a: Question, b: Question, allowed: float) -> dict[str, tuple
         return found
     both = a.seen & b.seen
     # what is added to all keys of a row changes nothing
-    added = [np.where(both, x.bias - _mean(x.bias, both), 0.0) for x in (a, b)]
+    first = both.argmax(-1)[..., None]
+    added = [np.where(both, x.bias - np.take_along_axis(x.bias, first, -1), 0.0) for x in (a, b)]
     size = np.maximum(*(np.where(both, abs(x.bias), 0.0).max(-1, initial=0.0) for x in (a, b)))
     beyond = abs(added[0] - added[1]) > allowed * size[..., None]
     if beyond.any():
         worst = np.unravel_index(int(abs(added[0] - added[1]).argmax()), beyond.shape)
-        found["bias"] = tuple(f"{x.bias[worst]:.6g} at row {worst[1] % x.queries}" for x in (a, b))  # type: ignore
+        found["bias"] = tuple(f"{x[worst]:.6g} (row {worst[1] % a.queries})" for x in added)  # type: ignore
     return found
-
-
-def _mean(x: np.ndarray, where: np.ndarray) -> np.ndarray:
-    return np.where(where, x, 0.0).sum(-1, keepdims=True) / np.maximum(where.sum(-1, keepdims=True), 1)
 
 
 def _mask_in_words(question: Question, unit: int, row: int) -> str:

@@ -48,20 +48,29 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         )
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
+    elsewhere: dict[int, str] = {}
     for call in both:
         judged = [diff(side[call]()) for side in sides]
+        parts = [_told(found)[1] for found in judged]
+        if parts[0] != parts[1]:
+            elsewhere[call] = " and ".join(parts)
+            continue
         pair = _pair(call, *judged)
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
                 causes[name] = cause
         pairs.append(pair)
+    if elsewhere:
+        first = f"{_numbers(elsewhere)}: other parts were captured on both sides, {next(iter(elsewhere.values()))}"
+        if not pairs:
+            raise Refusal(f"{first}; capture both with the same seed, and kv heads repeated in both or in none")
     departed = _departed(pairs, sides)
     alone = [
         f"{name} alone has {_numbers(only)}"
         for name, side in zip(names, sides, strict=True)
         if (only := [call for call in side if call not in both])
-    ]
+    ] + ([first] if elsewhere else [])
     folders = not any(isinstance(x, Mapping) for x in (a, b))
     return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, departed, folders)
 
@@ -90,6 +99,14 @@ def _numbers(calls: Iterable[int]) -> str:
     return f"call{'s' * (len(found) > 1)} {', '.join(map(str, found[:5]))}{more}"
 
 
+def _told(found: Diff) -> tuple[str, str]:
+    """Which call of a model a trace is, "layer 7, step 3", and which part of the call; "" where its notes tell nothing."""
+    for note in found.trace.notes:
+        if told := re.fullmatch(r"call \d+(?:, (?P<place>[^:]*))?: (?P<part>.*)", note):
+            return told["place"] or "", told["part"]
+    return "", ""
+
+
 def _pair(call: int, a: Diff, b: Diff) -> CallPair:
     for name, run in (("A", a.run), ("B", b.run)):
         if OUT not in run.whole:
@@ -113,7 +130,7 @@ def _pair(call: int, a: Diff, b: Diff) -> CallPair:
     apart = distance(one, other, outs)
     return CallPair(
         call, sides[0], sides[1], asked_otherwise(one, other, apart.rounding), float(abs(difference).max(initial=0.0)),
-        _rms(difference), _rms(carried), _rms(difference - carried), found, apart,
+        _rms(difference), _rms(carried), _rms(difference - carried), found, apart, _told(a)[0],
     )  # fmt: skip
 
 
@@ -129,7 +146,7 @@ def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | 
     place, allowed = found
     call, behind = calls[place], calls[place - 1] if place else None
     new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
-    both = in_one_form(*(question(Observed(side[call]()).attention) for side in sides), f"call {call}")
+    both = in_one_form(*(question(diff(side[call]()).run.attention) for side in sides), f"call {call}")
     kept = [partial(_kept, side, call) for side in sides]
     return departure((call, behind), new, *both, allowed, kept)
 

@@ -133,7 +133,10 @@ def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str
         some = len(at) < len(all_of) and rest < every[name].max() / 10
         partial |= some
         found[name] = (_tokens(question)[at] if name == "q" else at, some)
-    return {name: spans(question.places[0][at]) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+    return {
+        name: spans(question.places[0][at]) if some or (name == "q" and partial) else ""
+        for name, (at, some) in found.items()
+    }
 
 
 def _tokens(question: Question) -> np.ndarray:
@@ -151,7 +154,9 @@ def _at(question: Question, name: str, over: np.ndarray) -> np.ndarray:
     return np.unique(np.nonzero(over)[1] % question.queries) if name == "q" else np.flatnonzero(over.any(0))
 
 
-def _where(a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, new: bool, kept: Sequence[Kept]) -> str:
+def _where(
+    a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, new: bool, kept: Sequence[Kept]
+) -> str:
     """What a difference looks like; "" for nothing known."""
     at = {name: _at(a, name, of) for name, of in over.items()}
     tokens = _tokens(a)
@@ -192,7 +197,9 @@ def _moved(a: Question, b: Question, at: Mapping[str, np.ndarray], allowed: floa
             alike &= used.all(0) & (np.arange(len(alike)) != j)
             if alike.any():
                 i = int(np.flatnonzero(alike)[0])
-                return f"row {a.places[0][j]} of {name} in {names[1]} holds what row {a.places[0][i]} holds in {names[0]}"
+                return (
+                    f"row {a.places[0][j]} of {name} in {names[1]} holds what row {a.places[0][i]} holds in {names[0]}"
+                )
     return ""
 
 

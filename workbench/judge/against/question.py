@@ -30,6 +30,7 @@ class Question:
     batch: int
     queries: int  #: of a head
     places: np.ndarray  #: [unit, key]: where a key stands in the call
+    order: np.ndarray | None = None  #: of its rows, where it is another than the call's
 
     @property
     def asked(self) -> np.ndarray:
@@ -46,6 +47,11 @@ class Question:
         """Elements of q of one token."""
         return self.q.size // (self.batch * self.queries) if self.q.size else 1
 
+    @property
+    def group(self) -> int:
+        """Heads that share a kv head."""
+        return self.q.shape[1] // self.queries
+
     def scores(self) -> np.ndarray:
         """What the softmax reads, with -inf where a key is hidden."""
         scores = self.scale * (self.q @ self.k.swapaxes(1, 2))
@@ -61,7 +67,8 @@ class Question:
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """A result [batch, head, query, dim] as [unit, row, dim] in float64."""
-        return to_float64(x).reshape(*self.q.shape[:2], -1)
+        found = to_float64(x).reshape(*self.q.shape[:2], -1)
+        return found if self.order is None else found[:, self.order]
 
     def split(self, units: int) -> "Question":
         """The same of so many units, of which several have the same keys."""
@@ -81,8 +88,9 @@ class Question:
     def ordered(self, rows: np.ndarray) -> "Question":
         """The same with its rows in another order."""
         return replace(
-            self, q=self.q[:, rows], seen=self.seen[:, rows], bias=self.bias[:, rows], sinks=self.sinks[:, rows]
-        )
+            self, q=self.q[:, rows], seen=self.seen[:, rows], bias=self.bias[:, rows], sinks=self.sinks[:, rows],
+            order=rows,
+        )  # fmt: skip
 
     def packed(self, keys: int) -> "Question":
         """The same with `keys` keys: those that are read, in their order, then keys that no row sees."""

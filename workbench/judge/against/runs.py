@@ -47,6 +47,12 @@ class CallPair:
     own: float  #: and of what arises in the call
     shares: tuple[Share, ...]  #: of what arises; none where a side is wrong
     apart: Distance  #: how far q, k and v are apart
+    place: str = ""  #: which call of a model it is: layer 7, step 3
+
+    @property
+    def named(self) -> str:
+        """The call in words: call 43 (layer 7, step 3)."""
+        return f"call {self.call}" + (f" ({self.place})" if self.place else "")
 
     @property
     def wrong(self) -> tuple[str, ...]:
