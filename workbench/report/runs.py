@@ -93,10 +93,12 @@ def _departed(runs: Runs) -> list[str]:
         place = f" in row{'s' * (not only.isdigit())} {only} alone" if only else ""
     else:
         place = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
+    if found.batches:
+        place += f" of sequence{'s' * (len(found.batches) > 1)} {', '.join(map(str, found.batches))} of the batch"
     when = " before any attention ran" if found.call == 0 else ""
     look = "look before it" if found.behind is None else f"look between {named[found.behind]} and it"
     where = f": {found.where}" if found.where else ""
-    limit = f"  rounding makes at most {number(found.allowed)} of what came before"
+    limit = f"  rounding makes at most {number(found.allowed)} of their size there"
     if found.factor is not None:
         limit = "  rounding is as often up as down, and makes no factor"
     made = [f"{names} of {named[found.call]} {by}{when}{place}: {look}{where}", limit]
@@ -117,8 +119,8 @@ def _rounding(found: Runs) -> list[str]:
     ]
     apart = max(found.pairs, key=lambda pair: pair.apart.largest)
     made.append(
-        f"q, k and v differ by {number(apart.apart.largest)} of their size at most ({apart.named}), as rounding makes of "
-        "what came before"
+        f"q, k and v differ by {number(apart.apart.largest)} of their size at most ({apart.named}): rounding of what "
+        "came before"
     )
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:

@@ -56,13 +56,13 @@ FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
                "what is made of that token"),
     "base": (MODEL, replace(MODEL, base=5e5), PROMPT, 0, "q k", "in rows 1-15 alone: look before it: the rotation (RoPE)"),
     "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 alone"),
-    "position": (MODEL, replace(MODEL, first=1), PROMPT, 0, "q k", "the rotation (RoPE): its base, or positions"),
+    "position": (MODEL, replace(MODEL, first=1), PROMPT, 0, "q k", "the rotation (RoPE): its base, positions or pairs"),
     "eps": (MODEL, replace(MODEL, eps=1e-5), PROMPT, 0, "q k v", "the norm before (its eps), or a scale"),
     "eps of large tokens": (replace(MODEL, std=1.0), replace(MODEL, std=1.0, eps=1e-5), PROMPT, 0, "q k v", "its eps"),
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: other weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B holds what row 17 holds in A"),
     "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "the cache: row 7 of k is 0 in B"),
-    "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "what makes k and v"),
+    "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B hold numbers of float8_e4m3fn alone"),
     "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", "look between call 0 and it"),
 }  # fmt: skip
 
@@ -111,7 +111,7 @@ def in_its_dtype(x: Any, eps: float) -> Any:
 def test_rounding_alone_is_no_departure(a: Decoder, b: Decoder, attend: Any, steps: list[Any]) -> None:
     found = compare_runs(traces(a, steps), traces(b, steps, attend))
     assert found.verdict == "rounding" and found.departed is None, str(found)
-    assert "as rounding makes of what came before" in str(found)
+    assert "rounding of what came before" in str(found)
 
 
 def distances(*largest: float, out: float = 1e-7) -> list[Distance]:

@@ -99,22 +99,31 @@ def asked_otherwise(a: Question, b: Question, allowed: float) -> dict[str, tuple
     at = np.argwhere(~np.isclose(a.sinks, b.sinks, rtol=allowed, atol=0))
     if len(at):
         found["sinks"] = tuple(f"{x.sinks[tuple(at[0])]:.6g}" for x in (a, b))  # type: ignore[assignment]
-    weights = np.maximum(np.where(a.seen, a.weights(), 0.0), np.where(b.seen, b.weights(), 0.0))
-    other = (a.seen != b.seen) & (weights * a.seen.shape[2] > LOST)
+    other = a.seen != b.seen
+    if other.any():
+        weights = np.maximum(np.where(a.seen, a.weights(), 0.0), np.where(b.seen, b.weights(), 0.0))
+        other &= weights * a.seen.shape[2] > LOST
     if other.any():
         unit, row = np.argwhere(other.any(-1))[0]
         found["mask"] = tuple(_mask_in_words(x, unit, row) for x in (a, b))  # type: ignore[assignment]
-        return found
-    both = a.seen & b.seen
-    # what is added to all keys of a row changes nothing
-    first = both.argmax(-1)[..., None]
-    added = [np.where(both, x.bias - np.take_along_axis(x.bias, first, -1), 0.0) for x in (a, b)]
-    size = np.maximum(*(np.where(both, abs(x.bias), 0.0).max(-1, initial=0.0) for x in (a, b)))
-    beyond = abs(added[0] - added[1]) > allowed * size[..., None]
-    if beyond.any():
-        worst = np.unravel_index(int(abs(added[0] - added[1]).argmax()), beyond.shape)
-        found["bias"] = tuple(f"{x[worst]:.6g} (row {worst[1] % a.queries})" for x in added)  # type: ignore
+    elif a.bias is not None or b.bias is not None:
+        found |= _bias(a, b, allowed)
     return found
+
+
+def _bias(a: Question, b: Question, allowed: float) -> dict[str, tuple[str, str]]:
+    """What is added otherwise, from the first key of a row on: what all keys of a row have changes nothing."""
+    both = a.seen & b.seen
+    first = both.argmax(-1)[..., None]
+    given = [np.zeros(both.shape) if x.bias is None else x.bias for x in (a, b)]
+    added = [np.where(both, x - np.take_along_axis(x, first, -1), 0.0) for x in given]
+    size = np.maximum(*(np.where(both, abs(x), 0.0).max(-1, initial=0.0, keepdims=True) for x in given))
+    apart = abs(added[0] - added[1])
+    if not (apart > allowed * size).any():
+        return {}
+    worst = np.unravel_index(int(apart.argmax()), apart.shape)
+    said = [f"{x[worst]:.6g} (row {worst[1] % a.queries})" for x in added]
+    return {"bias": (said[0], said[1])}
 
 
 def _mask_in_words(question: Question, unit: int, row: int) -> str:

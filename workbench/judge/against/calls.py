@@ -100,7 +100,7 @@ def _numbers(calls: Iterable[int]) -> str:
 
 
 def _told(found: Diff) -> tuple[str, str]:
-    """Which call of a model a trace is, "layer 7, step 3", and which part of the call; "" where its notes tell nothing."""
+    """Which call of a model a trace is, "layer 7, step 3", and which part of it; "" where its notes tell nothing."""
     for note in found.trace.notes:
         if told := re.fullmatch(r"call \d+(?:, (?P<place>[^:]*))?: (?P<part>.*)", note):
             return told["place"] or "", told["part"]
@@ -135,8 +135,8 @@ def _pair(call: int, a: Diff, b: Diff) -> CallPair:
 
 
 def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | None:
-    """Where inputs first differ by more than rounding makes of what came before. What is behind a call that is wrong, or
-    asked otherwise, carries that, and is not asked after.
+    """Where inputs first differ by more than rounding makes of what came before. Calls behind one that is wrong, or
+    asked otherwise, carry that, and are not looked at.
     """
     parted = (n for n, pair in enumerate(pairs) if pair.wrong or pair.asked)
     calls = [pair.call for pair in pairs]

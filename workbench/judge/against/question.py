@@ -1,10 +1,11 @@
-"""What a call asks, whatever it is spelled as. kv heads repeated or not, rows of a head packed beside each other, hidden
-keys as a mask, as numbers or as padding, and a scale multiplied into q: one question has one form.
+"""What a call asks, however it is spelled. kv heads repeated or not, rows of several heads packed beside each other,
+hidden keys as a mask, as numbers or as padding: one question has one form.
 
 A unit is what shares its keys: a kv head of a batch. Its rows are the queries of its heads, head by head.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ class Question:
     k: np.ndarray
     v: np.ndarray
     seen: np.ndarray  #: bool: keys that a row sees
-    bias: np.ndarray  #: added to scaled scores; 0 where a key is hidden
+    bias: np.ndarray | None  #: added to scaled scores; 0 where a key is hidden; None: nothing
     sinks: np.ndarray  #: [unit, row]; -inf is none
     scale: float
     softcap: float | None
@@ -57,7 +58,7 @@ class Question:
         scores = self.scale * (self.q @ self.k.swapaxes(1, 2))
         if self.softcap is not None:
             scores = self.softcap * np.tanh(scores / self.softcap)
-        return np.where(self.seen, scores + self.bias, -np.inf)
+        return np.where(self.seen, scores if self.bias is None else scores + self.bias, -np.inf)
 
     def weights(self) -> np.ndarray:
         """Of each key relative to the largest of its row."""
@@ -74,8 +75,8 @@ class Question:
         """The same of so many units, of which several have the same keys."""
         times = units // len(self.q)
 
-        def cut(x: np.ndarray) -> np.ndarray:
-            return x.reshape(units, x.shape[1] // times, *x.shape[2:])
+        def cut(x: Any) -> Any:
+            return None if x is None else x.reshape(units, x.shape[1] // times, *x.shape[2:])
 
         def again(x: np.ndarray) -> np.ndarray:
             return np.repeat(x, times, axis=0)
@@ -88,8 +89,8 @@ class Question:
     def ordered(self, rows: np.ndarray) -> "Question":
         """The same with its rows in another order."""
         return replace(
-            self, q=self.q[:, rows], seen=self.seen[:, rows], bias=self.bias[:, rows], sinks=self.sinks[:, rows],
-            order=rows,
+            self, q=self.q[:, rows], seen=self.seen[:, rows], sinks=self.sinks[:, rows], order=rows,
+            bias=None if self.bias is None else self.bias[:, rows],
         )  # fmt: skip
 
     def packed(self, keys: int) -> "Question":
@@ -97,7 +98,9 @@ class Question:
         order = np.argsort(~self.read, axis=1, kind="stable")[:, :keys]
         short = keys - order.shape[1]
 
-        def moved(x: np.ndarray, axis: int) -> np.ndarray:
+        def moved(x: Any, axis: int) -> Any:
+            if x is None:
+                return None
             index = order.reshape(len(x), *(order.shape[1] if i == axis else 1 for i in range(1, x.ndim)))
             taken = np.take_along_axis(x, index, axis)
             return np.pad(taken, [(0, short if i == axis else 0) for i in range(x.ndim)])
@@ -116,8 +119,7 @@ def question(run: Observed) -> Question:
     inputs = {x: to_float64(run.trace.inputs[x]) for x in INPUTS}
     of_scores = (units, group * case.seqlen_q, case.seqlen_k)
     added = attn_bias(case, run.trace.inputs)
-    bias = np.zeros(of_scores)
-    resolution = 0.0
+    bias, resolution = None, 0.0
     if added is not None:
         bias = to_float64(spread(case, added.bias)).reshape(of_scores)
         resolution = unit_roundoff(added.bias.dtype) if added.bias.dtype != np.float64 else unit_roundoff(np.float32)
@@ -140,7 +142,8 @@ def question(run: Observed) -> Question:
 
 def _hidden_by_number(question: Question, resolution: float) -> Question:
     """Keys are hidden whose weight is 0 in float64; all of a row where what is added swallows its scores."""
-    plain = replace(question, bias=np.zeros_like(question.bias)).scores()
+    assert question.bias is not None
+    plain = replace(question, bias=None).scores()
     largest = abs(np.where(question.seen, plain, 0.0)).max(-1, initial=0.0)
     least = question.bias.max(-1, initial=-np.inf, where=question.seen)
     swallowed = (least < 0) & (resolution * abs(least) > largest)

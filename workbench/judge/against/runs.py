@@ -83,9 +83,9 @@ class Runs:
 
     @property
     def verdict(self) -> str:
-        """bug where a side leaves its budget; differs where inputs differ first, by more than rounding makes; parts where
-        the two asked different things first; untestable where a call was judged on neither side; suspicious; else
-        rounding, or identical.
+        """bug where a side leaves its budget; differs where inputs differ by more than rounding makes; parts where the
+        two asked different things; untestable where a call was judged on neither side; suspicious; else rounding, or
+        identical.
         """
         if any(pair.wrong for pair in self.pairs):
             return "bug"
