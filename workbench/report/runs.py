@@ -14,14 +14,16 @@ WORTH = 0.01
 
 def rows(found: Runs) -> list[dict[str, Any]]:
     """A row for each call, as a table for a screen."""
-    return [_row(pair) for pair in found.pairs]
+    departed = None if found.departed is None else found.departed.call
+    return [_row(pair, departed) for pair in found.pairs]
 
 
-def _row(pair: CallPair) -> dict[str, Any]:
+def _row(pair: CallPair, departed: int | None) -> dict[str, Any]:
     largest = next(iter(pair.shares), None)
     of = "" if largest is None or largest.share < WORTH else f"{percent(largest.share)} {largest.words}"
     marks = [f"{name} <- bug" for name in pair.wrong]
-    marks += [f"{what} {a} | {b}" for what, (a, b) in pair.asked.items()]
+    marks += [f"another {what}" for what in pair.asked]
+    marks += ["<- inputs differ"] if pair.call == departed else []
     return {
         "call": pair.call,
         "A": pair.a.verdict,
@@ -45,7 +47,7 @@ def lines(found: Runs) -> list[str]:
 def verdict(found: Runs) -> list[str]:
     """Whose calls leave their budgets, and where first; or what the difference comes from."""
     count = len(found.pairs)
-    made = []
+    made = _departed(found)
     wrong = {name: [pair for pair in found.pairs if name in pair.wrong] for name in "AB"}
     for name, pairs in wrong.items():
         if not pairs:
@@ -55,7 +57,7 @@ def verdict(found: Runs) -> list[str]:
         first = pairs[0]
         of = first.a if name == "A" else first.b
         made.append(
-            f"{name} leaves its budget at call {first.call}: {of.stage}, {ratio(of.over_budget)} x of budget"
+            f"{name} leaves its budget at {first.named}: {of.stage}, {ratio(of.over_budget)} x of budget"
             + (f"; {len(pairs) - 1} more calls do" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:
@@ -67,11 +69,41 @@ def verdict(found: Runs) -> list[str]:
             made.append(f"  no cause of the library explains it: {more} says more")
     if (first_asked := next((pair for pair in found.pairs if pair.asked), None)) is not None:
         for what, (a, b) in first_asked.asked.items():
-            made.append(f"the two ask different things, first at call {first_asked.call}: {what} {a} of A, {b} of B")
+            made.append(f"the two ask different things, first at {first_asked.named}: {what} {a} of A, {b} of B")
     if found.verdict in ("rounding", "suspicious", "identical"):
         made += _rounding(found)
     if found.verdict == "untestable":
         made.append("a call could be judged on neither or one side, and so nothing is known to be right")
+    return made
+
+
+def _departed(runs: Runs) -> list[str]:
+    """Which inputs of which call differ first, in which rows, and where to look."""
+    found, named = runs.departed, {pair.call: pair.named for pair in runs.pairs}
+    if found is None:
+        return []
+    several = len(found.inputs) > 1
+    names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
+    by = f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} of {'their' if several else 'its'} size"
+    if found.factor is not None:
+        by = f"{'are' if several else 'is'} {found.factor:.6g} x as large in A, in the mean of all rows"
+    rows = {*found.rows.values()}
+    if len(rows) == 1:
+        only = rows.pop()
+        place = f" in row{'s' * (not only.isdigit())} {only} alone" if only else ""
+    else:
+        place = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
+    if found.batches:
+        place += f" of sequence{'s' * (len(found.batches) > 1)} {', '.join(map(str, found.batches))} of the batch"
+    when = " before any attention ran" if found.call == 0 else ""
+    look = "look before it" if found.behind is None else f"look between {named[found.behind]} and it"
+    where = f": {found.where}" if found.where else ""
+    limit = f"  rounding makes at most {number(found.allowed)} of their size there"
+    if found.factor is not None:
+        limit = "  rounding is as often up as down, and makes no factor"
+    made = [f"{names} of {named[found.call]} {by}{when}{place}: {look}{where}", limit]
+    if found.behind is not None and several and place == "":
+        made.append("  a factor of the hidden states may come from before: a norm hides it from the calls until then")
     return made
 
 
@@ -83,8 +115,13 @@ def _rounding(found: Runs) -> list[str]:
     doubt = "" if found.verdict == "rounding" else ", though some are suspicious"
     made = [
         f"both are within their budgets in all {count} calls{doubt}: the difference of {number(largest.largest)} "
-        f"(call {largest.call}) is rounding"
+        f"({largest.named}) is rounding"
     ]
+    apart = max(found.pairs, key=lambda pair: pair.apart.largest)
+    made.append(
+        f"q, k and v differ by {number(apart.apart.largest)} of their size at most ({apart.named}): rounding of what "
+        "came before"
+    )
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:
         left = 1 - sum(one.share for one in found.shares)

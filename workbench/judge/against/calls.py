@@ -6,14 +6,17 @@ out_a - out_b was carried to it.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from workbench.case.masks import spread, visible
-from workbench.case.stages import INPUTS, OUT
+from workbench.case.stages import OUT
 from workbench.expectation.observed import Observed
+from workbench.judge.against.asked import asked_otherwise, in_one_form
+from workbench.judge.against.departure import Departure, departure, distance, first_departure
+from workbench.judge.against.question import Question, question
 from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
@@ -23,8 +26,8 @@ from workbench.trace.file import load
 from workbench.trace.join import SUFFIX
 from workbench.trace.trace import Trace
 
-#: fields of a case that say what is computed, and not how large it is
-ASKED = ("scale", "softcap")
+#: number of a call -> reads its trace
+Calls = Mapping[int, Callable[[], Trace]]
 
 
 def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[int, Trace]) -> Runs:
@@ -45,26 +48,34 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         )
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
+    elsewhere: dict[int, str] = {}
     for call in both:
-        runs = [Observed(side[call]()) for side in sides]
-        _check_alike(call, *runs)
-        judged = [diff(run.trace) for run in runs]
+        judged = [diff(side[call]()) for side in sides]
+        parts = [_told(found)[1] for found in judged]
+        if parts[0] != parts[1]:
+            elsewhere[call] = " and ".join(parts)
+            continue
         pair = _pair(call, *judged)
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
                 causes[name] = cause
         pairs.append(pair)
+    if elsewhere:
+        first = f"{_numbers(elsewhere)}: other parts were captured on both sides, {next(iter(elsewhere.values()))}"
+        if not pairs:
+            raise Refusal(f"{first}; capture both with the same seed, and kv heads repeated in both or in none")
+    departed = _departed(pairs, sides)
     alone = [
         f"{name} alone has {_numbers(only)}"
         for name, side in zip(names, sides, strict=True)
         if (only := [call for call in side if call not in both])
-    ]
+    ] + ([first] if elsewhere else [])
     folders = not any(isinstance(x, Mapping) for x in (a, b))
-    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, folders)
+    return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, departed, folders)
 
 
-def _calls(given: str | Path | Mapping[int, Trace]) -> dict[int, Callable[[], Trace]]:
+def _calls(given: str | Path | Mapping[int, Trace]) -> Calls:
     """The calls of one side by number, in their order; each is read when it is wanted."""
     if isinstance(given, Mapping):
         return {call: lambda trace=trace: trace for call, trace in sorted(given.items())}  # type: ignore[misc]
@@ -88,34 +99,71 @@ def _numbers(calls: Iterable[int]) -> str:
     return f"call{'s' * (len(found) > 1)} {', '.join(map(str, found[:5]))}{more}"
 
 
-def _check_alike(call: int, a: Observed, b: Observed) -> None:
-    """Refusal where two calls are of different shapes, or lack out."""
-    for name, run in (("A", a), ("B", b)):
-        if OUT not in run.whole:
-            raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
-    shapes = [{x: run.trace.inputs[x].shape for x in INPUTS if x in run.trace.inputs} for run in (a, b)]
-    if shapes[0] != shapes[1]:
-        said = " and ".join(str({x: list(shape) for x, shape in one.items()}) for one in shapes)
-        raise Refusal(
-            f"call {call} has other shapes on both sides, {said}: the two runs are not of one model on the same tokens"
-        )
+def _told(found: Diff) -> tuple[str, str]:
+    """Which call of a model a trace is, "layer 7, step 3", and which part of it; "" where its notes tell nothing."""
+    for note in found.trace.notes:
+        if told := re.fullmatch(r"call \d+(?:, (?P<place>[^:]*))?: (?P<part>.*)", note):
+            return told["place"] or "", told["part"]
+    return "", ""
 
 
 def _pair(call: int, a: Diff, b: Diff) -> CallPair:
-    outs = [found.run.dumped[OUT].astype(np.float64) for found in (a, b)]
-    expected = [_expected(found) for found in (a, b)]
+    for name, run in (("A", a.run), ("B", b.run)):
+        if OUT not in run.whole:
+            raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
+    one, other = in_one_form(question(a.run.attention), question(b.run.attention), f"call {call}")
+    used = (one.asked & other.asked)[..., None]
+
+    def rows(x: np.ndarray, of: Question) -> np.ndarray:
+        return np.where(used, of.rows(x), 0.0)
+
+    outs = [rows(found.run.dumped[OUT], of) for found, of in ((a, one), (b, other))]
+    expected = [rows(_expected(found), of) for found, of in ((a, one), (b, other))]
     difference = outs[0] - outs[1]
     carried = expected[0] - expected[1]
     sides = [_side(found) for found in (a, b)]
     found: tuple[Share, ...] = ()
     if sides[0].right and sides[1].right and np.any(difference - carried):
-        of = [errors(one.run, made) for one, made in zip((a, b), expected, strict=True)]
+        of = [errors(one.run, _expected(one)) for one in (a, b)]
         if of[0] is not None and of[1] is not None:
-            found = tuple(shares(of[0], of[1]))
+            found = tuple(shares(of[0].as_rows(lambda x: rows(x, one)), of[1].as_rows(lambda x: rows(x, other))))
+    apart = distance(one, other, outs)
     return CallPair(
-        call, sides[0], sides[1], _asked(a.run, b.run), float(abs(difference).max()),
-        _rms(difference), _rms(carried), _rms(difference - carried), found,
+        call, sides[0], sides[1], asked_otherwise(one, other, apart.rounding), float(abs(difference).max(initial=0.0)),
+        _rms(difference), _rms(carried), _rms(difference - carried), found, apart, _told(a)[0],
     )  # fmt: skip
+
+
+def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | None:
+    """Where inputs first differ by more than rounding makes of what came before. Calls behind one that is wrong, or
+    asked otherwise, carry that, and are not looked at.
+    """
+    parted = (n for n, pair in enumerate(pairs) if pair.wrong or pair.asked)
+    calls = [pair.call for pair in pairs]
+    found = first_departure(calls, [pair.apart for pair in pairs], next(parted, len(pairs) - 1) + 1)
+    if found is None:
+        return None
+    place, allowed = found
+    call, behind = calls[place], calls[place - 1] if place else None
+    new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
+    both = in_one_form(*(question(diff(side[call]()).run.attention) for side in sides), f"call {call}")
+    kept = [partial(_kept, side, call) for side in sides]
+    return departure((call, behind), new, *both, allowed, kept)
+
+
+def _kept(side: Calls, call: int, name: str, place: int) -> int | None:
+    """The last call of a side before `call` that holds a row of k or v as `call` does; None for none."""
+
+    def of_heads(of: int) -> np.ndarray:
+        x = Observed(side[of]()).attention.trace.inputs[name]
+        return x.reshape(-1, *x.shape[2:])
+
+    row = of_heads(call)[:, place : place + 1]
+    for earlier in sorted((one for one in side if one < call), reverse=True):
+        held = of_heads(earlier)
+        if held.shape[::2] == row.shape[::2] and (held == row).all((0, 2)).any():
+            return earlier
+    return None
 
 
 def _expected(found: Diff) -> np.ndarray:
@@ -131,20 +179,6 @@ def _side(found: Diff) -> OfCall:
     over_budget = max((float(one.over_budget) for one in worst if one is not None), default=0.0)
     of_file = found.trace.called_with.trace if found.trace.called_with.mapping is None else None
     return OfCall(found.verdict, found.origin, over_budget, found.doubt, of_file or "")
-
-
-def _asked(a: Observed, b: Observed) -> dict[str, tuple[str, str]]:
-    """What the two calls asked otherwise."""
-    found = {}
-    for name in ASKED:
-        values = [getattr(run.case, name) for run in (a, b)]
-        if values[0] != values[1]:
-            found[name] = tuple("none" if x is None else f"{x:.6g}" for x in values)
-    seen = [spread(run.case, visible(run.case, run.trace.inputs)) for run in (a, b)]
-    if not np.array_equal(seen[0], seen[1]):
-        hidden = [f"{int(x.size - x.sum()):,} of {x.size:,} keys hidden" for x in seen]
-        found["mask"] = (hidden[0], hidden[1])
-    return found  # type: ignore[return-value]
 
 
 def _cause(found: Diff) -> Cause | None:

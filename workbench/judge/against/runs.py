@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.judge.against.departure import Departure, Distance
 from workbench.judge.against.shares import Share
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS
 from workbench.records import number
@@ -39,12 +40,19 @@ class CallPair:
     call: int
     a: OfCall
     b: OfCall
-    asked: Mapping[str, tuple[str, str]]  #: what the two asked otherwise: scale, softcap, mask -> of A, of B
+    asked: Mapping[str, tuple[str, str]]  #: what the two asked otherwise: scale, mask, ... -> of A, of B
     largest: float  #: |out_a - out_b|
     difference: float  #: its root mean square
     carried: float  #: root mean square of what the inputs differ by already makes of it
     own: float  #: and of what arises in the call
     shares: tuple[Share, ...]  #: of what arises; none where a side is wrong
+    apart: Distance  #: how far q, k and v are apart
+    place: str = ""  #: which call of a model it is: layer 7, step 3
+
+    @property
+    def named(self) -> str:
+        """The call in words: call 43 (layer 7, step 3)."""
+        return f"call {self.call}" + (f" ({self.place})" if self.place else "")
 
     @property
     def wrong(self) -> tuple[str, ...]:
@@ -70,17 +78,19 @@ class Runs:
     pairs: tuple[CallPair, ...]
     alone: tuple[str, ...]  #: calls that one side has alone, in words
     causes: Mapping[str, Cause]  #: side -> what explains its first wrong call, where something does
+    departed: Departure | None  #: where inputs first differ by more than rounding makes of what came before
     folders: bool = False  #: whether a and b are folders
 
     @property
     def verdict(self) -> str:
-        """bug where a side leaves its budget; parts where the two asked different things; untestable where a call was
-        judged on neither side; suspicious; else rounding, or identical.
+        """bug where a side leaves its budget; differs where inputs differ by more than rounding makes; parts where the
+        two asked different things; untestable where a call was judged on neither side; suspicious; else rounding, or
+        identical.
         """
         if any(pair.wrong for pair in self.pairs):
             return "bug"
-        if any(pair.asked for pair in self.pairs):
-            return "parts"
+        if self.first is not None:
+            return "differs" if self.departed is not None else "parts"
         if not self.pairs or any("untestable" in (pair.a.verdict, pair.b.verdict) for pair in self.pairs):
             return "untestable"
         if not all(pair.a.right and pair.b.right for pair in self.pairs):
@@ -89,8 +99,9 @@ class Runs:
 
     @property
     def first(self) -> CallPair | None:
-        """The first call that is wrong, or that the two asked otherwise."""
-        return next((pair for pair in self.pairs if pair.wrong or pair.asked), None)
+        """The first call that is wrong, that the two asked otherwise, or whose inputs differ by more than rounding."""
+        departed = None if self.departed is None else self.departed.call
+        return next((pair for pair in self.pairs if pair.wrong or pair.asked or pair.call == departed), None)
 
     @property
     def shares(self) -> tuple[Share, ...]:
@@ -116,6 +127,7 @@ class Runs:
             "schema": "workbench.compare-runs/1", "a": self.a, "b": self.b, "verdict": self.verdict,
             "first": None if first is None else first.call,
             "causes": {name: asdict(cause) for name, cause in self.causes.items()},
+            "departed": None if self.departed is None else asdict(self.departed),
             "shares": _documents(self.shares), "interaction": self.interaction,
             "alone": list(self.alone), "calls": pairs,
         })  # fmt: skip

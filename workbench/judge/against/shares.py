@@ -47,6 +47,11 @@ class Errors:
     forward: Mapping[str, np.ndarray]  #: kind -> its part, where they are left out in the order of the data
     backward: Mapping[str, np.ndarray]  #: and in the other order
 
+    def as_rows(self, rows: Callable[[np.ndarray], np.ndarray]) -> "Errors":
+        """The same with every array as `rows` makes it."""
+        forward, backward = ({kind: rows(x) for kind, x in of.items()} for of in (self.forward, self.backward))
+        return Errors(rows(self.own), self.roundings, forward, backward)
+
 
 @dataclass(frozen=True)
 class Share:

@@ -12,7 +12,7 @@ from workbench.report.tables import Table
 from workbench.suggested import command
 
 #: verdict of two runs -> kind of the page
-_KINDS = {"bug": "origin", "parts": "origin", "untestable": "untestable", "suspicious": "doubtful"}
+_KINDS = {"bug": "origin", "differs": "origin", "parts": "origin", "untestable": "untestable", "suspicious": "doubtful"}
 #: columns of words
 _WORDS = ("A", "B", "of own")
 

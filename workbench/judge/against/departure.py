@@ -1,0 +1,118 @@
+"""Where the inputs of two runs first differ by more than rounding makes of what came before.
+
+Before the first call an input is some roundings of one number: a chain of CHAIN roundings moves a row by CHAIN units of
+its size at most, and a sum of n terms in float32 by sqrt(n) of float32's. Later inputs have what earlier calls differed
+by, too, times what the layers between make of a difference. That is measured: the growth from what differed before to
+the inputs of a call, of which a run has one for each call, and the usual one is their median.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.case.stages import INPUTS
+from workbench.floats import unit_roundoff
+from workbench.judge.against.asked import apart, apart_in_rows
+from workbench.judge.against.looks import Kept, factor_of, rows_of, tokens, where_to_look
+from workbench.judge.against.question import Question
+from workbench.readings.finding import spans
+
+#: roundings one after the other from a token to q, k and v: embedding, norm, its weight, projection; of the rotation
+#: its factor, product and sum
+CHAIN = 8
+#: of the usual growth, what one layer may have: layers of right models are within a factor of 2
+LAYERS = 4.0
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far the inputs of a call are apart, of their size."""
+
+    inputs: Mapping[str, float]  #: q, k, v -> of the farthest row
+    out: float  #: of the farthest row
+    rounding: float  #: what a layer's roundings may make
+    factor: float  #: by which an input of A is larger in the mean of all rows; 1 where that may be chance
+    tokens: tuple[int, int]  #: queries of a head, and keys that are read
+
+    @property
+    def largest(self) -> float:
+        """Of q, k and v."""
+        return max(self.inputs.values())
+
+
+@dataclass(frozen=True)
+class Departure:
+    """The first call whose inputs differ by more than rounding makes of what came before."""
+
+    call: int
+    behind: int | None  #: the call before it that both have; None where it is the model's first
+    inputs: Mapping[str, float]  #: those that differ by more -> by how much of their size, of the farthest row
+    allowed: float  #: what rounding may make, of their size
+    factor: float | None  #: by which A is larger in the mean of all rows, where that alone is more than rounding
+    rows: Mapping[str, str]  #: in which rows alone, as keys are counted; "" for all
+    batches: tuple[int, ...]  #: in which sequences of a batch alone; () for all
+    where: str  #: what the difference looks like, and where to look
+
+
+def distance(a: Question, b: Question, outs: Sequence[np.ndarray]) -> Distance:
+    """Of two calls in one form with their outs [unit, row, dim]."""
+    found = {name: float(apart(a, b, name).max(initial=0.0)) for name in INPUTS}
+    out = float(apart_in_rows(*outs, a.asked & b.asked).max(initial=0.0))
+    rounding = CHAIN * max(a.roundoff, b.roundoff) + a.width**0.5 * unit_roundoff(np.float32)
+    factors = [factor_of(a, b, name) for name in INPUTS]
+    tokens = (a.queries, int(a.read.sum(1).max(initial=0)))
+    return Distance(found, out, rounding, max(factors, key=lambda x: abs(x - 1)), tokens)
+
+
+def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int) -> tuple[int, float] | None:
+    """The place of the first call, of those before `until`, whose inputs differ by more than rounding makes, and what
+    that is; None for none.
+    """
+    before = [max((max(one.largest, one.out) for one in found[:n]), default=0.0) for n in range(len(found))]
+    growth = [one.largest / max(x, one.rounding / 4) for one, x in zip(found, before, strict=True)]
+    for n, one in enumerate(found[:until]):
+        others = [*growth[1:n], *growth[n + 1 :]] if n else []
+        usual = max(1.0, float(np.median(others)) if others else 1.0)
+        missed = calls[n] - (calls[n - 1] if n else -1)  # calls until here, of which this alone is known
+        allowed = max(one.rounding, LAYERS * usual * before[n]) * missed
+        if one.largest > allowed or (calls[n] == 0 and one.factor != 1):
+            return n, allowed
+    return None
+
+
+def departure(
+    calls: tuple[int, int | None], new: bool, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
+) -> Departure:
+    """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
+    before it. `new`: whether its tokens are new to the model. `kept`, of both sides.
+    """
+    every = {name: apart(a, b, name) for name in INPUTS}
+    over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
+    factor = None
+    if not over:
+        factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
+        over = {name: every[name] > 0 for name in factors}
+        factor = max(factors.values(), key=lambda x: abs(x - 1))
+    inputs = {name: float(every[name].max()) for name in over}
+    where = where_to_look(a, b, over, allowed, new, kept)
+    return Departure(*calls, inputs, allowed, factor, _rows(a, every, over), _batches(a, over), where)
+
+
+def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str, np.ndarray]) -> dict[str, str]:
+    """The rows in which inputs differ, where they are far closer in others."""
+    found, partial = {}, False
+    for name, of in over.items():
+        used = question.asked if name == "q" else question.read
+        at, all_of = rows_of(question, name, of), rows_of(question, name, used)
+        rest = every[name][:, ~of.any(0)].max(initial=0.0)
+        some = len(at) < len(all_of) and rest < every[name].max() / 10
+        partial |= some
+        found[name] = (question.places[0][tokens(question)[at]] if name == "q" else question.places[of], some)
+    return {name: spans(at) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+
+
+def _batches(question: Question, over: Mapping[str, np.ndarray]) -> tuple[int, ...]:
+    """The sequences of a batch in which inputs differ; () for all."""
+    found = {int(i) for of in over.values() for i in np.nonzero(of)[0] // (len(of) // question.batch)}
+    return tuple(sorted(found)) if len(found) < question.batch else ()
