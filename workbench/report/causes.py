@@ -164,12 +164,3 @@ def _changes(judged: Diff, case: object) -> str:
     ours = judged.trace.case
     differing = {name: x for name in FIELDS if (x := getattr(case, name)) != getattr(ours, name)}
     return " ".join(said(differing)) or "the same options"
-
-
-def sentences(found: Explained) -> tuple[str, ...]:
-    """The causes of a call, a sentence each, that which stands above them first."""
-    made = [found.unstable] if found.unstable else []
-    for cause in found.causes:
-        others = "".join(f"; or: {rival}" for rival in cause.rivals)
-        made.append(f"{'perhaps ' * cause.perhaps}{cause.text}{others}")
-    return tuple(made)

@@ -16,8 +16,9 @@ from workbench.explore.capturing.state import untouched
 from workbench.explore.capturing.verdict import trace_of
 from workbench.foreign.calls import Call
 from workbench.judge.diff import diff
+from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.unstable import RANDOM, unstable
 from workbench.refusal import Refusal
-from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 
 #: fields of a case in which runs of one call may differ: what its numbers are
@@ -101,7 +102,9 @@ class Again:
             raise Refusal(f"{self._name} changes what it is given")
         found = trace_of(made.on_host(), self._name, self._said, trace.notes)
         ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
-        return replace(trace, rerun=None, case=ran, stages=found.stages, inputs={**masks, **{x: inputs[x] for x in INPUTS}})
+        return replace(
+            trace, rerun=None, case=ran, stages=found.stages, inputs={**masks, **{x: inputs[x] for x in INPUTS}}
+        )
 
     def _called(self) -> Any:
         of = self._question
@@ -165,11 +168,24 @@ def causes(
     """What explains a wrong call, in sentences: asked of the function where it can be called again, else of the call
     alone; () where nothing is found.
     """
-    with np.errstate(all="ignore"):
-        if question is not None:
-            try:
-                again = Again(question, snapshot, trace, name, said, limit)
-                return shown_by("causes.sentences", diff(replace(trace, rerun=again, one_case=True)).explain())
-            except Refusal:  # of what cannot be called again
-                pass
-        return shown_by("causes.sentences", diff(trace).explained)
+    if question is not None:
+        try:
+            again = Again(question, snapshot, trace, name, said, limit)
+            judged = diff(replace(trace, rerun=again, one_case=True))
+            differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
+            if not differs or differs.startswith(RANDOM):
+                return sentences(judged.explain())
+            # what it does now is not what it did
+            return (differs, *sentences(diff(trace).explained))
+        except Refusal:  # of what cannot be called again
+            pass
+    return sentences(diff(trace).explained)
+
+
+def sentences(found: Explained) -> tuple[str, ...]:
+    """Causes, a sentence each, and what stands above them first."""
+    made = [found.unstable] if found.unstable else []
+    for cause in found.causes:
+        others = "".join(f"; or: {rival}" for rival in cause.rivals)
+        made.append(f"{'perhaps ' * cause.perhaps}{cause.text}{others}")
+    return tuple(made)

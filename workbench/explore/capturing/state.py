@@ -2,15 +2,12 @@
 step of a random generator.
 """
 
-import random
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy as np
-
-from workbench.arrays import module
+from workbench.arrays import module, own_random
 from workbench.refusal import Refusal
 
 #: containers and attributes within each other that are put back
@@ -24,14 +21,10 @@ def untouched(objects: Iterable[Any]) -> Iterator[None]:
     """
     torch = module("torch", "a capture")
     back = [*_copies(objects)]
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    devices = [*range(torch.cuda.device_count())] if torch.cuda.is_initialized() else []
     try:
-        with torch.random.fork_rng(devices), torch.no_grad(), _writing_nowhere():
+        with own_random(), torch.no_grad(), _writing_nowhere():
             yield
     finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
         for put_back in back:
             put_back()
 
