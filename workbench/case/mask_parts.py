@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Band:
     """Keys by their distance from a query, counted from a corner."""
 

@@ -25,6 +25,7 @@ def lines(found: Report) -> list[str]:
     if found.kept is not None:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
         made.append(f"first wrong: call {found.kept.call}, {found.kept.verdict}{stage}, {_place(found.kept)}")
+        made += [f"  cause: {cause}" for cause in found.causes]
         made.append(f"  repeat: {command('diff', found.folder)}")
     if found.gradients:
         made.append(f"backward passes: {found.gradients:,} judged, {found.wrong_gradients:,} wrong")

@@ -1,6 +1,7 @@
 """A bias and a mask that are put in: which elements of them are read, and where they are added."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(name, text, _instead(change))
     yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
     for name, text, change in _masks():
-        yield _of(f"mask-{name}", text, _seen(change))
+        plainly = name.startswith("padding")
+        yield _of(f"mask-{name}", text, _seen(change if plainly else partial(_no_padding, change)))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
             for one in indices.others():
@@ -96,6 +98,10 @@ def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
         if found is not None and np.array_equal(found.base & known, other & known):
             raise Unfit
     return other
+
+
+def _no_padding(change: Callable[[Any, np.ndarray], np.ndarray], at: Any, seen: np.ndarray) -> np.ndarray:
+    return but_for_padding(seen, change(at, seen))
 
 
 def _first_row(at: Any, x: np.ndarray) -> np.ndarray:

@@ -36,7 +36,8 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield _of("none", "no key is masked", lambda at, seen: np.ones_like(seen))
     for name, words, more in (("more", "more", True), ("less", "less", False)):
         text = f"no key is masked where there are {words} queries than keys"
-        here = lambda at, seen, more=more: seen | ((seen.shape[-2] > seen.shape[-1]) == more)  # noqa: E731
+        sign = 1 if more else -1
+        here = lambda at, seen, s=sign: seen | (s * (seen.shape[-2] - seen.shape[-1]) > 0)  # noqa: E731
         yield _of(f"none-if-{name}-queries", text, here)
     for name, text, ends in edges.moved():
         yield _of(name, text, lambda at, seen, ends=ends, name=name: edges.between(_with_edge(seen, name), ends))
