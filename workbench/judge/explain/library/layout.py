@@ -54,11 +54,14 @@ def _slots() -> Iterator[Hypothesis]:
         "swapped": ("and the row before is in its own", lambda x: x[..., -2:-1, :]),
     }
     for name, (words, left) in own.items():
-        moved = lambda x, left=left: np.concatenate([x[..., :-2, :], x[..., -1:, :], left(x)], -2)[
-            ..., -x.shape[-2] :, :
-        ]  # noqa: E731
         text = f"the newest row of {{}} is in the slot before its own, {words}"
-        yield from read(f"slot-before-{name}", text, moved, {x: y for x, y in OPERANDS.items() if x != "q"})
+        cached = {x: y for x, y in OPERANDS.items() if x != "q"}
+        yield from read(f"slot-before-{name}", text, partial(_newest_before, left), cached)
+
+
+def _newest_before(own: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Rows whose last is in the slot before, and `own` of them in its own; one row stays."""
+    return x if x.shape[-2] < 2 else np.concatenate([x[..., :-2, :], x[..., -1:, :], own(x)], -2)
 
 
 def _rows_read(operands: str, change: Callable[[Any, np.ndarray, str], np.ndarray]) -> tuple[Edit, ...]:
