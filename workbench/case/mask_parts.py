@@ -27,6 +27,21 @@ class Band:
         return seen
 
     @property
+    def name(self) -> str:
+        """In a few words; empty where it hides nothing."""
+        corner = " top-left" if self.top_left else ""
+        if self.left is None:
+            return (
+                ""
+                if self.right is None
+                else f"causal{corner}"
+                if self.right == 0
+                else f"up to {self.right} after{corner}"
+            )
+        sides = {None: "", 0: " causal"}.get(self.right, f",{self.right}")
+        return f"window {self.left}{sides}{corner}"
+
+    @property
     def hidden(self) -> str:
         """What it hides, in words; empty where it hides nothing."""
         corner = ", counted from the top left" if self.top_left else ""

@@ -16,6 +16,7 @@ from workbench.report.causes import in_a_line
 from workbench.report.command import telling_command
 from workbench.report.measured import of_diff
 from workbench.report.numbers import number, ratio, value
+from workbench.trace.plain import is_plain
 from workbench.trace.trace import Trace
 
 _MEANING = {
@@ -132,10 +133,12 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     made_at = _made_at(diff, stage.name)
     if stage.decisive is None:
         return [stage.reason, *made_at, *_unseen(diff, known)]
-    lines = [stage.reason] if stage.reason else []
+    lines = [_where_declared(stage.reason, diff.trace)] if stage.reason else []
     lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
     if known.wrong_without_keys and diff.trace.backend == "foreign":
-        lines.append("only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so")
+        what = "declare empty_out=any" if _brings_contract(diff.trace) else "--contract empty_out=any says so"
+        may = f"only rows without keys are wrong: if these may hold anything, {what}"
+        lines.append(_where_declared(may, diff.trace))
     worst = stage.worst(1)[0]
     axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines.append(
@@ -146,7 +149,20 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
         lines += [bins(stage.decisive), *budget_terms(known)]
     if stage.name in (one.stage for one in diff.presumed):  # which says what would make it right
         return lines + made_at + _judged_from(diff, known)
-    return lines + made_at + _judged_from(diff, known) + _if_declared(stage, diff.causes_of(stage.name))
+    declared = [_where_declared(one, diff.trace) for one in _if_declared(stage, diff.causes_of(stage.name))]
+    return lines + made_at + _judged_from(diff, known) + declared
+
+
+def _brings_contract(trace: Trace) -> bool:
+    """Whether it was read from a file that has its contract, beside which none is told."""
+    path = trace.called_with.trace
+    return path is not None and not is_plain(path)
+
+
+def _where_declared(text: str, trace: Trace) -> str:
+    """A sentence; one that ends with what to declare says where, for a trace that brings its contract."""
+    asks = "declare" in text.rpartition(": ")[2] or text.endswith("=any")
+    return f"{text}, where the trace is made (`contract=` of a capture)" if asks and _brings_contract(trace) else text
 
 
 def _of_preset(diff: Diff) -> list[str]:
