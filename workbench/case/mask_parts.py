@@ -66,7 +66,7 @@ class Parts:
 
     band: Band
     base: np.ndarray  #: of that, bool [q, k]
-    padding: np.ndarray  #: keys that no query of a batch sees, bool [b, k]
+    padding: np.ndarray  #: keys in the band that no query of a batch sees, bool [b, k]
 
     @property
     def end(self) -> str:
@@ -93,7 +93,7 @@ def parts(mask: np.ndarray) -> Parts | None:
     for band in _bands(mask, padding):
         base = band.made(*mask.shape[2:])
         if np.array_equal((base & ~padding[:, None, None]) & known, mask):
-            return Parts(band, base, padding)
+            return Parts(band, base, padding & np.asarray(base.any(0)))
     return None
 
 

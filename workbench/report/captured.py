@@ -46,6 +46,10 @@ def lines(found: Report) -> list[str]:
         made.append(
             f"suspicious: {found.doubted:,} of {found.judged:,} judged, within 7 standard deviations{_doubt(found)}"
         )
+    if found.judged and not found.wrong:
+        made.append(
+            "each is right on its own inputs; a wrong q, k, v or mask, as of a cache, a rotation or a layer before, is one"
+        )
     if not found.judged:
         made.append("nothing was judged, and so nothing is known to be right")
     if found.sampled:
