@@ -66,13 +66,14 @@ class Parts:
 
     band: Band
     base: np.ndarray  #: of that, bool [q, k]
-    padding: np.ndarray  #: keys in the band that no query of a batch sees, bool [b, k]
+    padding: np.ndarray  #: keys that no query of a batch sees, bool [b, k]; not those that the band hides alone
 
     @property
     def end(self) -> str:
         """At which end padding lies, in words."""
-        ends = {bool(one[0]) for one in self.padding if one.any()}
-        runs = all(np.count_nonzero(np.diff(one)) <= 1 for one in self.padding)
+        within = self.padding[:, self.base.any(0)]
+        ends = {bool(one[0]) for one in within if one.any()}
+        runs = all(np.count_nonzero(np.diff(one)) <= 1 for one in within)
         return ("first" if ends == {True} else "last") if runs and len(ends) == 1 else ""
 
     @property
@@ -93,7 +94,8 @@ def parts(mask: np.ndarray) -> Parts | None:
     for band in _bands(mask, padding):
         base = band.made(*mask.shape[2:])
         if np.array_equal((base & ~padding[:, None, None]) & known, mask):
-            return Parts(band, base, padding & np.asarray(base.any(0)))
+            padded = (padding & base.any(0)).any(1, keepdims=True)  # elsewhere the band hides them
+            return Parts(band, base, padding & padded)
     return None
 
 

@@ -48,7 +48,7 @@ def lines(found: Report) -> list[str]:
         )
     if found.judged and not found.wrong:
         made.append(
-            "each is right on its own inputs; a wrong q, k, v or mask, as of a cache, a rotation or a layer before, is one"
+            "each is right on its own inputs; whether these are right (cache, rotation, the layer before) no call tells"
         )
     if not found.judged:
         made.append("nothing was judged, and so nothing is known to be right")
