@@ -2,9 +2,12 @@
 
 import importlib.util
 import inspect
+import random
 import re
+import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import ml_dtypes
@@ -131,6 +134,28 @@ def module(name: str, purpose: str = "--arrays {name}") -> Any:
     except ImportError:
         what = purpose.format(name=name)
         raise Unavailable(f"{what} needs {name}, which is not installed here") from None
+
+
+@contextmanager
+def own_random(seed: int | None = None) -> Iterator[None]:
+    """Within, random numbers of Python, NumPy and torch begin at `seed`, or go on where None; afterwards they are those
+    that would have come.
+    """
+    torch = sys.modules.get("torch")
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    on_gpu = torch is not None and torch.cuda.is_initialized()
+    devices = [*range(torch.cuda.device_count())] if torch is not None and on_gpu else []
+    try:
+        with nullcontext() if torch is None else torch.random.fork_rng(devices):
+            if seed is not None:
+                random.seed(seed)
+                np.random.seed(seed)
+                if torch is not None:
+                    torch.manual_seed(seed)
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 def as_numpy(x: Any, what: str, accepted: Sequence[np.dtype] = FLOATS) -> np.ndarray:

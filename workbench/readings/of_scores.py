@@ -1,10 +1,12 @@
 """What is read of scores: what keys weigh before any, and what becomes of a score."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from workbench.case.mask_parts import in_place_of
 from workbench.readings.finding import Finding
 from workbench.readings.model import Model
 from workbench.readings.of_values import heads_in_words, solved
@@ -22,6 +24,8 @@ ALIKE = 0.05
 NOTABLE = 3e-4
 #: how far a curve must be from what it should be, of the range of scores: less is what casts make of weights
 CURVED = 1e-3
+#: how far the numbers that a mask adds to scores may be apart and be one, of the number and of 1
+ONE_LEVEL = 0.01
 #: factor of scores below which they count for nothing
 STILL = 0.01
 #: differences of which a curve is made, at most
@@ -85,6 +89,16 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
             shift = np.nanmedian(np.where(np.isfinite(table), np.log(read) + of_lse[..., None] - table, np.nan), -1)
         table = table + np.where(np.isfinite(shift) & (odd | more).any(-1), shift, 0.0)[..., None]
     said = []
+    named, level = "", 0.0
+    if more.any() and not (gone | odd).any():
+        level = float(np.median(table[more]))
+        if not np.all(abs(table[more] - level) <= ONE_LEVEL * max(1.0, abs(level))):
+            level = np.nan
+    if not odd.any() and level == 0:
+        told = np.broadcast_to(nominal > 8 * allowed, gone.shape) & rows[..., None]
+        named = in_place_of(told, (told & ~gone) | more)
+    elif np.isfinite(level):
+        named = f"the mask adds {level:.3g} to the scores of {of_keys(more)}, which it should hide"
     if gone.any():
         said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} weigh nothing")
     if more.any():
@@ -101,7 +115,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     found = Finding(
         "start",
         "scores",
-        "where all scores are 0, " + "; ".join(said),
+        named or "where all scores are 0, " + "; ".join(said),
         int(wrong.sum()),
         wrong.size,
         {
@@ -109,6 +123,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
             "masks": not odd.any(),
             "mask": masked,
             "said of mask": of_mask,
+            "level": level,
             "dims": target.case.head_dim_v,
         },
     )
@@ -327,13 +342,18 @@ def _hat(knots: np.ndarray, x: float) -> np.ndarray:
     return found
 
 
-def fixed(target: Target, model: Model) -> tuple[Model, list[Finding]]:
+def fixed(target: Target, model: Model, of_start: Finding) -> tuple[Model, list[Finding]]:
     """Whether keys that should be hidden and are seen weigh the same whatever their scores are, as of a mask that is a
-    number: the natural run tells (`measure` keeps what brings it nearer).
+    number: the natural run tells (`measure` keeps what brings it nearer). With what `start` found, of which the number
+    is then the score.
     """
     hidden = ~np.asarray(target.natural.problem.inputs["mask"]) & np.isfinite(model.start)
     if not hidden.any():
         return model, []
+    level = of_start.data["level"]
     text = "keys that are hidden have a score of their own, whatever q and k are"
+    if np.isfinite(level):
+        text = f"masked scores are {level:.3g}, not -inf, whatever q and k are"
+        of_start = replace(of_start, text=of_start.data["said of mask"])
     made = Finding("fixed", "scores", text, int(hidden.sum()), hidden.size, {"fixed": hidden})
-    return model.but(fixed=hidden), [made]
+    return model.but(fixed=hidden), [of_start, made]

@@ -367,9 +367,9 @@ class Reader(Believed):
         other, of_other = of_moves.moved(begun, found[0])
         if of_other:
             ways.insert(0, (other, of_other))
-        alone, of_fixed = of_scores.fixed(self.target, model)
+        alone, of_fixed = of_scores.fixed(self.target, model, found[0])
         if of_fixed:
-            ways.append((alone, [*found, *of_fixed]))
+            ways.append((alone, of_fixed))
         told = min(ways, key=lambda one: self.misfit(one[0]))
         if of_bias_ and self.misfit(formula) < 2 * self.misfit(told[0]):
             ways = [ways[0]]  # a formula in place of a table

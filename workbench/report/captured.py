@@ -5,6 +5,9 @@ from workbench.explore.capturing.verdict import Judged
 from workbench.report.numbers import number, ratio, value
 from workbench.suggested import command
 
+#: share of right calls that are suspicious by chance, at most
+FEW = 0.02
+
 
 def lines(found: Report) -> list[str]:
     """The counts, what was not judged and why, the worst call, and how to judge the kept one again."""
@@ -20,6 +23,7 @@ def lines(found: Report) -> list[str]:
     if found.kept is not None:
         stage = f" at {found.kept.stage}" if found.kept.stage else ""
         made.append(f"first wrong: {found.kept.named}, {found.kept.verdict}{stage}, {_place(found.kept)}")
+        made += [f"  cause: {cause}" for cause in found.causes]
         made.append(f"  repeat: {command('diff', found.folder)}")
     if found.gradients:
         made.append(f"backward passes: {found.gradients:,} judged, {found.wrong_gradients:,} wrong")
@@ -34,7 +38,13 @@ def lines(found: Report) -> list[str]:
     if found.worst is not None:
         made.append(f"worst within its budget: {found.worst.named}, {_place(found.worst)}")
     if found.doubted:
-        made.append(f"suspicious: {found.doubted:,}, within 7 standard deviations, as some of many right calls are")
+        made.append(
+            f"suspicious: {found.doubted:,} of {found.judged:,} judged, within 7 standard deviations{_doubt(found)}"
+        )
+    if found.judged and not found.wrong:
+        made.append(
+            "each is right on its own inputs; whether these are right (cache, rotation, the layer before) no call tells"
+        )
     if not found.judged:
         made.append("nothing was judged, and so nothing is known to be right")
     if found.sampled:
@@ -45,11 +55,22 @@ def lines(found: Report) -> list[str]:
     return made
 
 
+def _doubt(found: Report) -> str:
+    if found.doubted <= FEW * found.judged:
+        return ", as some of many right calls are"
+    return (
+        ": more than chance makes of right calls; say what the function rounds to (contract=), or keep all calls "
+        '(keep="all") and look at one'
+    )
+
+
 def _place(found: Judged) -> str:
     """The element that is farthest from its budget."""
     of = found.element
     if not of:
         return "no element of which could be judged"
+    if found.reason:  # of one that is wrong by more than its elements
+        return found.reason
     index = " ".join(f"{axis}={i}" for axis, i in of["index"].items())
     return (
         f"{ratio(found.over_budget)} x of budget at {of['stage']} {index}: actual {value(of['actual'])}, expected "

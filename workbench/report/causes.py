@@ -22,7 +22,12 @@ def in_a_line(judged: Diff, cause: Cause) -> str:
     seen = judged.explained.elsewhere
     there = "" if seen is None else f", in another run: {headline(seen.trace)}"
     if cause.rivals:
-        apart = f"{explain_command(judged if seen is None else seen)} tells them apart"
+        shown = judged if seen is None else seen
+        if shown.trace.rerun is None:  # nothing can be run that would tell them apart
+            more = f"; and {len(cause.rivals) - LISTED} more" if len(cause.rivals) > LISTED else ""
+            others = "".join(f"; or {one}" for one in cause.rivals[:LISTED])
+            return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text}{others}{more}{there}"
+        apart = f"{explain_command(shown)} tells them apart"
         return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} ({apart}){there}"
     proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
     return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"

@@ -16,6 +16,7 @@ from workbench.report.causes import in_a_line
 from workbench.report.command import telling_command
 from workbench.report.measured import of_diff
 from workbench.report.numbers import number, ratio, value
+from workbench.trace.plain import is_plain
 from workbench.trace.trace import Trace
 
 _MEANING = {
@@ -132,10 +133,10 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
     made_at = _made_at(diff, stage.name)
     if stage.decisive is None:
         return [stage.reason, *made_at, *_unseen(diff, known)]
-    lines = [stage.reason] if stage.reason else []
+    lines = [_where_declared(stage.reason, diff.trace)] if stage.reason else []
     lines += [counts(stage.decisive, known.where), *ranks.whose(diff.trace, stage)]
     if (empty := known.wrong_without_keys) and diff.trace.backend == "foreign":
-        lines.append(_empty(empty, empty == stage.decisive.summary.outside))
+        lines.append(_empty(empty, empty == stage.decisive.summary.outside, diff.trace))
     worst = stage.worst(1)[0]
     axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines.append(
@@ -146,14 +147,28 @@ def _details(diff: Diff, known: Explanation, full: bool) -> list[str]:
         lines += [bins(stage.decisive), *budget_terms(known)]
     if stage.name in (one.stage for one in diff.presumed):  # which says what would make it right
         return lines + made_at + _judged_from(diff, known)
-    return lines + made_at + _judged_from(diff, known) + _if_declared(stage, diff.causes_of(stage.name))
+    declared = [_where_declared(one, diff.trace) for one in _if_declared(stage, diff.causes_of(stage.name))]
+    return lines + made_at + _judged_from(diff, known) + declared
 
 
-def _empty(wrong: int, alone: bool) -> str:
+def _brings_contract(trace: Trace) -> bool:
+    """Whether it was read from a file that has its contract, beside which none is told."""
+    path = trace.called_with.trace
+    return path is not None and not is_plain(path)
+
+
+def _where_declared(text: str, trace: Trace) -> str:
+    """A sentence; one that ends with what to declare says where, for a trace that brings its contract."""
+    asks = "declare" in text.rpartition(": ")[2] or text.endswith("=any")
+    return f"{text}, where the trace is made (`contract=` of a capture)" if asks and _brings_contract(trace) else text
+
+
+def _empty(wrong: int, alone: bool, trace: Trace) -> str:
     """What of a stage is wrong in rows without keys."""
-    if alone:
-        return "only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so"
-    return f"{wrong} of these are in rows without keys, in which no cause is looked for"
+    if not alone:
+        return f"{wrong} of these are in rows without keys, in which no cause is looked for"
+    what = "declare empty_out=any" if _brings_contract(trace) else "--contract empty_out=any says so"
+    return _where_declared(f"only rows without keys are wrong: if these may hold anything, {what}", trace)
 
 
 def _of_preset(diff: Diff) -> list[str]:

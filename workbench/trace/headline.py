@@ -2,10 +2,14 @@
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN, typed
+from workbench.case.mask_parts import parts
+from workbench.case.masks import spread
 from workbench.case.ranks import spoken
 from workbench.case.stages import BLOCKS
 from workbench.trace.trace import Trace
 
+#: elements of a mask that is told by its parts, at most
+NAMED = 2**22
 #: fields that change what is computed, in words, where they are as no usual case has them
 _CHANGES = ("softcap", "window", "dropout_p", "score_mod", "mask_mod")
 
@@ -16,7 +20,7 @@ def headline(trace: Trace) -> str:
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
     splits = [f"{case.splits} {spoken('splits', trace.ranks)}"] if case.splits else []
-    unmasked = [] if case.window else ["full"]
+    unmasked = [] if case.window else [_masked(trace) or "full"]
     mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
@@ -32,6 +36,19 @@ def headline(trace: Trace) -> str:
     box = [] if trace.box is None else [f"only {trace.box}"]
     parts = [_shape(case), *mask, *_changed(case), *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
+
+
+def _masked(trace: Trace) -> str:
+    """What a mask that was put in hides, in words; empty of a run without one."""
+    if "mask" not in trace.inputs:
+        return ""
+    mask = spread(trace.case, trace.inputs["mask"])
+    found = parts(mask) if mask.size <= NAMED else None
+    if found is None:
+        return "masked"
+    at_end = f" of the {found.end} keys" if found.end else ""
+    padding = f"padding{at_end}" if found.padding.any() else ""
+    return f"mask: {', '.join(filter(None, (found.band.name, padding))) or 'full'}"
 
 
 def _shape(case: Case) -> str:

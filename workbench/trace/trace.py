@@ -101,6 +101,8 @@ class Trace:
     called_with: Options = field(default=Options(), compare=False)
     #: runs the same kernel again, on a case or on inputs; None for a trace at rest, and of stages that were fed
     rerun: "Rerun | None" = field(default=None, repr=False, compare=False)
+    #: whether that takes this case alone, with other numbers in q, k and v: a call in the middle of a model
+    one_case: bool = field(default=False, compare=False)
     resident: "Resident | None" = field(default=None, repr=False, compare=False)  #: the same kernel without transfers
     #: kernels of numba.cuda that a foreign function launched, which can be watched; not kept in files
     launched: tuple[str, ...] = field(default=(), compare=False)

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 def snapshots(folder: Path, monkeypatch: pytest.MonkeyPatch, scale: float | None = None, cast: Any = None) -> list[Any]:
     """Of a call and of its backward pass, in the order in which they are judged."""
     seen: list[Any] = []
-    monkeypatch.setattr(Judging, "submit", lambda self, one: seen.append(one.on_host()))
+    monkeypatch.setattr(Judging, "submit", lambda self, one, *_: seen.append(one.on_host()))
     made = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(1, 2, 24, 16, generator=made).requires_grad_() for _ in "qkv")
     sdpa = torch.nn.functional.scaled_dot_product_attention

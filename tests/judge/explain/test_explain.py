@@ -213,10 +213,10 @@ def test_a_report_without_a_cause_says_so_and_what_looks_longer(monkeypatch: pyt
     case = CASE.but(seqlen_q=24, seqlen_k=24)
     d = diff(run(outputs("wave"), case))
     assert d.explained.causes == ()
-    assert str(d).splitlines()[-1] == "no cause found among 298 hypotheses; `Diff.explain`, in Python, tries more"
+    assert str(d).splitlines()[-1] == "no cause found among 293 hypotheses; `Diff.explain`, in Python, tries more"
     *_, last, repeat = str(diff(run(f"{__file__}:waves", case))).splitlines()
     longer = repeat.removeprefix("repeat: workbench diff ")
-    assert repeat != longer and last == f"no cause found among 298 hypotheses; `workbench explain {longer}` tries more"
+    assert repeat != longer and last == f"no cause found among 293 hypotheses; `workbench explain {longer}` tries more"
 
 
 def test_every_wrong_stage_has_a_line() -> None:

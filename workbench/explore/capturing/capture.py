@@ -16,6 +16,7 @@ from workbench.case.case import Case
 from workbench.case.contract import check_names
 from workbench.case.presets import fields_of
 from workbench.explore.capturing import models
+from workbench.explore.capturing.asking import Question
 from workbench.explore.capturing.gradients import Followed
 from workbench.explore.capturing.judging import Judging
 from workbench.explore.capturing.packed import PackedSnapshot, taken_packed
@@ -92,7 +93,7 @@ class Capture(ContextDecorator):
         return Report(
             self._source.name, str(self._folder), self._calls, self._sampled, of.judged, dict(of.dropped),
             dict(self._unread + of.unread), of.wrong, of.doubted, of.worst, of.kept,
-            self._host_s, of.seconds, of.gradients, self._followed - of.gradients, of.wrong_gradients,
+            of.causes, self._host_s, of.seconds, of.gradients, self._followed - of.gradients, of.wrong_gradients,
             of.kept_gradients,
             unseen="" if self._calls else self._source.unseen(), remarks=tuple(self._remarks),
         )  # fmt: skip
@@ -149,7 +150,8 @@ class Capture(ContextDecorator):
 
     def _after(self, before: Before, followed: Followed, made: Any) -> None:
         with self._told():
-            self._judging.submit(returned(before, made))
+            asked = Question.of(self._source.function, followed.args, followed.kwargs, self._source.read)
+            self._judging.submit(returned(before, made), asked)
             self._followed += followed.wait(before, made, self._source.read, self._told, self._judging.submit)
 
     @contextmanager

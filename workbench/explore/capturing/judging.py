@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.case.stages import PROBS
+from workbench.explore.capturing.asking import Question, causes
 from workbench.explore.capturing.elsewhere import Elsewhere, found_of, portable
 from workbench.explore.capturing.gradients import BackwardSnapshot, judged_backward
 from workbench.explore.capturing.packed import PackedSnapshot
@@ -25,6 +26,7 @@ from workbench.foreign.collect import of_run
 from workbench.operations.stored import save as save_run
 from workbench.refusal import Refusal
 from workbench.trace.file import save
+from workbench.trace.trace import Trace
 
 #: file of the first call that left its budget, and of each where all are kept
 FIRST, EACH = "first-wrong.safetensors", "calls/{:06d}.safetensors"
@@ -49,7 +51,8 @@ class Judging:
     ) -> None:
         self._name, self._function, self._folder, self._contract = name, function, folder, contract
         self._keep_all, self._limit = keep_all, limit
-        self._waiting: queue.Queue[AnySnapshot] = queue.Queue()
+        self._waiting: queue.Queue[tuple[AnySnapshot, Question | None, int]] = queue.Queue()
+        self._to_ask: tuple[Trace, Snapshot, Question | None] | None = None  # of the kept call, until it was asked
         self._held = 0
         self._lock = threading.Lock()  # of what is held, which both threads change
         self._thread: threading.Thread | None = None
@@ -61,26 +64,49 @@ class Judging:
         self.unread: Counter[str] = Counter()
         self.worst: Judged | None = None
         self.kept: Judged | None = None
+        self.causes: tuple[str, ...] = ()
         self.seconds = 0.0
 
-    def submit(self, snapshot: AnySnapshot) -> None:
-        """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here."""
+    def submit(self, snapshot: AnySnapshot, question: Question | None = None) -> None:
+        """Judge a call: now on a CPU, later of a GPU, whose stream is not waited for here. `question`: the call, to be
+        made again where it is wrong; of a GPU it waits with its arguments, if these fit into what may wait.
+        """
+        question = question if isinstance(snapshot, Snapshot) else None  # rows of packed sequences are no arguments
         if snapshot.ready is None:
-            return self._judge(snapshot)
+            self._judge(snapshot, question)
+            return self.ask()
+        size = _nbytes(snapshot)
         with self._lock:
-            full = self._held + _nbytes(snapshot) > self._limit
-            self._held += 0 if full else _nbytes(snapshot)
+            full = self._held + size > self._limit
+            if question is not None and self._held + size + question.nbytes > self._limit:
+                question = None
+            size += 0 if question is None else question.nbytes
+            self._held += 0 if full else size
         if full:
             self.dropped["more than limit_mb waited to be judged"] += 1
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="workbench.capture")
             self._thread.start()
-        self._waiting.put(snapshot)
+        self._waiting.put((snapshot, question, size))
+
+    def ask(self) -> None:
+        """Look for the cause in the first wrong call where that was not done yet: the function is called by this
+        thread.
+        """
+        if self._to_ask is not None:
+            asked, self._to_ask = self._to_ask, None
+            start = time.perf_counter()
+            try:
+                self.causes = causes(*asked, self._name, self._contract, self._limit)
+            except Exception as error:  # of ours: the model goes on, and the report says it
+                self.unread[f"{type(error).__name__}: {error}, in the search for a cause".splitlines()[0]] += 1
+            self.seconds += time.perf_counter() - start
 
     def wait(self) -> None:
-        """Until all that was submitted is judged."""
+        """Until all that was submitted is judged, and the first wrong call asked."""
         self._waiting.join()
+        self.ask()
 
     def end(self) -> None:
         """Until all is judged, and the process that judged it has ended."""
@@ -92,7 +118,7 @@ class Judging:
 
         _beside_graphs()
         while True:
-            snapshot = self._waiting.get()
+            snapshot, question, size = self._waiting.get()
             try:
                 # a copy to the host that waits for the GPU holds a lock of the driver, on which the model's launches
                 # would wait: steps of 5.5 ms took 30 once
@@ -101,38 +127,39 @@ class Judging:
                 with torch.cuda.device(snapshot.tensors[0].device), torch.cuda.stream(torch.cuda.Stream()):
                     for x in snapshot.tensors:  # their memory is of the caller's stream, which may free and reuse it
                         x.record_stream(torch.cuda.current_stream())
-                    self._judge(snapshot)
+                    self._judge(snapshot, question)
             except Exception as error:  # of a GPU that has failed; whoever asks for the report must not wait forever
                 self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
             finally:
                 with self._lock:
-                    self._held -= _nbytes(snapshot)
+                    self._held -= size
                 self._waiting.task_done()
 
-    def _judge(self, snapshot: AnySnapshot) -> None:
+    def _judge(self, snapshot: AnySnapshot, question: Question | None) -> None:
         start = time.perf_counter()
         try:
             here = snapshot.on_host()
             if isinstance(here, Snapshot) and bool(here.changed):
                 self.dropped["its inputs changed while it ran"] += 1
             elif snapshot.ready is None:
-                self._counted(here, found_of(here, self._name, self._contract, None))
+                self._counted(here, found_of(here, self._name, self._contract, None), question)
             else:
                 here = portable(here)
                 self._gpu = self._gpu or generation() or ""
-                self._counted(here, self._elsewhere.judged(here, self._name, self._contract, self._gpu or None))
+                found = self._elsewhere.judged(here, self._name, self._contract, self._gpu or None)
+                self._counted(here, found, question)
         except Refusal as refusal:
             self.unread[str(refusal).splitlines()[0].removeprefix(f"{self._name}: ")] += 1
         except Exception as error:  # of ours: the model goes on, and the report says it
             self.unread[f"{type(error).__name__}: {error}".splitlines()[0]] += 1
         self.seconds += time.perf_counter() - start
 
-    def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged) -> None:
+    def _counted(self, snapshot: Snapshot | BackwardSnapshot, found: Judged, question: Question | None) -> None:
         """Count what was found, and keep what is to be kept."""
         if isinstance(snapshot, BackwardSnapshot):
             self._backward(snapshot, replace(found, where=snapshot.forward.asked.where))
         else:
-            self._forward(snapshot, replace(found, where=snapshot.asked.where))
+            self._forward(snapshot, replace(found, where=snapshot.asked.where), question)
 
     def _backward(self, snapshot: BackwardSnapshot, found: Judged) -> None:
         self.gradients += 1
@@ -145,7 +172,7 @@ class Judging:
             _, run, where = judged_backward(snapshot, self._name, self._contract)
             save_run(run, self._folder / BACKWARD, (f"{found.named}: {where}",))
 
-    def _forward(self, snapshot: Snapshot, found: Judged) -> None:
+    def _forward(self, snapshot: Snapshot, found: Judged, question: Question | None) -> None:
         # what breaks a bound takes the place of what is beyond chance alone
         first = found.leaves and (self.kept is None or (found.proved and not self.kept.proved))
         if found.verdict == "untestable":
@@ -153,7 +180,7 @@ class Judging:
         else:
             self._count(found, first)
         if first or self._keep_all:
-            self._keep(snapshot, found, first)
+            self._keep(snapshot, found, question, first)
 
     def _count(self, found: Judged, first: bool) -> None:
         self.judged += 1
@@ -165,7 +192,7 @@ class Judging:
         if self.worst is None or found.over_budget > self.worst.over_budget:
             self.worst = found
 
-    def _keep(self, snapshot: Snapshot, found: Judged, first: bool) -> None:
+    def _keep(self, snapshot: Snapshot, found: Judged, question: Question | None, first: bool) -> None:
         """Save a call: the first wrong one, with what ran, and each where all are kept, those that could not be judged
         too.
         """
@@ -178,7 +205,9 @@ class Judging:
             wrong = trace
             if found.stage == PROBS:
                 wrong = weights_of(snapshot, self._name, self._contract, notes, self._gpu or None)
-            save(replace(wrong, provenance=of_run(self._function), notes=(*wrong.notes, seed)), self._folder / FIRST)
+            whole = replace(wrong, provenance=of_run(self._function), notes=(*wrong.notes, seed))
+            save(whole, self._folder / FIRST)
+            self.causes, self._to_ask = (), (whole, snapshot, question)
         if self._keep_all:
             path = self._folder / EACH.format(snapshot.call)
             path.parent.mkdir(exist_ok=True)

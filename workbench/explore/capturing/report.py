@@ -24,6 +24,7 @@ class Report:
     doubted: int  #: of the judged, those within it that `diff` calls suspicious or biased
     worst: Judged | None  #: of those within their budget the one nearest to it
     kept: Judged | None  #: the first that left it
+    causes: tuple[str, ...]  #: of the kept one, in sentences: found by calling the function again where that can be
     host_s: float  #: seconds of the caller beside the calls themselves, on a CPU with the judgement
     judging_s: float  #: seconds of judgement
     gradients: int = 0  #: backward passes of judged calls, judged

@@ -41,6 +41,7 @@ class Judged:
     max_abs: float  #: largest |error|
     element: Mapping[str, Any]  #: the element farthest from its budget: stage, index, actual, expected, allowed
     where: str = ""  #: which call of a model it is: layer 7, step 3
+    reason: str = ""  #: of a call that leaves its budget though no element is beyond its own: why
 
     @property
     def named(self) -> str:
@@ -103,7 +104,9 @@ def judged(trace: Trace, call: int) -> Judged:
     leaves = found.verdict in ORIGIN_VERDICTS or (doubted and _beyond(found) > BEYOND)
     doubtful = next((stage.name for stage in found.stages if stage.verdict == found.verdict), None)
     stage = found.origin or (doubtful if doubted else None)
-    return Judged(call, found.verdict, leaves, stage, *described(found.stages))
+    described_ = described(found.stages)
+    reason = found[stage].reason if leaves and stage is not None and described_[0] <= 1 else ""
+    return Judged(call, found.verdict, leaves, stage, *described_, reason)
 
 
 def described(every: Iterable[StageDiff]) -> tuple[float, float, dict[str, Any]]:

@@ -92,6 +92,8 @@ def counter_cases(scene: Scene | Coded) -> list[CounterCase]:
     ours would be compiled anew.
     """
     ours = scene.trace.case
+    if scene.trace.one_case:
+        return [CounterCase(scene, case) for case in of_other_numbers(ours)]
     same: list[Case] = []
     further: list[Case] = []
     for case in cases(ours):
@@ -144,6 +146,12 @@ def cases(case: Case) -> Iterator[Case]:
         case, seqlen_q=longer - 1, seqlen_k=longer - 20, heads=3, kv_heads=1, scale=scale * 0.8, seed=case.seed + 5,
         **drawn,
     )  # fmt: skip
+
+
+def of_other_numbers(case: Case) -> Iterator[Case]:
+    """The case with other numbers in q and k, as large as usual, larger and smaller."""
+    for turn, size in enumerate((1.0, 1.7, 0.6)):
+        yield case.but(distribution="normal", input_std=size, seed=case.seed + turn + 1)
 
 
 def beyond(case: Case, other: Case) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from workbench.judge.explain.scene import Scene, Supposed, carried
 from workbench.judge.explain.trial import nowhere, runner
 from workbench.judge.explain.unknown.formula import Formula
 from workbench.judge.explain.unknown.mining import Pattern
-from workbench.judge.explain.unstable import unstable
+from workbench.judge.explain.unstable import RANDOM, unstable
 from workbench.judge.stage import StageDiff
 from workbench.readings.reader import Measured
 from workbench.shown import above, shown_by
@@ -135,6 +135,8 @@ def explain(
     run = nowhere if alone or trace.box is not None else runner(trace)
     begun = time.monotonic()
     differs = unstable(observed, origins) if run is not nowhere else ""
+    if differs.startswith(RANDOM):
+        return Explained((), tuple(x.name for x in origins), (), 0, "", time.monotonic() - begun, unstable=differs)
     if run is not nowhere and not without and (of_sums := by_sums(observed, origins)):
         return Explained(tuple(of_sums), (), (), len(of_sums), "", time.monotonic() - begun, unstable=differs)
     scenes = list(_scenes(observed, origins)) if trace.case.score_count <= LARGEST else []

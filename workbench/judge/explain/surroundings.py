@@ -7,6 +7,7 @@ from workbench.case.case import Case
 from workbench.case.inputs import by_name
 from workbench.case.masks import spread
 from workbench.case.memory import cu_seqlens, packed, padded, paged, poison_of
+from workbench.case.stages import MASKS
 from workbench.floats import to_float64
 from workbench.trace.trace import Trace
 
@@ -63,8 +64,12 @@ def _memory(trace: Trace) -> dict[str, np.ndarray]:
 
 
 def drawn(trace: Trace, case: Case) -> dict[str, np.ndarray]:
-    """The inputs of another case of the same kernel; a bias and a mask are drawn where it was given one."""
+    """The inputs of another case of the same kernel; a bias and a mask are drawn where it was given one, and its own
+    where it takes no other.
+    """
     found, rng = by_name(case), np.random.default_rng((case.seed, 5))
+    if trace.one_case:
+        return {**found, **{name: trace.inputs[name] for name in MASKS if name in trace.inputs}}
     shape = (case.batch, case.heads, case.seqlen_q, case.seqlen_k)
     if "bias" in trace.inputs:
         found["bias"] = rng.standard_normal(shape, np.float32)

@@ -1,14 +1,20 @@
-"""Whether a wrong function gives other numbers when it is run again, and what is wrong alike in both runs."""
+"""Whether a wrong function gives other numbers when it is run again: by random numbers, or by a race."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from workbench.arrays import own_random
+from workbench.case.fields import GIVEN
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.stage import StageDiff
 from workbench.readings.finding import spans
 from workbench.refusal import Refusal, Unavailable
+from workbench.trace.trace import Trace
+
+#: begins what is said of a function that draws random numbers, of which no other cause is looked for
+RANDOM = "a second call on the same inputs gives other numbers, and the same again from the same random seed"
 
 
 def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
@@ -19,24 +25,47 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
     if trace.rerun is None or trace.backend != "foreign" or trace.box is not None or trace.ranks:
         return ""
     try:
-        again = trace.rerun(trace.case)
+        again = _again(trace)
+        for stage in wrong:
+            if stage.decisive is None or (same := _same(trace, again, stage.name)) is None or same.all():
+                continue
+            if _draws(trace, stage.name):
+                return f"{RANDOM}: dropout is on"
+            alike = same & stage.decisive.outside
+            said = f"{int((~same).sum())} of {same.size} elements of {stage.name}{_rows(stage, ~same)}"
+            rest = f"{int(alike.sum())} elements are wrong alike in both{_rows(stage, alike)}" if alike.any() else ""
+            return (
+                f"two runs on the same inputs differ in {said}: a race, or memory that nobody wrote; "
+                f"{rest or 'nothing is wrong alike in both'}"
+            )
     except (Refusal, Unavailable):
         return ""
-    for stage in wrong:
-        first, second = trace.stages.get(stage.name), again.stages.get(stage.name)
-        if first is None or second is None or first.shape != second.shape or stage.decisive is None:
-            continue
-        same = np.isclose(to_float64(first), to_float64(second), 0, 0, equal_nan=True)
-        if same.all():
-            continue
-        alike = same & stage.decisive.outside
-        said = f"{int((~same).sum())} of {same.size} elements of {stage.name}{_rows(stage, ~same)}"
-        rest = f"{int(alike.sum())} elements are wrong alike in both{_rows(stage, alike)}" if alike.any() else ""
-        return (
-            f"two runs on the same inputs differ in {said}: a race, or memory that nobody wrote; "
-            f"{rest or 'nothing is wrong alike in both'}"
-        )
     return ""
+
+
+def _again(trace: Trace) -> Trace:
+    """The run on the same inputs: drawn by the same seed, or given."""
+    assert trace.rerun is not None
+    return trace.rerun(trace.case, trace.inputs if trace.case.distribution == GIVEN else None)
+
+
+def _draws(trace: Trace, stage: str) -> bool:
+    """Whether runs are the same that begin with the same random numbers, and another with others."""
+    runs = []
+    for seed in (0, 0, 1):
+        with own_random(seed):
+            runs.append(_again(trace))
+    first, same, other = runs
+    alike, unlike = _same(first, same, stage), _same(first, other, stage)
+    return alike is not None and unlike is not None and bool(alike.all()) and not unlike.all()
+
+
+def _same(one: Trace, other: Trace, stage: str) -> np.ndarray | None:
+    """Which elements of a stage are the same in two runs; None where it is in one alone."""
+    first, second = one.stages.get(stage), other.stages.get(stage)
+    if first is None or second is None or first.shape != second.shape:
+        return None
+    return np.isclose(to_float64(first), to_float64(second), 0, 0, equal_nan=True)
 
 
 def _rows(stage: StageDiff, which: np.ndarray) -> str:

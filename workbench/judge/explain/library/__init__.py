@@ -71,7 +71,8 @@ COMMON = re.compile(
     r"|softmax\.(correction-(?!in-|row|below)|max-(stale|of-tile|zero)|subtracts-(stale|nothing|own)$)"
     r"|softmax\.((probs|exp)-(no-)?log2e|(row_sum|acc)-(uninitialised|twice|nothing|starts-1))"
     r"|output\.(un|divided|multiplied|out-strides|(lse-|both-)?(heads|batches)-|lse-(?!rows|sum-|max-|more|less|row))"
-    r"|layout\.([qkv]-for|head-|batch-(zero|next)|as-b|over-heads)"
+    r"|precision\.softmax-"
+    r"|layout\.([qkv]-for|slot-|head-|batch-(zero|next)|as-b|over-heads)"
     r"|codes\.(unscaled|scaled-twice|scale-(inverted|of-))"
 )
 

@@ -1,11 +1,13 @@
 """A bias and a mask that are put in: which elements of them are read, and where they are added."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family
+from workbench.case.mask_parts import Parts, parts
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, Unfit, altered, of_family
 from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E
 from workbench.judge.explain.library.indices import taken
@@ -20,13 +22,14 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(name, text, _instead(change))
     yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
     for name, text, change in _masks():
-        yield _of(f"mask-{name}", text, _seen(change))
+        plainly = name.startswith("padding")
+        yield _of(f"mask-{name}", text, _seen(change if plainly else partial(_no_padding, change)))
     for name, text, ends in edges.moved():
         yield _of(f"beside-mask-{name}", f"{text}, but for the mask that was given", _beside_mask(ends))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
             for one in indices.others():
-                other: Change = lambda at, x, one=one, axis=axis: taken(x, one, axis)  # noqa: E731
+                other: Change = lambda at, x, one=one, axis=axis: but_for_padding(x, taken(x, one, axis))  # noqa: E731
                 text = f"the {words} is of another {named}: {one.text}"
                 yield _of(f"{which}{named}-{one.id}", text, edit(other), across=True)
 
@@ -70,11 +73,42 @@ def _beside_mask(ends: edges.Ends) -> Edit:
 
 def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]]]:
     yield "none", "the mask that was given is not applied", lambda at, seen: np.ones_like(seen)
+    for end, other in (("first", "last"), ("last", "first"), ("", "")):
+        keys = f" of the {end} keys" if end else ""
+        name = f"padding-{end or 'anywhere'}"
+        text = f"the padding mask{keys} is not applied"
+        yield name, text, lambda at, seen, end=end: _parts(seen, end).base
+        if end:
+            text = f"the padding mask hides the {other} keys in place of the {end}"
+            yield f"{name}-flipped", text, lambda at, seen, end=end: _parts(seen, end).flipped
     yield "inverted", "the mask that was given is inverted", lambda at, seen: ~seen
     yield "transposed", "the mask that was given is transposed", lambda at, seen: _transposed(seen)
     yield "of-first-row", "the mask of row 0 is taken for all", _first_row
     yield "of-next-row", "the mask of the next row is taken", lambda at, seen: np.roll(seen, -1, -2)
     yield "of-next-key", "the mask of the next key is taken", lambda at, seen: np.roll(seen, -1, -1)
+
+
+def _parts(seen: np.ndarray, end: str) -> Parts:
+    """A mask with padding at one end taken apart; Unfit where it is another."""
+    found = parts(seen)
+    if found is None or not found.padding.any() or found.end != end:
+        raise Unfit
+    return found
+
+
+def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """The mask `other`; Unfit where it is `seen` without its padding, which is likelier: as that of a batch which has
+    none is for all.
+    """
+    if seen.ndim == other.ndim == 4 and seen.dtype == bool and not np.all(seen.any((1, 2))):
+        found, known = parts(seen), seen.any(-1, keepdims=True)
+        if found is not None and np.array_equal(found.base & known, other & known):
+            raise Unfit
+    return other
+
+
+def _no_padding(change: Callable[[Any, np.ndarray], np.ndarray], at: Any, seen: np.ndarray) -> np.ndarray:
+    return but_for_padding(seen, change(at, seen))
 
 
 def _first_row(at: Any, x: np.ndarray) -> np.ndarray:

@@ -72,6 +72,20 @@ def moved() -> Iterator[tuple[str, str, Ends]]:
         )
 
 
+def moves(seen: np.ndarray, side: str) -> bool:
+    """Whether the left or the right edge of a mask moves along its rows, as of a window or a causal mask; of one row,
+    whether all batches have it at one key. Where padding ends it it stays.
+    """
+    k = seen.shape[-1]
+    any_seen = np.asarray(seen.any(-1))
+    edge = seen.argmax(-1) if side == "left" else k - 1 - seen[..., ::-1].argmax(-1)
+    known = any_seen & ((edge > 0) if side == "left" else (edge < k - 1))
+    low, high = edge.min(-1, where=known, initial=k), edge.max(-1, where=known, initial=-1)
+    if seen.shape[-2] == 1:
+        return bool(known.all() and low.min() == high.max())
+    return bool((low < high).any())
+
+
 def between(seen: np.ndarray, ends: Ends) -> np.ndarray:
     """The mask with other ends of each row's run of keys; a mask with holes keeps them inside."""
     q, k = seen.shape[-2:]

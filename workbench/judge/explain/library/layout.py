@@ -39,10 +39,29 @@ def hypotheses() -> Iterator[Hypothesis]:
         for one in indices.permutations():
             moved = partial(taken, indexing=one, axis=axis)
             yield from read(f"{named}-{one.id}", f"{named} of {{}} are read {one.text}", moved)
+    yield from _slots()
     yield from _lacking()
     yield from _products()
     yield from _blocks()
     yield from _pitches()
+
+
+def _slots() -> Iterator[Hypothesis]:
+    """The newest row of a cache in the slot before its own."""
+    own: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+        "too": ("too", lambda x: x[..., -1:, :]),
+        "zero": ("and its own is 0", lambda x: 0 * x[..., -1:, :]),
+        "swapped": ("and the row before is in its own", lambda x: x[..., -2:-1, :]),
+    }
+    for name, (words, left) in own.items():
+        text = f"the newest row of {{}} is in the slot before its own, {words}"
+        cached = {x: y for x, y in OPERANDS.items() if x != "q"}
+        yield from read(f"slot-before-{name}", text, partial(_newest_before, left), cached)
+
+
+def _newest_before(own: Callable[[np.ndarray], np.ndarray], x: np.ndarray) -> np.ndarray:
+    """Rows whose last is in the slot before, and `own` of them in its own; one row stays."""
+    return x if x.shape[-2] < 2 else np.concatenate([x[..., :-2, :], x[..., -1:, :], own(x)], -2)
 
 
 def _rows_read(operands: str, change: Callable[[Any, np.ndarray, str], np.ndarray]) -> tuple[Edit, ...]:

@@ -6,15 +6,23 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.mask_parts import Band, hides
 from workbench.floats import unit_roundoff
-from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered, of_family
+from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, Unfit, altered, of_family
 from workbench.judge.explain.library import edges, indices
 from workbench.judge.explain.library.arithmetic import tile_width
+from workbench.judge.explain.library.bias import but_for_padding
 from workbench.judge.explain.library.edges import BLOCKS
 from workbench.judge.explain.library.scored import unmasked
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 
+#: hypotheses of the left edge of a window, as of `edges.moved`
+_OF_WINDOWS = ("no-left", "left-top", "left-bottom", "window-")
+#: how many keys before a query windows show that nobody asked for: those of so many keys, and one more
+WINDOWS = (*range(1, 17), 31, 32, 63, 64, 127, 128, 255, 256, 511, 512, 1023, 1024, 2047, 2048, 4095, 4096)
+#: what masks add, and kernels put, in the place of -inf, by which keys leak
+LEAKS = (-1.0, -2.0, -3.0, -4.0, -5.0, -8.0, -10.0, -15.0, -16.0, -20.0, -30.0, -32.0, -50.0, -64.0, -100.0)
 #: what kernels put in the place of -inf
 SENTINELS = (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30, float(np.finfo(np.float32).min), 0.0)
 
@@ -28,10 +36,12 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield _of("none", "no key is masked", lambda at, seen: np.ones_like(seen))
     for name, words, more in (("more", "more", True), ("less", "less", False)):
         text = f"no key is masked where there are {words} queries than keys"
-        here = lambda at, seen, more=more: seen | ((seen.shape[-2] > seen.shape[-1]) == more)  # noqa: E731
+        sign = 1 if more else -1
+        here = lambda at, seen, s=sign: seen | (s * (seen.shape[-2] - seen.shape[-1]) > 0)  # noqa: E731
         yield _of(f"none-if-{name}-queries", text, here)
     for name, text, ends in edges.moved():
-        yield _of(name, text, lambda at, seen, ends=ends: edges.between(seen, ends))
+        yield _of(name, text, lambda at, seen, ends=ends, name=name: edges.between(_with_edge(seen, name), ends))
+    yield from _hiding()
     for b in BLOCKS[2:]:
         text = f"the mask is not applied in tiles that a block of {b} queries visits"
         yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
@@ -50,8 +60,39 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield from _unvisited()
 
 
+def _with_edge(seen: np.ndarray, name: str) -> np.ndarray:
+    """The mask; Unfit for an edge of a window or of a causal mask that it has not, as where padding ends its rows."""
+    side = "left" if name.startswith(_OF_WINDOWS) else "right" if name == "no-right" else ""
+    if side and not edges.moves(seen, side):
+        raise Unfit
+    return seen
+
+
+def _hiding() -> Iterator[Hypothesis]:
+    """Keys hidden that nobody asked to hide: causal, in windows."""
+    for top_left in (False, True):
+        corner = "-top-left" if top_left else ""
+        bands = {"causal": Band(None, 0, top_left)}
+        for n in WINDOWS:
+            bands |= {f"window-{n}": Band(n, None, top_left), f"window-{n}-causal": Band(n, 0, top_left)}
+            bands |= {f"window-{n}-{n}": Band(n, n, top_left)}
+        for name, band in bands.items():
+            yield _of(f"hides-{name}{corner}", hides(band.hidden), partial(_in_band, band))
+
+
+def _in_band(band: Band, at: Any, seen: np.ndarray) -> np.ndarray:
+    """What of a mask is in a band; Unfit where an edge of it hides nothing, as a plainer band then says the same."""
+    rows, keys = seen.shape[-2:]
+    found: np.ndarray = seen & band.made(rows, keys)
+    plainer = [Band(band.left, None, band.top_left), Band(None, band.right, band.top_left)]
+    plainer += [Band(band.left, band.right)] if band.top_left else []
+    if any(one != band and np.array_equal(seen & one.made(rows, keys), found) for one in plainer):
+        raise Unfit
+    return found
+
+
 def _of(name: str, text: str, change: Change) -> Hypothesis:
-    return _made(name, text, altered("visible", change))
+    return _made(name, text, altered("visible", lambda at, seen: but_for_padding(seen, change(at, seen))))
 
 
 def _lost() -> Iterator[Hypothesis]:
@@ -89,14 +130,14 @@ def _filled() -> Iterator[Hypothesis]:
     for b in (None, *BLOCKS[2:]):
         tiles = "" if b is None else f" in tiles that a block of {b} queries visits"
         place = "" if b is None else f"-in-visited-{b}"
-        for value in SENTINELS:
+        for value in (*SENTINELS, *(LEAKS if b is None else ())):
             fill = altered("scores", lambda at, x, v=value, b=b: np.where(_hidden(at, b), v, x), "visible")
             yield _made(f"filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", fill)
         text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
         yield _made(f"before-cap{place}", text, *_capped_masks(b))
         yield _made(f"before-cap-in-scores{place}", text, _capped_masks(b)[1])
     yield _made("not-in-probs", "the mask is used for the maximum and not for probs", Edit("probs", _leak))
-    for value in SENTINELS[:-1]:
+    for value in (*SENTINELS[:-1], *LEAKS):
         added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, unmasked(at) + v), "qk", "scale")
         yield _made(f"added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", added)
     top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), unmasked(at).max(-1)), "qk", "scale")
@@ -262,4 +303,6 @@ def _transposed(seen: np.ndarray) -> np.ndarray:
 
 
 def _of_first(seen: np.ndarray, axis: int) -> np.ndarray:
-    return seen if seen.ndim < 4 else np.broadcast_to(seen.take([0], axis=axis), seen.shape)
+    if seen.ndim < 4:
+        return seen
+    return but_for_padding(seen, np.broadcast_to(seen.take([0], axis=axis), seen.shape))

@@ -54,6 +54,15 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
     "absolute": ("lose their sign", lambda at, x: abs(x)),
     "relu": ("below 0 are 0", lambda at, x: np.where(x < 0, 0.0, x)),
 }
+#: softmax in a narrow dtype: what of it is rounded
+_SOFTMAX = {
+    "whole": ("softmax is computed in {}: scores and weights are rounded to it", ("scores", "weights")),
+    "steps": (
+        "softmax is computed in {}, each step of it: differences, exp, sum and quotient",
+        ("scores", "differences", "exp", "sum", "weights"),
+    ),
+    "weights": ("weights are rounded to {} once they are divided by their sum", ("weights",)),
+}
 _of = of_family("precision")
 
 
@@ -80,6 +89,9 @@ def hypotheses() -> Iterator[Hypothesis]:
         for stage in ("acc", "row_sum"):
             rescaled = altered(stage, lambda at, x, d=dtype, s=stage: _rescaled(at, x, s, d), "correction", f"-{stage}")
             yield _of(f"{stage}-rescaled-{dtype}", f"{stage} is rounded to {dtype} where it is rescaled", rescaled)
+    for dtype, (name, (text, steps)) in product(_SIXTEEN, _SOFTMAX.items()):
+        narrow = altered("out", lambda at, x, d=dtype, s=steps: _softmax(at, d, s), "scores", "v_rows")
+        yield _of(f"softmax-{name}-{dtype}", text.format(dtype), narrow)
     for top in (0.5, 0.75, 0.875, 0.9375, 1 - 2.0**-8):
         clipped = altered("probs_cast", lambda at, x, c=top: np.minimum(x, c))
         yield _of(f"probs_cast-at-most-{top:g}", f"probs saturate at {top:g} in their cast", clipped)
@@ -94,6 +106,19 @@ def _cast(step: Step, dtype: str, toward_zero: bool) -> Step:
     if isinstance(step, Cast):
         return Altered(step, lambda at, x: _rounded(at(step.of), dtype, toward_zero), (step.of,))
     return Altered(step, lambda at, x: _rounded(x, dtype, toward_zero))
+
+
+def _softmax(at: Any, dtype: str, rounded: tuple[str, ...]) -> np.ndarray:
+    """out of a softmax that rounds at some of its steps."""
+
+    def of(x: np.ndarray, step: str) -> np.ndarray:
+        return _rounded(x, dtype, False) if step in rounded else x
+
+    s = of(at.whole("scores"), "scores")
+    top = s.max(-1, keepdims=True)
+    e = of(np.exp(of(s - np.where(np.isfinite(top), top, 0.0), "differences")), "exp")
+    total = of(e.sum(-1, keepdims=True), "sum")
+    return np.asarray(of(e / np.where(total == 0, 1.0, total), "weights") @ at.whole("v_rows"))
 
 
 def _one_by_one(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:

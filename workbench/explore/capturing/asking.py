@@ -1,0 +1,191 @@
+"""A wrong call made again, with other numbers in its q, k and v: the function is in hand while it is watched."""
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import module
+from workbench.case.case import Case
+from workbench.case.inputs import anew
+from workbench.case.stages import INPUTS, MASKS
+from workbench.explore.capturing.snapshot import Snapshot, copied, returned
+from workbench.explore.capturing.state import untouched
+from workbench.explore.capturing.verdict import trace_of
+from workbench.foreign.calls import Call
+from workbench.judge.diff import diff
+from workbench.judge.explain.explain import Explained
+from workbench.judge.explain.unstable import RANDOM, unstable
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+#: fields of a case in which runs of one call may differ: what its numbers are
+_OF_NUMBERS = ("seed", "distribution", "input_std")
+Said = str | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Question:
+    """A call as it was made, which holds its arguments."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    read: Callable[..., Call]
+    autocast: tuple[str, Any] | None = None  #: kind of device and dtype, where torch.autocast was on
+
+    @staticmethod
+    def of(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], read: Any) -> "Question":
+        """Of a call that is being made."""
+        torch = module("torch", "a capture")
+        kinds = {x.device.type for x in _tensors((args, kwargs))}
+        on = next(((kind, torch.get_autocast_dtype(kind)) for kind in kinds if torch.is_autocast_enabled(kind)), None)
+        return Question(function, args, kwargs, read, on)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the memory that its arguments span, each by itself."""
+        return sum(_extent(x) * x.element_size() for x in _tensors((self.args, self.kwargs)))
+
+
+class Again:
+    """Makes the call of a wrong trace again, on numbers of its part: a `Rerun`."""
+
+    def __init__(self, question: Question, before: Snapshot, trace: Trace, name: str, said: Said, limit: int) -> None:
+        """`trace`: of `before`, a part of the call. Refusal where the call cannot be made again: its q, k and v are no
+        arguments, or they lie in more than `limit` bytes.
+        """
+        self._question, self._before, self._trace = question, before, trace
+        self._name, self._said = name, said
+        if question.nbytes > limit:
+            raise Refusal(f"its arguments span {question.nbytes / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
+        self._pairs: list[tuple[Any, Any]] = []  # memory of an argument, and ours in its place
+        self._args, self._kwargs = _mapped((question.args, question.kwargs), self._own)
+        of_call = self._read()
+        ours = {own.untyped_storage().data_ptr() for _, own in self._pairs}
+        for name in INPUTS:
+            if of_call.inputs[name].untyped_storage().data_ptr() not in ours:
+                raise Refusal(f"its {name} is no part of an argument")
+        self._masks = {x: y.clone() for x, y in replace(before, asked=of_call).now().items() if x in MASKS}
+
+    def __call__(self, case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
+        """The trace of the call on `inputs`, or numbers drawn as `case` says. Refusal for a case that is another in
+        more than its numbers, another mask or bias, and where the function raises, or changes what it was given.
+        """
+        torch, trace = module("torch", "a capture"), self._trace
+        ours = {x: getattr(trace.case, x) for x in _OF_NUMBERS}
+        if case.but(**ours) != trace.case.but(**ours):
+            raise Refusal(f"{self._name}: a call is made again with other numbers alone, not on another case")
+        if inputs is None:
+            case, inputs = anew(case, trace.inputs)
+        if inputs is None:
+            inputs = dict(zip(INPUTS, case.inputs(), strict=True))
+        masks = {x: trace.inputs[x] for x in MASKS if x in trace.inputs}
+        if any(x in MASKS and y is not masks.get(x) for x, y in inputs.items()):
+            raise Refusal(f"{self._name}: a call is made again with its own mask")
+        for theirs, own in self._pairs:
+            own.copy_(theirs)
+        asked = self._read()
+        before = replace(self._before, asked=asked, inputs={}, results={})
+        there = before.now()
+        for name in INPUTS:
+            there[name].copy_(_tensor(inputs[name]))
+        before = copied(before, there, 2**62)
+        if any(not torch.equal(before.inputs[x].cpu().float(), _tensor(inputs[x])) for x in INPUTS):
+            raise Refusal(f"{self._name}: its q, k and v lie in the same memory")
+        if any(not torch.equal(before.inputs[x], y) for x, y in self._masks.items()):
+            raise Refusal(f"{self._name}: its mask is made of its numbers, or was written into since")
+        made = returned(before, self._called())
+        if bool(made.changed):
+            raise Refusal(f"{self._name} changes what it is given")
+        found = trace_of(made.on_host(), self._name, self._said, trace.notes)
+        ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
+        return replace(
+            trace, rerun=None, case=ran, stages=found.stages, inputs={**masks, **{x: inputs[x] for x in INPUTS}}
+        )
+
+    def _called(self) -> Any:
+        of = self._question
+        torch = module("torch", "a capture")
+        autocast = nullcontext() if of.autocast is None else torch.autocast(of.autocast[0], of.autocast[1])
+        try:
+            with untouched((of.function, of.args, of.kwargs)), autocast:
+                return of.function(*self._args, **self._kwargs)
+        except Refusal as refusal:
+            raise Refusal(f"{self._name}: {refusal}") from None
+        except Exception as error:
+            raise Refusal(f"{self._name} raised {type(error).__name__}: {error}") from None
+
+    def _read(self) -> Call:
+        with module("torch", "a capture").no_grad():
+            return self._question.read(*self._args, **self._kwargs)
+
+    def _own(self, x: Any) -> Any:
+        """A tensor of ours that lies as one of theirs does, with as much between its rows."""
+        if not x.numel():
+            return x
+        x = x.detach()
+        theirs = x.as_strided((_extent(x),), (1,), x.storage_offset())
+        self._pairs.append((theirs, theirs.clone()))
+        return self._pairs[-1][1].as_strided(x.shape, x.stride(), 0)
+
+
+def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:
+    """Arguments with their tensors changed."""
+    if isinstance(x, dict | Mapping):
+        return {key: _mapped(y, change) for key, y in x.items()}
+    if type(x) in (tuple, list):
+        return type(x)(_mapped(y, change) for y in x)
+    return change(x) if _is_tensor(x) else x
+
+
+def _tensors(x: Any) -> list[Any]:
+    found: list[Any] = []
+    _mapped(x, found.append)
+    return found
+
+
+def _extent(x: Any) -> int:
+    """Elements from its first to its last, those between its rows too."""
+    return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+
+
+def _tensor(x: np.ndarray) -> Any:
+    """Numbers of q, k or v as a tensor of float32, which holds those of 16 bits."""
+    return module("torch", "a capture").from_numpy(np.ascontiguousarray(x).astype(np.float32))
+
+
+def _is_tensor(x: Any) -> bool:
+    torch = module("torch", "a capture")
+    return isinstance(x, torch.Tensor) and x.layout == torch.strided and not x.is_nested
+
+
+def causes(
+    trace: Trace, snapshot: Snapshot, question: Question | None, name: str, said: Said, limit: int
+) -> tuple[str, ...]:
+    """What explains a wrong call, in sentences: asked of the function where it can be called again, else of the call
+    alone; () where nothing is found.
+    """
+    if question is not None:
+        try:
+            again = Again(question, snapshot, trace, name, said, limit)
+            judged = diff(replace(trace, rerun=again, one_case=True))
+            differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
+            if not differs or differs.startswith(RANDOM):
+                return sentences(judged.explain())
+            # what it does now is not what it did
+            return (differs, *sentences(diff(trace).explained))
+        except Refusal:  # of what cannot be called again
+            pass
+    return sentences(diff(trace).explained)
+
+
+def sentences(found: Explained) -> tuple[str, ...]:
+    """Causes, a sentence each, and what stands above them first."""
+    made = [found.unstable] if found.unstable else []
+    for cause in found.causes:
+        others = "".join(f"; or: {rival}" for rival in cause.rivals)
+        made.append(f"{'perhaps ' * cause.perhaps}{cause.text}{others}")
+    return tuple(made)
