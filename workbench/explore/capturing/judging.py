@@ -23,6 +23,7 @@ from workbench.explore.capturing.verdict import Judged, trace_of
 from workbench.explore.capturing.weights import weights_of
 from workbench.foreign.call import generation
 from workbench.foreign.collect import of_run
+from workbench.judge.diff import diff
 from workbench.operations.stored import save as save_run
 from workbench.refusal import Refusal
 from workbench.trace.file import save
@@ -207,6 +208,10 @@ class Judging:
                 wrong = weights_of(snapshot, self._name, self._contract, notes, self._gpu or None)
             whole = replace(wrong, provenance=of_run(self._function), notes=(*wrong.notes, seed))
             save(whole, self._folder / FIRST)
+            if wrong is not trace and not diff(trace).origins:
+                question = None  # its weights alone are wrong, which no call with other numbers in v returns
+            else:
+                whole = trace
             self.causes, self._to_ask = (), (whole, snapshot, question)
         if self._keep_all:
             path = self._folder / EACH.format(snapshot.call)
