@@ -1,7 +1,8 @@
-"""What `capture` says of the wrong functions of `bugs`, and `compare_runs` of the runs of `pairs`, beside the truths that
-were written first. A sentence is held against its truth by a reader; verdicts, layers and steps are counted.
+"""What `capture` says of the wrong functions of `bugs`, and `compare_runs` of the runs of `pairs`, beside the truths
+that were written first. A sentence is held against its truth by a reader; verdicts, layers and steps are counted.
 """
 
+import re
 import shutil
 import tempfile
 import time
@@ -42,7 +43,8 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
         {
             "dtype": dtype, "runs": len(of), "bug": sum(row["verdict"] == "bug" for row in of),
             "suspicious": sum(row["verdict"] == "suspicious" for row in of),
-            "where it is": sum(row["at_its_place"] for row in of), "with a cause": sum(bool(row["causes"]) for row in of),
+            "where it is": sum(row["at_its_place"] for row in of),
+            "with a cause": sum(bool(row["causes"]) for row in of),
         }
         for dtype in ("float32", "bfloat16") if (of := [row for row in bugs if row["dtype"] == dtype])
     ]  # fmt: skip
@@ -84,7 +86,7 @@ def _bug(task: tuple[str, str, str]) -> dict[str, Any]:
 
 def _at_its_place(bug: Bug, where: str, dtype: str) -> bool:
     """Whether a place is one of the bug's: in 16 bits it may show in a later step first."""
-    layer, step = (int(x.split()[-1]) for x in where.split(", ")[-2:])
+    layer, step = (int(re.search(r"\d+", x)[0]) for x in where.split(", ")[-2:])  # type: ignore[index]
     steps = step == bug.first_step or (dtype != "float32" and step > bug.first_step)
     return steps and (bug.layer is None or layer == bug.layer)
 
