@@ -83,7 +83,7 @@ class Again:
         if inputs is None:
             inputs = dict(zip(INPUTS, case.inputs(), strict=True))
         masks = {x: trace.inputs[x] for x in MASKS if x in trace.inputs}
-        if any(x in MASKS and y is not masks.get(x) for x, y in inputs.items()):
+        if any(x in MASKS and not _same(y, masks.get(x)) for x, y in inputs.items()):
             raise Refusal(f"{self._name}: a call is made again with its own mask")
         for theirs, own in self._pairs:
             own.copy_(theirs)
@@ -130,6 +130,11 @@ class Again:
         theirs = x.as_strided((_extent(x),), (1,), x.storage_offset())
         self._pairs.append((theirs, theirs.clone()))
         return self._pairs[-1][1].as_strided(x.shape, x.stride(), 0)
+
+
+def _same(x: np.ndarray, given: np.ndarray | None) -> bool:
+    """Whether a mask or a bias is the call's own, which may have been told apart and put together since."""
+    return given is not None and (x is given or np.array_equal(x, given))
 
 
 def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:
