@@ -73,8 +73,8 @@ class Again:
         self._masks = {x: y.clone() for x, y in replace(before, asked=of_call).now().items() if x in MASKS}
 
     def __call__(self, case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
-        """The trace of the call on `inputs`, or numbers drawn as `case` says. Refusal for a case that is another in
-        more than its numbers, another mask or bias, where the function raises or changes what it was given, and where calls
+        """The trace of the call on `inputs`, or numbers drawn as `case` says. Refusal for a case that is other in more
+        than its numbers, another mask or bias, where the function raises or changes what it was given, and where calls
         took as much as ASKING allows.
         """
         torch, trace = module("torch", "a capture"), self._trace
