@@ -18,6 +18,8 @@ TRIALS_OF_READING = {"kernels": 1000.0, "regions": 2500.0, "rescaled": 1000.0, "
 TRIALS_OF_FIT = 12.0
 #: trials of a search with effort 1: 8 s at 128 x 128 where nothing is found
 SEARCH = 20_000.0
+#: trials that the calls of a function which a capture asks may take beside its search, each as large as its call: 13 s
+ASKING = 2.0**15
 #: what a report says of what ended a search
 ENDED = {
     "": "",

@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.stored import stored
-from workbench import Case, Diff, diff, run
+from workbench import Case, Diff, diff, load, run
+from workbench.judge.explain.explain import Explained
 from workbench.judge.stage import IfDeclared
 from workbench.report.words import findings
+from workbench.trace.file import save
 
 CASE = Case(seqlen=24, head_dim=8)
 
@@ -116,11 +119,44 @@ def test_of_out_alone_the_cause_comes_first_and_no_line_that_it_does_not_name() 
     def out_alone(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         return scale_twice(q, k, v, scale=scale, causal=causal)["out"]
 
-    found = findings(diff(run(out_alone, CASE)))
-    assert found[0].startswith("cause, one of 4 that fit: the scale is applied twice ")
+    judged = diff(run(out_alone, CASE))
+    found = findings(judged)
+    assert found[0].startswith("cause, one of 4 that fit: the scale is applied twice (")
+    at_rest = diff(replace(judged.trace, rerun=None))
+    vars(at_rest).update(explained=judged.explained)  # which takes a second
+    line = findings(at_rest)[0]
+    assert line.startswith("cause, one of 4 that fit: the scale is applied twice; or ") and line.count("; or ") == 3
+    assert "tells them apart" in found[0] and "tells them apart" not in line
     assert found[1] == "out is wrong; only out was given"
     assert "first wrong stage" not in "".join(found) and "look at: " not in "".join(found)
     assert len([line for line in found if "cause, " in line]) == 1
+
+
+def test_what_to_declare_of_a_trace_at_rest_is_declared_where_it_is_made(tmp_path: Path) -> None:
+    def empty_rows(q: Any, k: Any, v: Any, *, scale: float, causal: bool, mask: Any) -> Any:
+        out = scale_once(q, k, v, scale, mask)
+        return np.where(mask.any(-1, keepdims=True), out, np.float32(7))
+
+    inputs = dict(zip("qkv", CASE.inputs(), strict=True))
+    inputs["mask"] = np.tri(CASE.seqlen_q, CASE.seqlen_k, -1, dtype=bool)
+    trace = run(empty_rows, CASE, inputs=inputs)
+    save(trace, tmp_path / "run.safetensors")
+    begins = "only rows without keys are wrong: if these may hold anything, "
+    said = []
+    for one in (trace, load(tmp_path / "run.safetensors")):
+        judged = diff(one)
+        vars(judged).update(explained=Explained((), ("out",), (), 0, "", 0.0))  # which takes a second
+        said += [line.strip() for line in findings(judged) if begins in line]
+    assert said == [
+        f"{begins}--contract empty_out=any says so",
+        f"{begins}declare empty_out=any, where the trace is made (`contract=` of a capture)",
+    ]
+
+
+def scale_once(q: Any, k: Any, v: Any, scale: float, mask: Any) -> Any:
+    scores = np.where(mask, q @ k.swapaxes(-1, -2) * np.float32(scale), -np.inf)
+    probs = np.exp(scores - np.maximum(scores.max(axis=-1, keepdims=True), np.float32(-1e30)))
+    return (probs @ v / np.maximum(probs.sum(axis=-1, keepdims=True), np.float32(1e-30))).astype(np.float32)
 
 
 @pytest.mark.campaign

@@ -1,5 +1,6 @@
 """A wrong call is made again with other numbers, and its cause is found by that."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from workbench import Case, Refusal, capture
 from workbench.explore.capturing import judging
 from workbench.explore.capturing.asking import Again
+from workbench.explore.capturing.elsewhere import found_of, portable
 from workbench.trace.trace import Trace
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -198,6 +200,15 @@ def test_arguments_of_more_than_the_limit_are_not_copied(tmp_path: Path, monkeyp
         Again(again._question, again._before, trace, "mine", None, 10_000)
 
 
+def test_calls_are_counted_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace, again = asked(tmp_path, attention(scores=lambda x: 3 * x), monkeypatch)
+    again._work.allowed = 1.1  # a call of 3200 scores takes 0.6
+    for _ in range(2):
+        again(trace.case, trace.inputs)
+    with pytest.raises(Refusal, match="a call of 3,200 scores is made no more often"):
+        again(trace.case, trace.inputs)
+
+
 def test_q_that_is_made_by_the_spec_is_no_argument(tmp_path: Path) -> None:
     def made(x: Any) -> dict[str, Any]:
         return {"q": x * 1, "k": x, "v": x}
@@ -277,6 +288,28 @@ def test_what_is_raised_in_a_second_call_is_no_error_of_the_model(tmp_path: Path
 
     found = captured(tmp_path, attend)
     assert found.verdict == "bug" and found.causes[0].startswith("scores are multiplied by 3") and not found.unread
+
+
+@pytest.mark.campaign
+def test_what_a_thread_judges_is_asked_by_who_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    SEEN.clear()
+    attend = attention(mask=lambda m: causal(20, 20))
+
+    def submit(self: judging.Judging, snapshot: Any, question: Any = None) -> None:
+        here = portable(snapshot.on_host())
+        found = found_of(here, self._name, None, None)
+        thread = threading.Thread(target=lambda: self._counted(here, found, question))
+        thread.start()
+        thread.join()
+
+    def seen(*given: Any) -> Any:
+        SEEN.append((threading.get_ident(),))
+        return attend(*given)
+
+    monkeypatch.setattr(judging.Judging, "submit", submit)
+    found = captured(tmp_path, seen)
+    assert found.causes == (f"the function hides keys after the query (causal), {SPEC}",)
+    assert len(SEEN) > 10 and {one for (one,) in SEEN} == {threading.get_ident()}
 
 
 def test_a_right_call_is_made_once(tmp_path: Path) -> None:

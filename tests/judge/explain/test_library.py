@@ -80,14 +80,16 @@ def test_hypotheses_of_a_field_predict_each_stage_where_a_case_has_it_and_vanish
 
 
 def _given(case: Case) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs with a bias and a mask: with holes, with padding at either end, and within."""
+    """Inputs with a bias and a mask: with holes, with padding at either end, and within, in a causal window."""
     rng, keys = np.random.default_rng(0), np.arange(20)
+    before = np.arange(5)[:, None] + 15 - keys
     plain = dict(zip("qkv", case.inputs(), strict=True))
     plain["bias"] = rng.standard_normal((3, 2, 5, 20)).astype(np.float32)
     yield plain | {"mask": rng.random((3, 2, 5, 20)) < 0.8}
     for seen in (keys >= 4, keys < 15, keys % 7 > 0):
         of_batches = np.stack([seen, np.ones(20, bool), seen])[:, None, None]
         yield plain | {"mask": np.broadcast_to(of_batches, (3, 2, 5, 20)).copy()}
+    yield plain | {"mask": np.broadcast_to((before >= 0) & (before < 9), (3, 2, 5, 20)).copy()}
 
 
 def test_what_a_map_reads_at_no_place_is_0() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.inputs import anew
-from workbench.case.stages import INPUTS, MASKS
+from workbench.case.stages import INPUTS, MASKS, RESULTS
 from workbench.explore.capturing.snapshot import Snapshot, copied, returned
 from workbench.explore.capturing.state import untouched
 from workbench.explore.capturing.verdict import trace_of
@@ -20,6 +20,7 @@ from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.unstable import RANDOM, unstable
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
+from workbench.work import ASKING, Work, trials
 
 #: fields of a case in which runs of one call may differ: what its numbers are
 _OF_NUMBERS = ("seed", "distribution", "input_std")
@@ -59,6 +60,7 @@ class Again:
         """
         self._question, self._before, self._trace = question, before, trace
         self._name, self._said = name, said
+        self._work = Work(ASKING)
         if question.nbytes > limit:
             raise Refusal(f"its arguments span {question.nbytes / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
         self._pairs: list[tuple[Any, Any]] = []  # memory of an argument, and ours in its place
@@ -71,13 +73,17 @@ class Again:
         self._masks = {x: y.clone() for x, y in replace(before, asked=of_call).now().items() if x in MASKS}
 
     def __call__(self, case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
-        """The trace of the call on `inputs`, or numbers drawn as `case` says. Refusal for a case that is another in
-        more than its numbers, another mask or bias, and where the function raises, or changes what it was given.
+        """The trace of the call on `inputs`, or numbers drawn as `case` says. Refusal for a case that is other in more
+        than its numbers, another mask or bias, where the function raises or changes what it was given, and where calls
+        took as much as ASKING allows.
         """
         torch, trace = module("torch", "a capture"), self._trace
         ours = {x: getattr(trace.case, x) for x in _OF_NUMBERS}
         if case.but(**ours) != trace.case.but(**ours):
             raise Refusal(f"{self._name}: a call is made again with other numbers alone, not on another case")
+        if self._work.over:
+            raise Refusal(f"{self._name}: a call of {self._before.whole.score_count:,} scores is made no more often")
+        self._work.take(trials(self._before.whole.score_count))
         if inputs is None:
             case, inputs = anew(case, trace.inputs)
         if inputs is None:
@@ -175,8 +181,12 @@ def causes(
     """
     if question is not None:
         try:
-            again = Again(question, snapshot, trace, name, said, limit)
-            judged = diff(replace(trace, rerun=again, one_case=True))
+            # what is read off out by chosen inputs says more than weights that were returned beside it
+            ends = {x: y for x, y in trace.stages.items() if x in RESULTS}
+            if not diff(replace(trace, stages=ends)).origins:
+                ends = dict(trace.stages)
+            again = Again(question, snapshot, replace(trace, stages=ends), name, said, limit)
+            judged = diff(replace(trace, stages=ends, rerun=again, one_case=True))
             differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
             if not differs or differs.startswith(RANDOM):
                 return sentences(judged.explain())

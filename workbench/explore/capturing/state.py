@@ -4,6 +4,7 @@ step of a random generator.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -46,22 +47,27 @@ def _copies(objects: Iterable[Any]) -> Iterator[Callable[[], None]]:
         elif isinstance(x, CellType):
             held = _held(x)
             inner = [*held]
-            yield lambda x=x, held=held: _refilled(x, held)
+            yield partial(_refilled, x, held)
         elif isinstance(x, list):
             inner, was = [*x], [*x]
-            yield lambda x=x, was=was: x.__setitem__(slice(None), was)
+            yield partial(x.__setitem__, slice(None), was)
         elif isinstance(x, dict):
             inner, of_dict = [*x.values()], dict(x)
-            yield lambda x=x, was=of_dict: (x.clear(), x.update(was))  # type: ignore[misc]
+            yield partial(_as_before, x, of_dict)
         elif isinstance(x, tuple):
             inner = [*x]
         elif isinstance(x, set):
             of_set = set(x)
-            yield lambda x=x, was=of_set: (x.clear(), x.update(was))  # type: ignore[misc]
+            yield partial(_as_before, x, of_set)
         elif hasattr(x, "__dict__") and not isinstance(x, type | ModuleType) and not hasattr(x, "untyped_storage"):
             inner = [vars(x)]
             deep += 1  # the dict of its attributes is no step
         waiting += [(one, deep - 1) for one in inner]
+
+
+def _as_before(x: dict[Any, Any] | set[Any], was: Any) -> None:
+    x.clear()
+    x.update(was)
 
 
 def _held(cell: CellType) -> tuple[Any, ...]:

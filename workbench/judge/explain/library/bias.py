@@ -1,6 +1,7 @@
 """A bias and a mask that are put in: which elements of them are read, and where they are added."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -81,6 +82,8 @@ def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]
         if end:
             text = f"the padding mask hides the {other} keys in place of the {end}"
             yield f"{name}-flipped", text, lambda at, seen, end=end: _parts(seen, end).flipped
+    yield "no-right", "keys after the query are not hidden (causal)", partial(_without, "right")
+    yield "no-left", "the window is not applied", partial(_without, "left")
     yield "inverted", "the mask that was given is inverted", lambda at, seen: ~seen
     yield "transposed", "the mask that was given is transposed", lambda at, seen: _transposed(seen)
     yield "of-first-row", "the mask of row 0 is taken for all", _first_row
@@ -94,6 +97,14 @@ def _parts(seen: np.ndarray, end: str) -> Parts:
     if found is None or not found.padding.any() or found.end != end:
         raise Unfit
     return found
+
+
+def _without(side: str, at: Any, seen: np.ndarray) -> np.ndarray:
+    """A mask without a side of its band, in rows that see nothing, too; Unfit where it has none."""
+    found = parts(seen)
+    if found is None or getattr(found.band, side) is None:
+        raise Unfit
+    return replace(found.band, **{side: None}).made(*seen.shape[2:]) & ~found.padding[:, None, None]
 
 
 def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
