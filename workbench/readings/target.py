@@ -14,8 +14,9 @@ import numpy as np
 from workbench.case.assumptions import usual
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
+from workbench.case.masks import visible
 from workbench.case.memory import POISONS, padded, poison_of
-from workbench.case.stages import INPUTS, RESULTS
+from workbench.case.stages import INPUTS, OUT, RESULTS
 from workbench.expectation.compare import compared
 from workbench.expectation.elements import Compared, State
 from workbench.expectation.expectation import Expectation
@@ -60,7 +61,7 @@ class Answer:
         stages = {name: x for name, x in plain.stages.items() if name in RESULTS}
         contract = usual(plain.contract) if self.usual else plain.contract
         inputs = {**plain.inputs, **known}
-        return replace(plain, inputs=inputs, stages=stages, contract=contract, requested=(), rerun=None)
+        return _settled(replace(plain, inputs=inputs, stages=stages, contract=contract, requested=(), rerun=None))
 
     @cached_property
     def _expectation(self) -> Expectation:
@@ -73,8 +74,8 @@ class Answer:
 
     @cached_property
     def out(self) -> np.ndarray:
-        """[b, h, q, d] as it was returned."""
-        return to_float64(self.run.stages["out"])
+        """[b, h, q, d] as it was returned, but for rows without keys that hold what some library makes of them."""
+        return to_float64(self.trace.stages["out"])
 
     @property
     def expected(self) -> np.ndarray:
@@ -133,6 +134,27 @@ class Answer:
     def problem(self) -> Problem:
         """The run in float64."""
         return self._expectation.problem
+
+
+def _settled(trace: Trace) -> Trace:
+    """The trace with its rows without keys as they should be, where they hold what some library makes of them: the mean
+    of v is nothing to be read.
+    """
+    e = Expectation(Observed(trace), {}, statistics=False)
+    known = e.conventions
+    if known is None and (trace.as_given is None or trace.case.sinks is None):
+        return trace
+    stages = dict(trace.stages)
+    for name, found in compared(e, [*stages]):
+        wrong = np.isin(found.state, (State.OUTSIDE, State.NAN, State.EMPTY))
+        wrong = wrong.any(-1) if name == OUT else wrong
+        # of finite numbers that hide and a sink the largest takes all: without it all keys count
+        rows = ~visible(trace.case, trace.inputs).any(-1) if known is None else known.rows & ~wrong
+        rows = np.broadcast_to(rows, wrong.shape)
+        made = stages[name].copy()
+        made[rows] = e.computed[name][rows]
+        stages[name] = made
+    return replace(trace, stages=stages, as_given=None)
 
 
 def _beyond(found: Compared) -> np.ndarray:
