@@ -14,6 +14,7 @@ from workbench.case.stages import INPUTS, MASKS, RESULTS
 from workbench.explore.capturing.snapshot import Snapshot, copied, returned
 from workbench.explore.capturing.state import untouched
 from workbench.explore.capturing.verdict import trace_of
+from workbench.floats import to_float64
 from workbench.foreign.calls import Call
 from workbench.judge.diff import diff
 from workbench.judge.explain.explain import Explained
@@ -177,8 +178,11 @@ def causes(
     trace: Trace, snapshot: Snapshot, question: Question | None, name: str, said: Said, limit: int
 ) -> tuple[str, ...]:
     """What explains a wrong call, in sentences: asked of the function where it can be called again, else of the call
-    alone; () where nothing is found.
+    alone; () where nothing is found. Of numbers that are not finite when they come it says so, and looks no further.
     """
+    if early := [x for x in INPUTS if x in trace.inputs and not np.isfinite(to_float64(trace.inputs[x])).all()]:
+        given = f"{', '.join(early[:-1])} and {early[-1]}" if len(early) > 1 else early[0]
+        return (f"{given} of this call hold NaN or infinities already: look before it",)
     if question is not None:
         try:
             # what is read off out by chosen inputs says more than weights that were returned beside it

@@ -31,7 +31,8 @@ _READ = {
 #: whether digits are cut off, in words, and in ids
 _HOW = ((False, "rounded", ""), (True, "truncated", "-cut"))
 _SIXTEEN = ("float16", "bfloat16")
-_DTYPES = (*_SIXTEEN, "float8_e4m3fn", "float8_e5m2")
+_EIGHT = ("float8_e4m3fn", "float8_e5m2")
+_DTYPES = (*_SIXTEEN, *_EIGHT)
 #: fractions that products of tensor cores keep, of tf32 and in some accumulators; and those of 8-bit floats, which a
 #: kernel that cuts bits off has without their range
 _BITS = {"tf32": 10, "13 bits": 13, "3 bits": 3, "2 bits": 2}
@@ -89,6 +90,13 @@ def hypotheses() -> Iterator[Hypothesis]:
         for stage in ("acc", "row_sum"):
             rescaled = altered(stage, lambda at, x, d=dtype, s=stage: _rescaled(at, x, s, d), "correction", f"-{stage}")
             yield _of(f"{stage}-rescaled-{dtype}", f"{stage} is rounded to {dtype} where it is rescaled", rescaled)
+        for end, also in (("", False), ("-and-product", True)):
+            operands = altered("qk", lambda at, x, d=dtype, a=also: _of_operands(at, d, a), "q_rows", "k_rows")
+            words = "q, k and their product are" if also else "q and k are"
+            yield _of(f"operands-{dtype}{end}", f"{words} rounded to {dtype}", operands)
+    for dtype in _EIGHT:
+        narrow = altered("out", lambda at, x, d=dtype: _softmax(at, d, ("weights",)), "scores", "v_rows")
+        yield _of(f"softmax-weights-{dtype}", _SOFTMAX["weights"][0].format(dtype), narrow)
     for dtype, (name, (text, steps)) in product(_SIXTEEN, _SOFTMAX.items()):
         narrow = altered("out", lambda at, x, d=dtype, s=steps: _softmax(at, d, s), "scores", "v_rows")
         yield _of(f"softmax-{name}-{dtype}", text.format(dtype), narrow)
@@ -114,11 +122,22 @@ def _softmax(at: Any, dtype: str, rounded: tuple[str, ...]) -> np.ndarray:
     def of(x: np.ndarray, step: str) -> np.ndarray:
         return _rounded(x, dtype, False) if step in rounded else x
 
-    s = of(at.whole("scores"), "scores")
+    s = at.whole("scores")
+    if (sinks := at.p.inputs.get("sinks")) is not None:  # a key more, of which nothing is added up
+        s = np.concatenate([s, np.broadcast_to(sinks[..., None], (*s.shape[:-1], 1))], -1)
+    s = of(s, "scores")
     top = s.max(-1, keepdims=True)
     e = of(np.exp(of(s - np.where(np.isfinite(top), top, 0.0), "differences")), "exp")
     total = of(e.sum(-1, keepdims=True), "sum")
-    return np.asarray(of(e / np.where(total == 0, 1.0, total), "weights") @ at.whole("v_rows"))
+    v = at.whole("v_rows")
+    return np.asarray(of(e / np.where(total == 0, 1.0, total), "weights")[..., : v.shape[-2]] @ v)
+
+
+def _of_operands(at: Any, dtype: str, product_too: bool) -> np.ndarray:
+    """q k^T of rounded q and k."""
+    q, k = (_rounded(at(name), dtype, False) for name in ("q_rows", "k_rows"))
+    made = q @ k.swapaxes(-1, -2)
+    return _rounded(made, dtype, False) if product_too else made
 
 
 def _one_by_one(start: np.ndarray | None, a: np.ndarray, b: np.ndarray, dtype: str) -> np.ndarray:
