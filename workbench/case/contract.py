@@ -193,7 +193,7 @@ class Contract:
         "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
     )
     empty_out: float | str = clause(
-        "out of a row without keys; libraries: 0, NaN or the mean of v, as libraries make; any: it is not judged",
+        "out of a row without keys; libraries: 0, NaN or a mean of v, as libraries make; any: it is not judged",
         EMPTY,
         0.0,
     )

@@ -60,6 +60,7 @@ class Conventions(NamedTuple):
     """What results may hold in rows without keys."""
 
     rows: np.ndarray  #: which these are, bool [b, h, q]
+    told: np.ndarray  #: those of them of which the numbers are known that hide their keys
     #: out and lse -> value and budget, as arithmetic makes them of the numbers that hide, and of equal weights
     made: Mapping[str, tuple[np.ndarray, Budget]]
     mean: Mapping[str, tuple[np.ndarray, Budget]]
@@ -249,7 +250,8 @@ class Expectation:
         if "bias" in given.inputs:
             seen = seen & (masks.spread(case, given.inputs["bias"]) > -np.inf)
         finite = seen.any(axis=-1)
-        rows = nothing if free else nothing & in_bool(self.part.of(finite, "bhq"), self.device)
+        told = nothing & in_bool(self.part.of(finite, "bhq"), self.device)
+        rows = nothing if free else told
         if not bool(rows.any()):
             return None
         even = inputs | {"q": np.zeros_like(inputs["q"]), "mask": seen | ~finite[..., None]}
@@ -260,7 +262,13 @@ class Expectation:
             for of in (xp.min, xp.max)
         )
         mean = self._results_of(plain)
-        return Conventions(rows, mean if trace.as_given is None else self._results_of(given), mean, (low, high))
+        return Conventions(
+            rows,
+            told & (trace.as_given is not None),
+            mean if trace.as_given is None else self._results_of(given),
+            mean,
+            (low, high),
+        )
 
     def _results_of(self, trace: Trace) -> dict[str, tuple[np.ndarray, Budget]]:
         """Out and lse of this part of another trace from its q, k and v alone, each with its budget."""

@@ -51,9 +51,9 @@ def _by_convention(
     e: Expectation, name: str, cut: Box, known: Conventions, actual: np.ndarray, expected: np.ndarray, budget: Budget
 ) -> tuple[np.ndarray, np.ndarray, Budget]:
     """The same of rows that follow a convention. Right of out is a row of 0, of NaN, the mean of v, or what arithmetic
-    makes of finite numbers that hide: where the contract allows their sums any rounding, weights of any size. Of lse an
-    infinity or NaN is right, what the numbers make, and a number that stands for -inf. What is none of these is held
-    against the mean, and an lse against the numbers.
+    makes of finite numbers that hide: where nobody knows these, or the contract allows their sums any rounding, v with
+    any weights. Of lse an infinity or NaN is right, what the numbers make, and a number that stands for -inf. What is
+    none of these is held against the mean, and an lse against the numbers.
     """
     xp, axes = array_namespace(actual), e.run.axes(name)
 
@@ -69,7 +69,8 @@ def _by_convention(
     there = cut.of(known.rows, "bhq")
     if name == OUT:
         low, high = (cut.of(x, axes) for x in known.reach)
-        loose = (of_made.bound >= of_made.size) & (actual >= low - bound) & (actual <= high + bound)
+        any_weights = (of_made.bound >= of_made.size) | ~cut.of(known.told, "bhq")[..., None]
+        loose = any_weights & (actual >= low - bound) & (actual <= high + bound)
         fits = [xp.isnan(actual), actual == 0, *near, near[-1] | loose]
         there = there[..., None]
         right = reduce(or_, (xp.all(one, axis=-1, keepdims=True) for one in fits)) & there
