@@ -60,6 +60,8 @@ def hiding(case: Case, inputs: Arrays) -> Hiding | None:
         else:
             limit = (1 - NEAR) * numbers.max()
     rows = (seen & finite).any(axis=-1, keepdims=True) & (top <= limit)
+    if (finite & ~far & (bias <= limit) & (top > limit)).any():  # scores here are too large for what else would hide
+        rows = np.zeros_like(rows)
     far |= finite & rows & (seen | (bias <= limit))
     left = (finite & ~far & (bias != 0)).any()
     gone = far if left else far | ~finite

@@ -15,11 +15,11 @@ import numpy as np
 from workbench.arrays import handed_over, in_float64, on_cpu
 from workbench.case import masks
 from workbench.case.box import WHOLE, Box
-from workbench.case.case import in_window
+from workbench.case.case import Case, in_window
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
 from workbench.case.promises import LIBRARIES
-from workbench.case.stages import INPUTS, OUT, RESULTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.case.tiling import Tiling
 from workbench.expectation.observed import Observed
 from workbench.floats import array_namespace
@@ -28,7 +28,7 @@ from workbench.reference.losses import losses_of
 from workbench.reference.problem import Cut, Problem
 from workbench.reference.walk import budgets, least, values
 from workbench.trace.dont_care import DontCare
-from workbench.trace.trace import Trace, unwritten
+from workbench.trace.trace import unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
@@ -60,7 +60,7 @@ class Conventions(NamedTuple):
     """What results may hold in rows without keys."""
 
     rows: np.ndarray  #: which these are, bool [b, h, q]
-    told: np.ndarray  #: those of them of which the numbers are known that hide their keys
+    by_numbers: np.ndarray  #: those of them of which the numbers are known that hide their keys
     #: out and lse -> value and budget, as arithmetic makes them of the numbers that hide, and of equal weights
     made: Mapping[str, tuple[np.ndarray, Budget]]
     mean: Mapping[str, tuple[np.ndarray, Budget]]
@@ -120,7 +120,13 @@ class Expectation:
         """The don't-care mask of a stage, bool that broadcasts to it; None for none."""
         found, left = self._dont_care.mask(self.run.known[name]), self._left_out(name)
         found = left if found is None else found if left is None else found | left
-        return None if found is None else in_bool(found, self.device)
+        found = None if found is None else in_bool(found, self.device)
+        axes = self.run.axes(name)
+        if name in RESULTS or "q" not in axes or (known := self.conventions) is None:
+            return found
+        # what leads to a result that may be of several kinds may be, too
+        index = tuple(slice(None) if axis in "bhq" else None for axis in axes)
+        return known.rows[index] if found is None else found | known.rows[index]
 
     def _left_out(self, name: str) -> np.ndarray | None:
         """Mask of what a third-party kernel did not write, and need not, as it is masked; None for none."""
@@ -234,7 +240,7 @@ class Expectation:
         """Rows that their masks leave no key, [b, h, q], whatever was computed of them; None where there are none."""
         if self.run.case.sinks is not None or bool((seen := self._seen().any(axis=-1)).all()):
             return None
-        return in_bool(np.broadcast_to(~seen, self.computed["lse"].shape), self.device)
+        return in_bool(np.broadcast_to(~seen, self.inputs["q"].shape[:3]), self.device)
 
     @cached_property
     def conventions(self) -> Conventions | None:
@@ -245,34 +251,32 @@ class Expectation:
         if nothing is None or (trace.as_given is None and not free):
             return None
         given = trace if trace.as_given is None else trace.as_given
-        case, inputs = given.case, {name: given.inputs[name] for name in INPUTS}
-        seen = masks.spread(case, masks.visible(case, given.inputs))
-        if "bias" in given.inputs:
-            seen = seen & (masks.spread(case, given.inputs["bias"]) > -np.inf)
+        # q, k and v may be others by now
+        plain = {name: trace.inputs[name] for name in INPUTS}
+        told = {name: getattr(given.case, name) for name in ("causal", "causal_alignment", "window")}
+        case, inputs = trace.case.but(**told), {**given.inputs, **plain}
+        seen = masks.spread(case, masks.visible(case, inputs))
+        if "bias" in inputs:
+            seen = seen & (masks.spread(case, inputs["bias"]) > -np.inf)
         finite = seen.any(axis=-1)
-        told = nothing & in_bool(self.part.of(finite, "bhq"), self.device)
-        rows = nothing if free else told
+        by_numbers = nothing & in_bool(self.part.of(finite, "bhq"), self.device) & (trace.as_given is not None)
+        rows = nothing if free else by_numbers
         if not bool(rows.any()):
             return None
-        even = inputs | {"q": np.zeros_like(inputs["q"]), "mask": seen | ~finite[..., None]}
-        plain = replace(given, inputs=even, case=case.but(causal=False, window=None, alibi_slopes=None))
-        xp, v, shape = array_namespace(rows), self.problem.inputs["v"], self.computed[OUT].shape
+        even = plain | {"q": np.zeros_like(plain["q"]), "mask": seen | ~finite[..., None]}
+        mean = self._results_of(case.but(causal=False, window=None, alibi_slopes=None), even)
+        xp, v = array_namespace(rows), self.inputs["v"]
+        shape = (*rows.shape, v.shape[-1])
         low, high = (
             xp.broadcast_to(xp.repeat(of(v, axis=-2, keepdims=True), shape[1] // v.shape[1], axis=1), shape)
             for of in (xp.min, xp.max)
         )
-        mean = self._results_of(plain)
-        return Conventions(
-            rows,
-            told & (trace.as_given is not None),
-            mean if trace.as_given is None else self._results_of(given),
-            mean,
-            (low, high),
-        )
+        made = self._results_of(case, inputs) if trace.as_given is not None else mean
+        return Conventions(rows, by_numbers, made, mean, (low, high))
 
-    def _results_of(self, trace: Trace) -> dict[str, tuple[np.ndarray, Budget]]:
-        """Out and lse of this part of another trace from its q, k and v alone, each with its budget."""
-        run = Observed(replace(trace, as_given=None, contract=self.run.contract))
+    def _results_of(self, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
+        """Out and lse of this part of another case from its q, k and v alone, each with its budget."""
+        run = Observed(replace(self.run.trace, case=case, inputs=inputs, as_given=None))
         other = Expectation(run, {}, self.part, self.device, statistics=False)
         bounds = other.budgets((*RESULTS,))
         return {name: (other.computed[name], bounds[name]) for name in RESULTS}

@@ -69,7 +69,7 @@ def _by_convention(
     there = cut.of(known.rows, "bhq")
     if name == OUT:
         low, high = (cut.of(x, axes) for x in known.reach)
-        any_weights = (of_made.bound >= of_made.size) | ~cut.of(known.told, "bhq")[..., None]
+        any_weights = (of_made.bound >= of_made.size) | ~cut.of(known.by_numbers, "bhq")[..., None]
         loose = any_weights & (actual >= low - bound) & (actual <= high + bound)
         fits = [xp.isnan(actual), actual == 0, *near, near[-1] | loose]
         there = there[..., None]
