@@ -63,7 +63,6 @@ class Conventions(NamedTuple):
     by_numbers: np.ndarray  #: those of them of which the numbers are known that hide their keys
     #: out and lse -> value and budget, as arithmetic makes them of the numbers that hide, and of equal weights
     made: Mapping[str, tuple[np.ndarray, Budget]]
-    mean: Mapping[str, tuple[np.ndarray, Budget]]
     reach: tuple[np.ndarray, np.ndarray]  #: the smallest and the largest v of the keys of a head, [b, h, q, d]
 
 
@@ -242,37 +241,56 @@ class Expectation:
             return None
         return in_bool(np.broadcast_to(~seen, self.inputs["q"].shape[:3]), self.device)
 
+    @property
+    def follows_libraries(self) -> bool:
+        """Whether rows without keys may hold what libraries make: as their contract says, or as numbers hide keys."""
+        return self.run.trace.as_given is not None or self.run.contract.empty_out == LIBRARIES
+
+    @cached_property
+    def _given(self) -> tuple[Case, dict[str, np.ndarray]]:
+        """The case and the inputs with masks and bias as they were given; q, k and v may be others by now."""
+        trace = self.run.trace
+        given = trace if trace.as_given is None else trace.as_given
+        told = {name: getattr(given.case, name) for name in ("causal", "causal_alignment", "window")}
+        return trace.case.but(**told), {**given.inputs, **{name: trace.inputs[name] for name in INPUTS}}
+
+    @cached_property
+    def _finite(self) -> np.ndarray:
+        """Which keys of a row of the whole run, whose bias hides some, are hidden by no -inf and no mask, bool."""
+        case, inputs = self._given
+        finite = np.asarray(masks.spread(case, inputs["bias"]) > -np.inf)
+        return finite & masks.spread(case, masks.visible(case, inputs))
+
+    @cached_property
+    def mean(self) -> dict[str, tuple[np.ndarray, Budget]]:
+        """Out and lse of equal weights of all keys, or of those that finite numbers hide, each with its budget."""
+        case, inputs = self._given
+        even = {name: inputs[name] for name in INPUTS} | {"q": np.zeros_like(inputs["q"])}
+        if self.run.trace.as_given is not None:
+            even["mask"] = self._finite | ~self._finite.any(axis=-1, keepdims=True)
+        return self._results_of(case.but(causal=False, window=None, alibi_slopes=None), even)
+
     @cached_property
     def conventions(self) -> Conventions | None:
         """What rows without keys may hold of which finite numbers hide the keys, or whose contract leaves it to
         libraries; None where there are none.
         """
-        trace, nothing, free = self.run.trace, self.without_keys, self.run.contract.empty_out == LIBRARIES
-        if nothing is None or (trace.as_given is None and not free):
+        if (nothing := self.without_keys) is None or not self.follows_libraries:
             return None
-        given = trace if trace.as_given is None else trace.as_given
-        # q, k and v may be others by now
-        plain = {name: trace.inputs[name] for name in INPUTS}
-        told = {name: getattr(given.case, name) for name in ("causal", "causal_alignment", "window")}
-        case, inputs = trace.case.but(**told), {**given.inputs, **plain}
-        seen = masks.spread(case, masks.visible(case, inputs))
-        if "bias" in inputs:
-            seen = seen & (masks.spread(case, inputs["bias"]) > -np.inf)
-        finite = seen.any(axis=-1)
-        by_numbers = nothing & in_bool(self.part.of(finite, "bhq"), self.device) & (trace.as_given is not None)
-        rows = nothing if free else by_numbers
+        told, made = nothing & False, self.mean
+        if self.run.trace.as_given is not None:
+            told = nothing & in_bool(self.part.of(self._finite.any(axis=-1), "bhq"), self.device)
+            made = self._results_of(*self._given)
+        rows = nothing if self.run.contract.empty_out == LIBRARIES else told
         if not bool(rows.any()):
             return None
-        even = plain | {"q": np.zeros_like(plain["q"]), "mask": seen | ~finite[..., None]}
-        mean = self._results_of(case.but(causal=False, window=None, alibi_slopes=None), even)
-        xp, v = array_namespace(rows), self.inputs["v"]
-        shape = (*rows.shape, v.shape[-1])
+        whole = self.part.of_input(self.run.case, "v", self.run.trace.inputs["v"])  # of which some may be cut off
+        xp, v, shape = array_namespace(rows), in_float64(whole, self.device), (*rows.shape, whole.shape[-1])
         low, high = (
             xp.broadcast_to(xp.repeat(of(v, axis=-2, keepdims=True), shape[1] // v.shape[1], axis=1), shape)
             for of in (xp.min, xp.max)
         )
-        made = self._results_of(case, inputs) if trace.as_given is not None else mean
-        return Conventions(rows, by_numbers, made, mean, (low, high))
+        return Conventions(rows, told, made, (low, high))
 
     def _results_of(self, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
         """Out and lse of this part of another case from its q, k and v alone, each with its budget."""
