@@ -31,11 +31,13 @@ def without_keys(
     if e.follows_libraries and bool(empty.any()):  # a mask that somebody supposes hides their keys
         actual, expected = _mean(e, name, cut, empty, actual, expected)
     assert stage.masked is not None
-    value, usual = getattr(contract, stage.empty), stage.masked
+    value, usual, xp = getattr(contract, stage.empty), stage.masked, array_namespace(actual)
     # with a floor probs of masked keys are no zeros, and row_sum of a row without keys is none
+    if value == LIBRARIES and name != OUT:
+        right = empty & (~xp.isfinite(actual) | (actual == 0) | (actual <= (1 - NEAR) * HUGE))
+        return xp.where(right, expected, actual), expected, budget
     if value == LIBRARIES or (value == usual and contract.exp_floor is None):
         return actual, expected, budget
-    xp = array_namespace(actual)
     if value == "any":
         actual = xp.where(empty[..., None], expected, actual)
         return actual, expected, replace(budget, bound=xp.where(empty[..., None], np.inf, budget.bound))
@@ -94,7 +96,7 @@ def _by_convention(
         there = there[..., None]
         right = reduce(or_, (xp.all(one, axis=-1, keepdims=True) for one in fits)) & there
     else:
-        right = reduce(or_, [~xp.isfinite(actual), *near, actual <= (1 - NEAR) * HUGE]) & there
+        right = reduce(or_, [~xp.isfinite(actual), actual == 0, *near, actual <= (1 - NEAR) * HUGE]) & there
     held_as = xp.where(xp.isfinite(actual), actual, expected)  # an element held against itself is exact
     actual = xp.where(right, held_as, actual)
     expected = xp.where(right, held_as, xp.where(there, plain, expected))

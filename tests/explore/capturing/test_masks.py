@@ -179,3 +179,12 @@ def test_what_numbers_make_of_a_row_is_held_against_them(tmp_path: Path) -> None
         assert found.verdict == ("bug" if value == 0.01 else "rounding"), value
         if value == 0.01:
             assert np.isfinite(found.kept.over_budget)
+
+
+@pytest.mark.parametrize("style", ["boolean", "least"])
+def test_rows_without_keys_have_no_lse(style: str, tmp_path: Path) -> None:
+    """torch's flash attention on a CPU gives 0 there, which its caller does not read."""
+    q, k, v = (torch.randn(SHAPE, generator=torch.Generator().manual_seed(n)) for n in range(3))
+    with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c:
+        torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=told(style, "float32"))
+    assert (c.report.judged, c.report.verdict) == (1, "rounding")

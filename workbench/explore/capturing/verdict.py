@@ -70,8 +70,9 @@ def trace_of(
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    if isinstance(declared.get("empty_out", OfPreset(0.0)), OfPreset):
-        declared["empty_out"] = LIBRARIES  # of a padded query, whose out nobody reads
+    for name in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
+        if isinstance(declared.get(name, OfPreset(0.0)), OfPreset):
+            declared[name] = LIBRARIES
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
