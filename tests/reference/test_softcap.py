@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from tests.reference.conftest import tiled
-from workbench import Case, Trace, diff
+from workbench import Case, Trace, diff, run
 from workbench.case.contract import TANH, of_foreign
+from workbench.floats import DTYPES
 from workbench.reference import dense
 from workbench.reference.forward import PLAIN
+from workbench.reference.steps import scores
 
 F32 = np.float32
 #: caps far below the scores, about as large, and far above them
@@ -167,3 +169,32 @@ def test_bounds_of_capped_are_those_of_its_argument_where_it_is_flat() -> None:
     assert found is not None
     flat = np.abs(found.expected) == case.softcap
     assert flat.mean() > 0.5 and np.all(found.budget[flat] <= 8 * 2.0**-24 * F32(case.softcap))
+
+
+def test_operations_of_tensors_store_each_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' Gemma 2 in bfloat16: product with the scale, quotient, tanh and product with the cap are each
+    rounded, and so is the sum with a bias; within the budgets of the preset, and not without these roundings.
+    """
+    softcap = 50.0
+    case = Case(heads=2, seqlen=48, head_dim=16, dtype="bfloat16", softcap=softcap, input_std=5.0)
+    narrow = DTYPES["bfloat16"]
+    bias = np.random.default_rng(0).standard_normal((48, 48)).astype(narrow)
+
+    def stored(x: np.ndarray) -> np.ndarray:
+        return x.astype(narrow).astype(F32)
+
+    def eager(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, bias: np.ndarray, **_: object) -> np.ndarray:
+        q, k, v, bias = (x.astype(F32) for x in (q, k, v, bias))
+        x = stored(stored(q @ k.swapaxes(-1, -2)) * F32(case.scale))
+        x = stored(stored(np.tanh(stored(x / F32(softcap)))) * F32(softcap))
+        x = stored(x + bias)
+        weights = np.exp(x - x.max(-1, keepdims=True))
+        return (stored(weights / weights.sum(-1, keepdims=True)) @ v).astype(narrow)
+
+    inputs = {**dict(zip("qkv", case.inputs(), strict=True)), "bias": bias}
+    trace = run(eager, case, inputs=inputs, contract="torch-eager")
+    right = diff(trace)["out"].worst(1)[0].over_budget
+    assert diff(trace).verdict == "rounding"
+    monkeypatch.setattr(scores, "between", lambda at, value, bound=0.0: 0.0)
+    assert diff(trace)["out"].worst(1)[0].over_budget > 1.2 * right
+    assert diff(trace).verdict in ("suspicious", "bug")

@@ -32,7 +32,8 @@ def band(case: Case, mask: np.ndarray) -> Band | None:
     for fields in ({},) if own else _bands(case, there):
         within = case.but(**fields).mask()
         if np.array_equal(seen, within & padding) and not np.array_equal(seen, np.broadcast_to(padding, seen.shape)):
-            return Band(dict(fields), None if padding.all() else padding)
+            reached = within.any(axis=0)
+            return Band(dict(fields), None if (padding | ~reached).all() else padding)
     return None
 
 
@@ -48,6 +49,5 @@ def _bands(case: Case, seen: np.ndarray) -> Iterator[dict[str, Any]]:
             if left >= 0:
                 yield causal | {"window": (left, 0)}
         elif left >= 0 and right > 0:
-            yield {"causal_alignment": alignment, "window": (left, right)}
-            yield {"causal_alignment": alignment, "window": (left, -1)}
-            yield {"causal_alignment": alignment, "window": (-1, right)}
+            for window in ((-1, right), (left, -1), (left, right)):
+                yield {"causal_alignment": alignment, "window": window}

@@ -19,6 +19,7 @@ from workbench.case.promises import (
     DEGREE,
     DTYPE,
     EMPTY,
+    EMPTY_LSE,
     EXP_ARGUMENTS,
     FLOOR,
     GENERATION,
@@ -28,7 +29,6 @@ from workbench.case.promises import (
     MMA_EXTRA_BITS,
     NEGATIVE,
     NORMALISATIONS,
-    NUMBER,
     OFFSET,
     OFFSETS,
     ORDER,
@@ -193,11 +193,13 @@ class Contract:
         "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
     )
     empty_out: float | str = clause(
-        "out of a row without keys; libraries: 0, NaN or the mean of v, as libraries make; any: it is not judged",
+        "out of a row without keys; libraries: 0, NaN or a mean of v, as libraries make; any: it is not judged",
         EMPTY,
         0.0,
     )
-    empty_lse: float = clause("lse of a row without keys", NUMBER, -math.inf)
+    empty_lse: float | str = clause(
+        "lse of a row without keys; libraries: 0, NaN, an infinity or a number that stands for it", EMPTY_LSE, -math.inf
+    )
     probs_rounding: str = clause("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
     partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
     out_rounding: str = clause("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
@@ -219,6 +221,11 @@ class Contract:
     def stores_lse(self) -> bool:
         """Whether partial_max holds the lse of each split, in either base."""
         return self.partial_stats != "max,sum"
+
+    @property
+    def lse_of_nothing(self) -> float:
+        """The lse of a row, or of a rank, without keys where one number stands for it: -inf where libraries choose."""
+        return -math.inf if isinstance(self.empty_lse, str) else self.empty_lse
 
     @property
     def accumulation_of_acc(self) -> str:

@@ -43,16 +43,17 @@ def hiding(case: Case, inputs: Arrays) -> Hiding | None:
     """
     if "bias" not in inputs or case.score_mod is not None:
         return None
-    bias = to_float64(inputs["bias"])
-    if bias.min(initial=0.0) > NOTHING:
+    if float(inputs["bias"].min()) > NOTHING:
         return None
+    bias = inputs["bias"].astype(np.float32)  # as it is, in the largest of its dtypes
     seen = case.mask() & inputs["mask"] if "mask" in inputs else case.mask()
     seen, bias = np.broadcast_arrays(seen, bias)
     finite = bias > -np.inf
     top = bias.max(axis=-1, keepdims=True, initial=-np.inf, where=seen & finite)
-    low, least = (np.where(np.isinf(x), 0.0, x) for x in (bias, top))
-    lost = ROUNDED * (abs(low) + abs(least))
-    far = finite & (top > -np.inf) & (low + lost - least < NOTHING - 2 * _reach(case, inputs))
+    least = top.astype(np.float64)  # below it by NOTHING, by what scores may differ, and by what both may be rounded
+    with np.errstate(invalid="ignore"):
+        least = (least - ROUNDED * abs(least) + NOTHING - 2 * _reach(case, inputs)) / (1 - ROUNDED)
+    far = finite & (bias < least)
     limit = (1 - NEAR) * HUGE
     if (numbers := bias[far]).size and numbers.max() > limit:
         if numbers.max() > (1 - NEAR) * numbers.min():
@@ -60,6 +61,8 @@ def hiding(case: Case, inputs: Arrays) -> Hiding | None:
         else:
             limit = (1 - NEAR) * numbers.max()
     rows = (seen & finite).any(axis=-1, keepdims=True) & (top <= limit)
+    if (finite & ~far & (bias <= limit) & (top > limit)).any():  # scores here are too large for what else would hide
+        rows = np.zeros_like(rows)
     far |= finite & rows & (seen | (bias <= limit))
     left = (finite & ~far & (bias != 0)).any()
     gone = far if left else far | ~finite

@@ -10,7 +10,7 @@ from typing import Any
 from workbench.case.case import Case
 from workbench.case.contract import EX2_ULPS, numbers
 from workbench.case.fields import SHORT
-from workbench.case.promises import OfPreset, plain, unwrapped
+from workbench.case.promises import LIBRARIES, OfPreset, plain, unwrapped
 from workbench.refusal import Refusal, unknown
 from workbench.suggested import command
 
@@ -58,7 +58,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "row_sum_of_cast": False,
         "out_dtype": INPUTS,
         "out_rounding": "nearest",
-        "empty_out": float("nan"),  # softmax of nothing but -inf
+        "empty_out": LIBRARIES,  # NaN of softmax of nothing but -inf, the mean of v of nothing but finfo.min
     },
     # scaled_dot_product_attention, whichever backend torch takes: what flash, mem-efficient, cuDNN and math have alike
     "torch-sdpa": {
@@ -67,6 +67,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "partials_dtype": "float32",
         "out_dtype": INPUTS,
         "out_rounding": "nearest",
+        "empty_out": LIBRARIES,
     },
     # Triton's tutorial on fused attention and what descends from it (triton-lang.org, 06-fused-attention)
     "triton": {

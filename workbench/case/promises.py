@@ -109,9 +109,9 @@ SPLITS = _from(1, 4096)
 MMA_BLOCK, MMA_EXTRA_BITS = _from(1, 4096), _from(-23, 64)
 GENERATION = one_of([*GENERATIONS])
 DTYPE, PROBS_DTYPE = one_of([*DTYPES]), one_of([*DTYPES, *FLOAT8.values()])
-NUMBER = Rule("a number, inf or nan", _number)
-#: of a row without keys: 0, NaN or the mean of v
+#: of a row without keys: 0, NaN, or a mean of v, as numbers that hide keys make one, with weights of any size
 LIBRARIES = "libraries"
+EMPTY_LSE = Rule("a number, inf, nan or libraries", lambda x: x == LIBRARIES or _number(x))
 EMPTY = Rule("a number, inf, nan, libraries or any", lambda x: x in ("any", LIBRARIES) or _number(x))
 #: no larger than exp2 of the rest can be multiplied by in float32
 OFFSET = _from(0, 64)

@@ -15,11 +15,11 @@ import numpy as np
 from workbench.arrays import handed_over, in_float64, on_cpu
 from workbench.case import masks
 from workbench.case.box import WHOLE, Box
-from workbench.case.case import in_window
+from workbench.case.case import Case, in_window
 from workbench.case.contract import Contract
 from workbench.case.masks import Added
 from workbench.case.promises import LIBRARIES
-from workbench.case.stages import INPUTS, OUT, RESULTS
+from workbench.case.stages import INPUTS, RESULTS
 from workbench.case.tiling import Tiling
 from workbench.expectation.observed import Observed
 from workbench.floats import array_namespace
@@ -28,7 +28,7 @@ from workbench.reference.losses import losses_of
 from workbench.reference.problem import Cut, Problem
 from workbench.reference.walk import budgets, least, values
 from workbench.trace.dont_care import DontCare
-from workbench.trace.trace import Trace, unwritten
+from workbench.trace.trace import unwritten
 
 #: fields of a contract that budgets read and the reference does not, at all (but for whether it casts probs:
 #: `Problem.cast_aware`) or unless they were declared
@@ -60,9 +60,9 @@ class Conventions(NamedTuple):
     """What results may hold in rows without keys."""
 
     rows: np.ndarray  #: which these are, bool [b, h, q]
+    by_numbers: np.ndarray  #: those of them of which the numbers are known that hide their keys
     #: out and lse -> value and budget, as arithmetic makes them of the numbers that hide, and of equal weights
     made: Mapping[str, tuple[np.ndarray, Budget]]
-    mean: Mapping[str, tuple[np.ndarray, Budget]]
     reach: tuple[np.ndarray, np.ndarray]  #: the smallest and the largest v of the keys of a head, [b, h, q, d]
 
 
@@ -119,7 +119,13 @@ class Expectation:
         """The don't-care mask of a stage, bool that broadcasts to it; None for none."""
         found, left = self._dont_care.mask(self.run.known[name]), self._left_out(name)
         found = left if found is None else found if left is None else found | left
-        return None if found is None else in_bool(found, self.device)
+        found = None if found is None else in_bool(found, self.device)
+        axes = self.run.axes(name)
+        if name in RESULTS or "q" not in axes or (known := self.conventions) is None:
+            return found
+        # what leads to a result that may be of several kinds may be, too
+        index = tuple(slice(None) if axis in "bhq" else None for axis in axes)
+        return known.rows[index] if found is None else found | known.rows[index]
 
     def _left_out(self, name: str) -> np.ndarray | None:
         """Mask of what a third-party kernel did not write, and need not, as it is masked; None for none."""
@@ -233,38 +239,62 @@ class Expectation:
         """Rows that their masks leave no key, [b, h, q], whatever was computed of them; None where there are none."""
         if self.run.case.sinks is not None or bool((seen := self._seen().any(axis=-1)).all()):
             return None
-        return in_bool(np.broadcast_to(~seen, self.computed["lse"].shape), self.device)
+        return in_bool(np.broadcast_to(~seen, self.inputs["q"].shape[:3]), self.device)
+
+    @property
+    def follows_libraries(self) -> bool:
+        """Whether rows without keys may hold what libraries make: as their contract says, or as numbers hide keys."""
+        return self.run.trace.as_given is not None or self.run.contract.empty_out == LIBRARIES
+
+    @cached_property
+    def _given(self) -> tuple[Case, dict[str, np.ndarray]]:
+        """The case and the inputs with masks and bias as they were given; q, k and v may be others by now."""
+        trace = self.run.trace
+        given = trace if trace.as_given is None else trace.as_given
+        told = {name: getattr(given.case, name) for name in ("causal", "causal_alignment", "window")}
+        return trace.case.but(**told), {**given.inputs, **{name: trace.inputs[name] for name in INPUTS}}
+
+    @cached_property
+    def _finite(self) -> np.ndarray:
+        """Which keys of a row of the whole run, whose bias hides some, are hidden by no -inf and no mask, bool."""
+        case, inputs = self._given
+        finite = np.asarray(masks.spread(case, inputs["bias"]) > -np.inf)
+        return finite & masks.spread(case, masks.visible(case, inputs))
+
+    @cached_property
+    def mean(self) -> dict[str, tuple[np.ndarray, Budget]]:
+        """Out and lse of equal weights of all keys, or of those that finite numbers hide, each with its budget."""
+        case, inputs = self._given
+        even = {name: inputs[name] for name in INPUTS} | {"q": np.zeros_like(inputs["q"])}
+        if self.run.trace.as_given is not None:
+            even["mask"] = self._finite | ~self._finite.any(axis=-1, keepdims=True)
+        return self._results_of(case.but(causal=False, window=None, alibi_slopes=None), even)
 
     @cached_property
     def conventions(self) -> Conventions | None:
         """What rows without keys may hold of which finite numbers hide the keys, or whose contract leaves it to
         libraries; None where there are none.
         """
-        trace, nothing, free = self.run.trace, self.without_keys, self.run.contract.empty_out == LIBRARIES
-        if nothing is None or (trace.as_given is None and not free):
+        if (nothing := self.without_keys) is None or not self.follows_libraries:
             return None
-        given = trace if trace.as_given is None else trace.as_given
-        case, inputs = given.case, {name: given.inputs[name] for name in INPUTS}
-        seen = masks.spread(case, masks.visible(case, given.inputs))
-        if "bias" in given.inputs:
-            seen = seen & (masks.spread(case, given.inputs["bias"]) > -np.inf)
-        finite = seen.any(axis=-1)
-        rows = nothing if free else nothing & in_bool(self.part.of(finite, "bhq"), self.device)
+        told, made = nothing & False, self.mean
+        if self.run.trace.as_given is not None:
+            told = nothing & in_bool(self.part.of(self._finite.any(axis=-1), "bhq"), self.device)
+            made = self._results_of(*self._given)
+        rows = nothing if self.run.contract.empty_out == LIBRARIES else told
         if not bool(rows.any()):
             return None
-        even = inputs | {"q": np.zeros_like(inputs["q"]), "mask": seen | ~finite[..., None]}
-        plain = replace(given, inputs=even, case=case.but(causal=False, window=None, alibi_slopes=None))
-        xp, v, shape = array_namespace(rows), self.problem.inputs["v"], self.computed[OUT].shape
+        whole = self.part.of_input(self.run.case, "v", self.run.trace.inputs["v"])  # of which some may be cut off
+        xp, v, shape = array_namespace(rows), in_float64(whole, self.device), (*rows.shape, whole.shape[-1])
         low, high = (
             xp.broadcast_to(xp.repeat(of(v, axis=-2, keepdims=True), shape[1] // v.shape[1], axis=1), shape)
             for of in (xp.min, xp.max)
         )
-        mean = self._results_of(plain)
-        return Conventions(rows, mean if trace.as_given is None else self._results_of(given), mean, (low, high))
+        return Conventions(rows, told, made, (low, high))
 
-    def _results_of(self, trace: Trace) -> dict[str, tuple[np.ndarray, Budget]]:
-        """Out and lse of this part of another trace from its q, k and v alone, each with its budget."""
-        run = Observed(replace(trace, as_given=None, contract=self.run.contract))
+    def _results_of(self, case: Case, inputs: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, Budget]]:
+        """Out and lse of this part of another case from its q, k and v alone, each with its budget."""
+        run = Observed(replace(self.run.trace, case=case, inputs=inputs, as_given=None))
         other = Expectation(run, {}, self.part, self.device, statistics=False)
         bounds = other.budgets((*RESULTS,))
         return {name: (other.computed[name], bounds[name]) for name in RESULTS}

@@ -49,7 +49,7 @@ class Given:
     def handed(self, options: Options) -> dict[str, Any]:
         """The arguments of a call, in its order and layout, with what stands for a rank without keys."""
         order, lives_on = [*self.order], home(options.arrays, options.device)
-        outs, lses, empty = self.partials.outs[order], self.partials.lses[order], self.partials.promise.empty_lse
+        outs, lses, empty = self.partials.outs[order], self.partials.lses[order], self.partials.promise.lse_of_nothing
         if options.layout != "bhsd":
             outs = np.ascontiguousarray(outs.swapaxes(2, 3))
             outs = outs if options.layout == "bshd" else outs.swapaxes(2, 3)

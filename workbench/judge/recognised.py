@@ -16,6 +16,7 @@ from workbench.case.box import WHOLE
 from workbench.case.case import Case
 from workbench.case.contract import Contract
 from workbench.case.presets import words
+from workbench.case.promises import LIBRARIES
 from workbench.case.stages import OUT, RESULTS, SCORES
 from workbench.expectation.elements import WRONG
 from workbench.expectation.observed import Observed
@@ -128,7 +129,7 @@ def _without_keys(run: Observed) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (name for name in RESULTS if name in run.dumped):
         field, usual = run.known[name].empty, 0.0 if name == OUT else -math.inf
-        if field not in run.contract.of_preset:
+        if field not in run.contract.of_preset or getattr(run.contract, field) == LIBRARIES:
             continue
         values, empty = run.dumped[name], _dont_care(run).hidden(run.known[name])
         empty = np.broadcast_to(empty[..., None] if name == OUT else empty, values.shape)

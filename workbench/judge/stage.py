@@ -154,7 +154,7 @@ class StageDiff:
             return [] if comparison.summary.worst is None else [self._element(comparison.summary.worst)]
         over = comparison.over_budget.ravel()
         candidates = np.flatnonzero(~np.isnan(over))
-        without_keys = comparison.state.ravel() == State.EMPTY
+        without_keys = (comparison.state.ravel() == State.EMPTY) & ~comparison.outside.ravel()
         order = candidates[np.lexsort((-over[candidates], without_keys[candidates]))[:n]]
         places = (tuple(int(i) for i in np.unravel_index(flat, comparison.state.shape)) for flat in order)
         return [self._element(element(comparison, place)) for place in places]

@@ -61,7 +61,7 @@ class Partials:
         if (lse := stages.get(LSE)) is not None:
             # either infinity says that there is no key: FlashAttention-2's is +inf, and merges make -inf of it
             none = (self.lses == -np.inf).all(0)
-            if math.isinf(empty := self.promise.empty_lse) and lse.shape == none.shape:
+            if math.isinf(empty := self.promise.lse_of_nothing) and lse.shape == none.shape:
                 lse = np.where(none & np.isinf(lse), lse.dtype.type(empty), lse)
             stages[LSE] = lse.astype(np.float64) * math.log(2) if self.promise.base2 else lse
         return stages

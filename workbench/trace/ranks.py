@@ -98,7 +98,7 @@ def save_rank(
     said = {} if contract is None else fields_of(contract, case)
     shapes = _shapes(case, rank, ranks, order)
     arrays = {name: as_numpy(x, f"{where}: {name}") for name, x in {**inputs, **results}.items()}
-    empty = of_foreign(said, case).empty_lse
+    empty = of_foreign(said, case).lse_of_nothing
     for name, given, nothing in (("outs", outs, 0.0), ("lses", lses, empty)):
         arrays[name] = _stacked(f"{where}: {name}", given, shapes[name], nothing)
     for name in (*INPUTS, *results):
@@ -169,7 +169,9 @@ def concatenated(files: Sequence[Path]) -> Trace:
     case, inputs = _seen(case, inputs, np.concatenate([indices(one.keys) for one in held]), name)
     said = numbers(first.told["contract"]) | contract_of(held)
     promise = of_foreign(said, case)
-    lses = np.where(whole["lses"] == np.float32(promise.empty_lse), -np.inf, whole["lses"]).astype(whole["lses"].dtype)
+    lses = np.where(whole["lses"] == np.float32(promise.lse_of_nothing), -np.inf, whole["lses"]).astype(
+        whole["lses"].dtype
+    )
     partials = Partials(whole["outs"], lses, promise)
     merged = partials.merged({x: whole[x] for x in first.told["results"]}, range(ranks), name)
     stages = partials.stages | merged

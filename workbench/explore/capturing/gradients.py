@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from workbench.case.masks import visible
 from workbench.case.stages import INPUTS, LSE, OUT
 from workbench.explore.capturing.packed import PackedSnapshot, stripped
 from workbench.explore.capturing.snapshot import Snapshot, boxed, unmerged
 from workbench.explore.capturing.verdict import Judged, array, described, trace_of
+from workbench.floats import to_float64
 from workbench.foreign.calls import Call
 from workbench.foreign.returned import by_name
 from workbench.judge.stage import ORIGIN_VERDICTS
@@ -138,6 +142,12 @@ def judged_backward(taken: BackwardSnapshot, name: str, said: Any) -> tuple[Judg
     trace = trace_of(taken.forward, name, said, ())
     case, inputs = backward_case(trace.case, trace.inputs, conventions)
     dout = array(taken.dout if taken.forward.asked.cast is None else taken.dout.to(taken.forward.asked.cast))
+    seen = visible(trace.case, trace.inputs)
+    if "bias" in trace.inputs:
+        seen = seen & (to_float64(trace.inputs["bias"]) > -np.inf)
+    empty = np.broadcast_to(~seen.any(axis=-1), dout.shape[:-1])
+    if dout[empty].any():  # NaN too
+        raise Refusal("gradients of rows without keys, of which kernels make different things")
     made = {stage: array(x) for stage, x in taken.gradients.items()}
     # what the backward pass kept of out and lse, as it was stored or before, nobody saw
     run = OperationRun(name, case, {**inputs, "dout": dout}, made, (OUT, LSE), (*conventions,))

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.arrays import as_numpy
 from workbench.case.assumptions import usual
+from workbench.case.masks import visible
 from workbench.case.presets import fields_of, merged
 from workbench.case.promises import LIBRARIES, OfPreset
 from workbench.case.stages import INPUTS, LSE, PROBS
@@ -77,8 +78,12 @@ def trace_of(
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    if isinstance(declared.get("empty_out", OfPreset(0.0)), OfPreset):
-        declared["empty_out"] = LIBRARIES  # of a padded query, whose out nobody reads
+    for name in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
+        if isinstance(declared.get(name, OfPreset(0.0)), OfPreset):
+            declared[name] = LIBRARIES
+    empty = int(np.broadcast_to(~visible(case, inputs).any(axis=-1), (case.batch, case.heads, case.seqlen_q)).sum())
+    if empty and declared["empty_out"] == LIBRARIES:
+        notes = (*notes, f"{empty} rows see no key: 0, NaN or a mean of v is right there")
     return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
 
 
