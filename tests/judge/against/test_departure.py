@@ -1,11 +1,16 @@
 """Where the inputs of two runs of a small decoder part by more than rounding, and what that looks like."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from workbench import compare_runs
+from tests.report.page.test_page import text_of
+from workbench import compare_runs, save
+from workbench.cli.main import commands
 from workbench.judge.against.departure import Distance, first_departure
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -77,8 +82,13 @@ def test_a_fault_before_attention_is_where_inputs_part(fault: str) -> None:
     assert words in str(found) and "is rounding" not in str(found)
 
 
-def test_another_token_is_its_row() -> None:
+def test_another_token_is_its_row(tmp_path: Path) -> None:
     found = compare_runs(traces(MODEL, PROMPT), traces(MODEL, other_token(9)))
+    document = json.loads(json.dumps(found.as_dict()))
+    assert document["first"] == document["departed"]["call"] == 0 and document["departed"]["behind"] is None
+    assert document["calls"][0]["apart"]["inputs"]["q"] > 1 > document["calls"][0]["own"]
+    found.save_html(tmp_path / "two.html")
+    assert "in row 9 alone" in text_of((tmp_path / "two.html").read_text())
     assert found.verdict == "differs" and found.departed.rows == {"q": "9", "k": "9", "v": "9"}
     assert "q, k and v of call 0 differ by" in str(found) and "in row 9 alone: look before it: another token" in str(
         found
@@ -131,3 +141,23 @@ def test_calls_that_were_not_sampled_may_have_rounded_too() -> None:
     found = distances(3e-6, 4e-6)
     assert first_departure([0, 1], found, 2) == (0, 1e-6)
     assert first_departure([5, 6], found, 2) is None
+
+
+def test_a_sequence_of_the_batch_alone_is_named() -> None:
+    """Left padding whose positions nobody counted."""
+    tokens = prompt(12, batch=3)
+    other = tokens.clone()
+    other[1] = prompt(12, seed=3)[0]
+    found = compare_runs(traces(MODEL, [tokens]), traces(MODEL, [other]))
+    assert found.departed.batches == (1,) and "of sequence 1 of the batch: look before it" in str(found)
+
+
+def test_the_command_line_exits_with_1_where_inputs_differ(tmp_path: Path) -> None:
+    folders = []
+    for name, model in (("a", MODEL), ("b", replace(MODEL, base=5e5))):
+        for call, trace in traces(model, [prompt(6)]).items():
+            save(trace, tmp_path / name / "calls" / f"{call:06d}.safetensors")
+        folders.append(str(tmp_path / name))
+    shown = CliRunner().invoke(commands, ["compare-runs", *folders])
+    assert shown.exit_code == 1 and "q and k of call 0 differ by" in shown.stdout
+    assert CliRunner().invoke(commands, ["compare-runs", folders[0], folders[0]]).exit_code == 0

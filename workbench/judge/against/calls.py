@@ -146,9 +146,9 @@ def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | 
     place, allowed = found
     call, behind = calls[place], calls[place - 1] if place else None
     new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
-    both = in_one_form(*(question(diff(side[call]()).run.attention) for side in sides), f"call {call}")
+    a, b = (question(diff(side[call]()).run.attention) for side in sides)
     kept = [partial(_kept, side, call) for side in sides]
-    return departure((call, behind), new, *both, allowed, kept)
+    return departure((call, behind), new, *in_one_form(a, b, f"call {call}"), allowed, kept)
 
 
 def _kept(side: Calls, call: int, name: str, place: int) -> int | None:

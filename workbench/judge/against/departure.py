@@ -58,7 +58,7 @@ class Departure:
 def distance(a: Question, b: Question, outs: Sequence[np.ndarray]) -> Distance:
     """Of two calls in one form with their outs [unit, row, dim]."""
     found = {name: float(apart(a, b, name).max(initial=0.0)) for name in INPUTS}
-    out = float(apart_in_rows(*outs, a.asked & b.asked).max(initial=0.0))
+    out = float(apart_in_rows(outs[0], outs[1], a.asked & b.asked).max(initial=0.0))
     rounding = CHAIN * max(a.roundoff, b.roundoff) + a.width**0.5 * unit_roundoff(np.float32)
     factors = [factor_of(a, b, name) for name in INPUTS]
     tokens = (a.queries, int(a.read.sum(1).max(initial=0)))

@@ -72,7 +72,8 @@ def where_to_look(
         one = len(at["q"]) == 1
         if new:
             return "another token there, or its embedding" if one else "other tokens there, or their embeddings"
-        return "what is made of that token" if one else "what is made of these tokens"
+        those = "that token" if one else "these tokens"
+        return f"what is made of {those}; a router of experts may have been at a tie there"
     if "v" not in over and all(_as_long(a, b, name, allowed) for name in over):
         both = "the rotation (RoPE): its base, positions or pairs"
         return both if len(over) == 2 else f"the rotation (RoPE) of {next(iter(over))}"
@@ -135,7 +136,7 @@ def _changed(a: Question, at: Mapping[str, np.ndarray], kept: Sequence[Kept]) ->
 def _as_long(a: Question, b: Question, name: str, allowed: float) -> bool:
     x, y, used = both_of(a, b, name)
     lengths = [np.sqrt((z * z).sum(-1, keepdims=True)) for z in (x, y)]
-    return bool((apart_in_rows(*lengths, used) <= allowed).all())
+    return bool((apart_in_rows(lengths[0], lengths[1], used) <= allowed).all())
 
 
 @np.errstate(all="ignore")

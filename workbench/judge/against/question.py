@@ -36,12 +36,14 @@ class Question:
     @property
     def asked(self) -> np.ndarray:
         """Rows that see a key, bool [unit, row]."""
-        return self.seen.any(-1)
+        found: np.ndarray = np.any(self.seen, axis=-1)
+        return found
 
     @property
     def read(self) -> np.ndarray:
         """Keys that a row sees, bool [unit, key]."""
-        return self.seen.any(1)
+        found: np.ndarray = np.any(self.seen, axis=1)
+        return found
 
     @property
     def width(self) -> int:
