@@ -16,7 +16,7 @@ from workbench.case.stages import OUT
 from workbench.expectation.observed import Observed
 from workbench.judge.against.asked import asked_otherwise, in_one_form
 from workbench.judge.against.departure import Departure, departure, distance, first_departure
-from workbench.judge.against.question import Question, question
+from workbench.judge.against.question import Cut, Question, question
 from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
@@ -26,6 +26,8 @@ from workbench.trace.file import load
 from workbench.trace.join import SUFFIX
 from workbench.trace.trace import Trace
 
+#: what a capture notes of a call of which it has all
+WHOLE = "all rows"
 #: number of a call -> reads its trace
 Calls = Mapping[int, Callable[[], Trace]]
 
@@ -51,20 +53,22 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     elsewhere: dict[int, str] = {}
     for call in both:
         judged = [diff(side[call]()) for side in sides]
-        parts = [_told(found)[1] for found in judged]
-        if parts[0] != parts[1]:
-            elsewhere[call] = " and ".join(parts)
+        asked = _asked(call, *judged)
+        if isinstance(asked, str):
+            elsewhere[call] = asked
             continue
-        pair = _pair(call, *judged)
+        pair = _pair(call, *judged, *asked)
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
                 causes[name] = cause
         pairs.append(pair)
     if elsewhere:
-        first = f"{_numbers(elsewhere)}: other parts were captured on both sides, {next(iter(elsewhere.values()))}"
+        first = (
+            f"{_numbers(elsewhere)}: the parts that were captured have no rows in common, {[*elsewhere.values()][0]}"
+        )
         if not pairs:
-            raise Refusal(f"{first}; capture both with the same seed, and kv heads repeated in both or in none")
+            raise Refusal(f"{first}; capture both with the same seed")
     departed = _departed(pairs, sides)
     alone = [
         f"{name} alone has {_numbers(only)}"
@@ -107,11 +111,38 @@ def _told(found: Diff) -> tuple[str, str]:
     return "", ""
 
 
-def _pair(call: int, a: Diff, b: Diff) -> CallPair:
+def _asked(call: int, a: Diff, b: Diff) -> tuple[Question, Question] | str:
+    """What both ask, in one form; or, in words, the parts of the call that were captured, where these have no rows in
+    common.
+    """
+    told = [_told(found)[1] for found in (a, b)]
+    cuts: list[Cut | None] = [None, None]
+    if told[0] != told[1]:
+        parts = [_part(found, said) for found, said in zip((a, b), told, strict=True)]
+        common = [np.intersect1d(x, y) for x, y in zip(*parts, strict=True)]
+        if not all(len(x) for x in common):
+            return " and ".join(told)
+        cuts = [Cut(*(np.searchsorted(x, y) for x, y in zip(part, common, strict=True))) for part in parts]
+    one, other = (question(found.run.attention, cut) for found, cut in zip((a, b), cuts, strict=True))
+    return in_one_form(one, other, f"call {call}")
+
+
+def _part(found: Diff, told: str) -> tuple[np.ndarray, ...]:
+    """The batches, heads and queries of a call that were captured, as its notes tell; all where these tell no other."""
+    case = found.run.case
+    part = re.fullmatch(r"batch (\d+), heads? (\d+)(?: to \d+)?, queries (\d+) to \d+(?: in steps of (\d+))?", told)
+    batch, head, first, step = (int(x or 1) for x in part.groups()) if part else (0, 0, 0, 1)
+    return (
+        batch + np.arange(case.batch),
+        head + np.arange(case.heads),
+        first + step * np.arange(case.seqlen_q),
+    )
+
+
+def _pair(call: int, a: Diff, b: Diff, one: Question, other: Question) -> CallPair:
     for name, run in (("A", a.run), ("B", b.run)):
         if OUT not in run.whole:
             raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
-    one, other = in_one_form(question(a.run.attention), question(b.run.attention), f"call {call}")
     used = (one.asked & other.asked)[..., None]
 
     def rows(x: np.ndarray, of: Question) -> np.ndarray:
@@ -131,6 +162,7 @@ def _pair(call: int, a: Diff, b: Diff) -> CallPair:
     return CallPair(
         call, sides[0], sides[1], asked_otherwise(one, other, apart.rounding), float(abs(difference).max(initial=0.0)),
         _rms(difference), _rms(carried), _rms(difference - carried), found, apart, _told(a)[0],
+        all(_told(one)[1] in ("", WHOLE) for one in (a, b)),
     )  # fmt: skip
 
 
@@ -145,10 +177,13 @@ def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | 
         return None
     place, allowed = found
     call, behind = calls[place], calls[place - 1] if place else None
-    new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
-    a, b = (question(diff(side[call]()).run.attention) for side in sides)
+    new: bool | None = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
+    if behind is not None and not (pairs[place].whole and pairs[place - 1].whole):
+        behind = new = None  # what was right of another part tells nothing of this one
+    asked = _asked(call, *(diff(side[call]()) for side in sides))
+    assert not isinstance(asked, str)
     kept = [partial(_kept, side, call) for side in sides]
-    return departure((call, behind), new, *in_one_form(a, b, f"call {call}"), allowed, kept)
+    return departure((call, behind), new, *asked, allowed, kept)
 
 
 def _kept(side: Calls, call: int, name: str, place: int) -> int | None:

@@ -46,7 +46,7 @@ class Departure:
     """The first call whose inputs differ by more than rounding makes of what came before."""
 
     call: int
-    behind: int | None  #: the call before it that both have; None where it is the model's first
+    behind: int | None  #: the call before it, where both were captured whole; else None
     inputs: Mapping[str, float]  #: those that differ by more -> by how much of their size, of the farthest row
     allowed: float  #: what rounding may make, of their size
     factor: float | None  #: by which A is larger in the mean of all rows, where that alone is more than rounding
@@ -82,10 +82,10 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
 
 
 def departure(
-    calls: tuple[int, int | None], new: bool, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
+    calls: tuple[int, int | None], new: bool | None, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
 ) -> Departure:
     """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
-    before it. `new`: whether its tokens are new to the model. `kept`, of both sides.
+    before it. `new`: whether its tokens are new to the model; None: not known. `kept`, of both sides.
     """
     every = {name: apart(a, b, name) for name in INPUTS}
     over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
@@ -109,7 +109,12 @@ def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str
         some = len(at) < len(all_of) and rest < every[name].max() / 10
         partial |= some
         found[name] = (question.places[0][tokens(question)[at]] if name == "q" else question.places[of], some)
-    return {name: spans(at) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+    said = {name: spans(at) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+    if "q" in said and "k" in said:  # of the queries that were captured, those of the same tokens
+        of_queries = question.places[0][tokens(question)]
+        if np.array_equal(np.intersect1d(found["k"][0], of_queries), np.unique(found["q"][0])):
+            said["q"] = said["k"]
+    return said
 
 
 def _batches(question: Question, over: Mapping[str, np.ndarray]) -> tuple[int, ...]:
