@@ -66,7 +66,7 @@ FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
     "eps of large tokens": (replace(MODEL, std=1.0), replace(MODEL, std=1.0, eps=1e-5), PROMPT, 0, "q k v", "its eps"),
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: other weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B holds what row 17 holds in A"),
-    "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "the cache: row 7 of k is 0 in B"),
+    "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "row 7 of k is 0 in B"),
     "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B hold numbers of float8_e4m3fn alone"),
     "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", "look between call 0 and it"),
 }  # fmt: skip

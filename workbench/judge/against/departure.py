@@ -31,7 +31,7 @@ class Distance:
 
     inputs: Mapping[str, float]  #: q, k, v -> of the farthest row
     out: float  #: of the farthest row
-    rounding: float  #: what a layer's roundings may make
+    rounding: float  #: what a chain of roundings may make
     factor: float  #: by which an input of A is larger in the mean of all rows; 1 where that may be chance
     tokens: tuple[int, int]  #: queries of a head, and keys that are read
 
@@ -75,7 +75,8 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
         others = [*growth[1:n], *growth[n + 1 :]] if n else []
         usual = max(1.0, float(np.median(others)) if others else 1.0)
         missed = calls[n] - (calls[n - 1] if n else -1)  # calls until here, of which this alone is known
-        allowed = max(one.rounding, LAYERS * usual * before[n]) * missed
+        chains = 1 if calls[n] == 0 else 2  # of a layer: to its MLP, and from there
+        allowed = max(chains * one.rounding, LAYERS * usual * before[n]) * missed
         if one.largest > allowed or (calls[n] == 0 and one.factor != 1):
             return n, allowed
     return None
