@@ -18,6 +18,7 @@ from tests.judge.against.decoder import Decoder, fused, plain, prompt, traces  #
 
 MODEL = Decoder(layers=3)
 BF16 = replace(MODEL, dtype=torch.bfloat16)
+LARGE = replace(MODEL, layers=6, weights_of=lambda w: 3 * w)
 PROMPT = [prompt(16)]
 STEPS = [prompt(16), prompt(1, seed=1), prompt(1, seed=2)]  # calls 0-2, 3-5 and 6-8
 
@@ -44,6 +45,11 @@ def lost_row(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
     return torch.cat([k[:, :, :7], 0 * k[:, :, 7:8], k[:, :, 8:]], 2) if step else k, v
 
 
+def faded_row(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
+    """Row 3 of v is a tenth smaller from the first step on, which is less than what rounding makes of a large model."""
+    return k, torch.cat([v[:, :, :3], v[:, :, 3:4] * 0.9, v[:, :, 4:]], 2) if (layer, step) == (5, 1) else v
+
+
 def in_8_bits(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
     return k.to(torch.float8_e4m3fn).to(k.dtype), v.to(torch.float8_e4m3fn).to(v.dtype)
 
@@ -67,6 +73,8 @@ FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: other weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B holds what row 17 holds in A"),
     "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "row 7 of k is 0 in B"),
+    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v", "in row 3 alone: look "
+              "between call 10 and it: the cache: row 3 of v is in A as it was in call 5, in B it is not"),
     "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B hold numbers of float8_e4m3fn alone"),
     "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", "look between call 0 and it"),
 }  # fmt: skip
@@ -96,9 +104,6 @@ def test_another_token_is_its_row(tmp_path: Path) -> None:
     steps = [*STEPS[:2], prompt(1, seed=5)]
     late = compare_runs(traces(MODEL, STEPS), traces(MODEL, steps))
     assert late.departed.call == 6 and late.departed.rows == {"q": "17", "k": "17", "v": "17"}
-
-
-LARGE = replace(MODEL, layers=6, weights_of=lambda w: 3 * w)
 
 
 def in_its_dtype(x: Any, eps: float) -> Any:

@@ -14,8 +14,10 @@ import numpy as np
 
 from workbench.case.stages import OUT
 from workbench.expectation.observed import Observed
-from workbench.judge.against.asked import asked_otherwise, in_one_form
+from workbench.floats import to_float64
+from workbench.judge.against.asked import apart_in_rows, asked_otherwise, in_one_form
 from workbench.judge.against.departure import Departure, departure, distance, first_departure
+from workbench.judge.against.held import CACHED, Held, changed, held, kept
 from workbench.judge.against.question import Cut, Question, question
 from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
@@ -51,6 +53,7 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
     elsewhere: dict[int, str] = {}
+    caches: tuple[dict[int, Held], ...] = ({}, {})
     for call in both:
         judged = [diff(side[call]()) for side in sides]
         asked = _asked(call, *judged)
@@ -58,6 +61,8 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
             elsewhere[call] = asked
             continue
         pair = _pair(call, *judged, *asked)
+        for cache, found, one in zip(caches, judged, asked, strict=True):
+            cache[call] = held(found.run.attention, np.unique(one.places[one.read]))
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
@@ -69,7 +74,7 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         )
         if not pairs:
             raise Refusal(f"{first}; capture both with the same seed")
-    departed = _departed(pairs, sides)
+    departed = _departed(pairs, sides, caches)
     alone = [
         f"{name} alone has {_numbers(only)}"
         for name, side in zip(names, sides, strict=True)
@@ -166,39 +171,50 @@ def _pair(call: int, a: Diff, b: Diff, one: Question, other: Question) -> CallPa
     )  # fmt: skip
 
 
-def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | None:
-    """Where inputs first differ by more than rounding makes of what came before. Calls behind one that is wrong, or
-    asked otherwise, carry that, and are not looked at.
+def _departed(
+    pairs: Sequence[CallPair], sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]
+) -> Departure | None:
+    """Where inputs first differ by more than rounding makes of what came before, or a cache of one side no longer holds
+    what it held. Calls behind one that is wrong, or asked otherwise, carry that, and are not looked at.
     """
     parted = (n for n, pair in enumerate(pairs) if pair.wrong or pair.asked)
-    calls = [pair.call for pair in pairs]
-    found = first_departure(calls, [pair.apart for pair in pairs], next(parted, len(pairs) - 1) + 1)
-    if found is None:
+    calls, until = [pair.call for pair in pairs], next(parted, len(pairs) - 1) + 1
+    found = first_departure(calls, [pair.apart for pair in pairs], until)
+    lost = next((
+        (n, rows) for n, pair in enumerate(pairs[: until if found is None else found[0]])
+        if (rows := _lost(pair, sides, caches))
+    ), None)  # fmt: skip
+    if found is None and lost is None:
         return None
-    place, allowed = found
+    place, allowed = found if lost is None else (lost[0], 2 * pairs[lost[0]].apart.rounding)  # type: ignore[misc]
     call, behind = calls[place], calls[place - 1] if place else None
     new: bool | None = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
     if behind is not None and not (pairs[place].whole and pairs[place - 1].whole):
         behind = new = None  # what was right of another part tells nothing of this one
     asked = _asked(call, *(diff(side[call]()) for side in sides))
     assert not isinstance(asked, str)
-    kept = [partial(_kept, side, call) for side in sides]
-    return departure((call, behind), new, *asked, allowed, kept)
+    of_sides = [partial(kept, cache, call) for cache in caches]
+    return departure((call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1])
 
 
-def _kept(side: Calls, call: int, name: str, place: int) -> int | None:
-    """The last call of a side before `call` that holds a row of k or v as `call` does; None for none."""
+def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]) -> dict[str, list[int]]:
+    """The rows of k and v that one side alone holds otherwise than in an earlier call, by more than rounding."""
+    found: dict[str, list[int]] = {}
+    for name in CACHED:
+        both = [changed(cache, pair.call, name) for cache in caches]
+        if both[0] is None or both[1] is None:
+            continue
+        for (earlier, rows), (_, others), side in ((*both, sides[0]), (*both[::-1], sides[1])):
+            if places := sorted(rows - others):
+                x, y = (_rows_of(side[one](), name, places) for one in (earlier, pair.call))
+                far = apart_in_rows(x, y, np.ones(x.shape[:2], bool)).max(0) > 2 * pair.apart.rounding
+                found[name] = found.get(name, []) + [at for at, is_far in zip(places, far, strict=True) if is_far]
+    return {name: rows for name, rows in found.items() if rows}
 
-    def of_heads(of: int) -> np.ndarray:
-        x = Observed(side[of]()).attention.trace.inputs[name]
-        return x.reshape(-1, *x.shape[2:])
 
-    row = of_heads(call)[:, place : place + 1]
-    for earlier in sorted((one for one in side if one < call), reverse=True):
-        held = of_heads(earlier)
-        if held.shape[::2] == row.shape[::2] and (held == row).all((0, 2)).any():
-            return earlier
-    return None
+def _rows_of(trace: Trace, name: str, places: Sequence[int]) -> np.ndarray:
+    x = to_float64(Observed(trace).attention.trace.inputs[name])
+    return x.reshape(-1, *x.shape[2:])[:, places]
 
 
 def _expected(found: Diff) -> np.ndarray:

@@ -83,21 +83,31 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
 
 
 def departure(
-    calls: tuple[int, int | None], new: bool | None, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
+    calls: tuple[int, int | None],
+    new: bool | None,
+    a: Question,
+    b: Question,
+    allowed: float,
+    kept: Sequence[Kept],
+    lost: Mapping[str, Sequence[int]] | None = None,
 ) -> Departure:
     """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
-    before it. `new`: whether its tokens are new to the model; None: not known. `kept`, of both sides.
+    before it. `new`: whether its tokens are new to the model; None: not known. `kept`, of both sides. `lost`: rows
+    of k and v that a cache holds no longer, where that is what is more.
     """
     every = {name: apart(a, b, name) for name in INPUTS}
     over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
+    if lost is not None:
+        over = {name: np.isin(a.places, rows) & a.read for name, rows in lost.items()}
     factor = None
     if not over:
         factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
         over = {name: every[name] > 0 for name in factors}
         factor = max(factors.values(), key=lambda x: abs(x - 1))
-    inputs = {name: float(every[name].max()) for name in over}
+    inputs = {name: float(every[name][of].max()) for name, of in over.items()}
     where = where_to_look(a, b, over, allowed, new, kept)
-    return Departure(*calls, inputs, allowed, factor, _rows(a, every, over), _batches(a, over), where)
+    rows = _rows(a, every, over) if lost is None else {name: spans(np.array(at)) for name, at in lost.items()}
+    return Departure(*calls, inputs, allowed, factor, rows, _batches(a, over), where)
 
 
 def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str, np.ndarray]) -> dict[str, str]:
