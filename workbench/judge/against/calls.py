@@ -56,11 +56,11 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     caches: tuple[dict[int, Held], ...] = ({}, {})
     for call in both:
         judged = [diff(side[call]()) for side in sides]
-        asked = _asked(call, *judged)
+        asked = _asked(call, judged[0], judged[1])
         if isinstance(asked, str):
             elsewhere[call] = asked
             continue
-        pair = _pair(call, *judged, *asked)
+        pair = _pair(call, judged[0], judged[1], *asked)
         for cache, found, one in zip(caches, judged, asked, strict=True):
             cache[call] = held(found.run.attention, np.unique(one.places[one.read]))
         for name, found in zip("AB", judged, strict=True):
@@ -191,7 +191,7 @@ def _departed(
     new: bool | None = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
     if behind is not None and not (pairs[place].whole and pairs[place - 1].whole):
         behind = new = None  # what was right of another part tells nothing of this one
-    asked = _asked(call, *(diff(side[call]()) for side in sides))
+    asked = _asked(call, diff(sides[0][call]()), diff(sides[1][call]()))
     assert not isinstance(asked, str)
     of_sides = [partial(kept, cache, call) for cache in caches]
     return departure((call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1])
@@ -201,12 +201,10 @@ def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, 
     """The rows of k and v that one side alone holds otherwise than in an earlier call, by more than rounding."""
     found: dict[str, list[int]] = {}
     for name in CACHED:
-        both = [changed(cache, pair.call, name) for cache in caches]
-        if both[0] is None or both[1] is None:
-            continue
-        for (earlier, rows), (_, others), side in ((*both, sides[0]), (*both[::-1], sides[1])):
-            if places := sorted(rows - others):
-                x, y = (_rows_of(side[one](), name, places) for one in (earlier, pair.call))
+        both = [one for cache in caches if (one := changed(cache, pair.call, name)) is not None]
+        for side, one, other in zip(sides, both, both[::-1], strict=False) if len(both) == len(sides) else ():
+            if places := sorted(one.places - other.places):
+                x, y = (_rows_of(side[call](), name, places) for call in (one.since, pair.call))
                 far = apart_in_rows(x, y, np.ones(x.shape[:2], bool)).max(0) > 2 * pair.apart.rounding
                 found[name] = found.get(name, []) + [at for at, is_far in zip(places, far, strict=True) if is_far]
     return {name: rows for name, rows in found.items() if rows}

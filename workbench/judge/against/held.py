@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from workbench.expectation.observed import Observed
 
 #: inputs that a cache holds
 CACHED = ("k", "v")
+#: rows that are looked up first in an earlier call
+PROBES = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +27,13 @@ class Held:
         return int(self.rows[name][np.searchsorted(self.places, place)])
 
 
+class Changed(NamedTuple):
+    """What a call holds otherwise than an earlier one of its layer."""
+
+    since: int  #: the earlier call
+    places: frozenset[int]  #: of the rows
+
+
 def held(run: Observed, places: np.ndarray) -> Held:
     """What a run read of k and v in these places, which ascend."""
     given = {name: run.trace.inputs[name] for name in CACHED}
@@ -35,19 +45,20 @@ def held(run: Observed, places: np.ndarray) -> Held:
     return Held(shape, places, rows)
 
 
-def changed(calls: Mapping[int, Held], call: int, name: str) -> tuple[int, frozenset[int]] | None:
-    """The last earlier call of the same layer, and the places whose rows `call` holds otherwise than it did; None where
-    no earlier call holds most of these rows.
-    """
+def changed(calls: Mapping[int, Held], call: int, name: str) -> Changed | None:
+    """What `call` holds otherwise than the last earlier call of its layer, which holds most of its rows; None for none."""
     now = calls[call]
+    some = now.rows[name][:: max(1, len(now.places) // PROBES)]
     for earlier in sorted((one for one in calls if one < call), reverse=True):
         before = calls[earlier]
+        if before.shape != now.shape or not np.isin(some, before.rows[name]).any():
+            continue  # of another layer, as quick as can be told
         places, of_before, of_now = np.intersect1d(before.places, now.places, True, return_indices=True)
         old, new = before.rows[name][of_before], now.rows[name][of_now]
         written = old != 0
         other = written & (old != new)
-        if before.shape == now.shape and written.any() and other.sum() < written.sum() / 2:
-            return earlier, frozenset(map(int, places[other]))
+        if written.any() and other.sum() < written.sum() / 2:
+            return Changed(earlier, frozenset(map(int, places[other])))
     return None
 
 
