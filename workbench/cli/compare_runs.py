@@ -20,11 +20,12 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @html_option
 @json_option
 def compare_runs(a: Path, b: Path, html: Path | None, as_json: bool) -> None:
-    """Say which call of two runs of one model is wrong first, or which rounding their difference comes from.
+    """Say which call of two runs of one model is wrong first, which inputs differ first, or which rounding differs.
 
     A and B are folders of workbench.capture(..., keep="all") on the same tokens: training and inference, two engines,
-    two versions. Each call is judged on both sides, on its own inputs. Exits with 1 where a side leaves its budget, the
-    two ask different things, or a call could not be judged.
+    two versions. Each call is judged on both sides, on its own inputs, and the inputs of both are compared. Exits with
+    1 where a side leaves its budget, inputs differ by more than rounding makes, the two ask different things, or a
+    call could not be judged.
     """
     from workbench.judge.against.calls import compare_runs as compared
     from workbench.progress import shown

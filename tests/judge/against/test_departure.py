@@ -1,11 +1,16 @@
 """Where the inputs of two runs of a small decoder part by more than rounding, and what that looks like."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from workbench import compare_runs
+from tests.report.page.test_page import text_of
+from workbench import compare_runs, save
+from workbench.cli.main import commands
 from workbench.judge.against.departure import Distance, first_departure
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -13,6 +18,7 @@ from tests.judge.against.decoder import Decoder, fused, plain, prompt, traces  #
 
 MODEL = Decoder(layers=3)
 BF16 = replace(MODEL, dtype=torch.bfloat16)
+LARGE = replace(MODEL, layers=6, weights_of=lambda w: 3 * w)
 PROMPT = [prompt(16)]
 STEPS = [prompt(16), prompt(1, seed=1), prompt(1, seed=2)]  # calls 0-2, 3-5 and 6-8
 
@@ -39,6 +45,11 @@ def lost_row(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
     return torch.cat([k[:, :, :7], 0 * k[:, :, 7:8], k[:, :, 8:]], 2) if step else k, v
 
 
+def faded_row(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
+    """Row 3 of v is a tenth smaller from the first step on, which is less than what rounding makes of a large model."""
+    return k, torch.cat([v[:, :, :3], v[:, :, 3:4] * 0.9, v[:, :, 4:]], 2) if (layer, step) == (5, 1) else v
+
+
 def in_8_bits(layer: int, step: int, k: Any, v: Any) -> tuple[Any, Any]:
     return k.to(torch.float8_e4m3fn).to(k.dtype), v.to(torch.float8_e4m3fn).to(v.dtype)
 
@@ -61,7 +72,9 @@ FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
     "eps of large tokens": (replace(MODEL, std=1.0), replace(MODEL, std=1.0, eps=1e-5), PROMPT, 0, "q k v", "its eps"),
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: other weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B holds what row 17 holds in A"),
-    "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "the cache: row 7 of k is 0 in B"),
+    "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "row 7 of k is 0 in B"),
+    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v", "in row 3 alone: look "
+              "between call 10 and it: the cache: row 3 of v is in A as it was in call 5, in B it is not"),
     "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B hold numbers of float8_e4m3fn alone"),
     "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", "look between call 0 and it"),
 }  # fmt: skip
@@ -77,8 +90,13 @@ def test_a_fault_before_attention_is_where_inputs_part(fault: str) -> None:
     assert words in str(found) and "is rounding" not in str(found)
 
 
-def test_another_token_is_its_row() -> None:
+def test_another_token_is_its_row(tmp_path: Path) -> None:
     found = compare_runs(traces(MODEL, PROMPT), traces(MODEL, other_token(9)))
+    document = json.loads(json.dumps(found.as_dict()))
+    assert document["first"] == document["departed"]["call"] == 0 and document["departed"]["behind"] is None
+    assert document["calls"][0]["apart"]["inputs"]["q"] > 1 > document["calls"][0]["own"]
+    found.save_html(tmp_path / "two.html")
+    assert "in row 9 alone" in text_of((tmp_path / "two.html").read_text())
     assert found.verdict == "differs" and found.departed.rows == {"q": "9", "k": "9", "v": "9"}
     assert "q, k and v of call 0 differ by" in str(found) and "in row 9 alone: look before it: another token" in str(
         found
@@ -86,9 +104,6 @@ def test_another_token_is_its_row() -> None:
     steps = [*STEPS[:2], prompt(1, seed=5)]
     late = compare_runs(traces(MODEL, STEPS), traces(MODEL, steps))
     assert late.departed.call == 6 and late.departed.rows == {"q": "17", "k": "17", "v": "17"}
-
-
-LARGE = replace(MODEL, layers=6, weights_of=lambda w: 3 * w)
 
 
 def in_its_dtype(x: Any, eps: float) -> Any:
@@ -131,3 +146,23 @@ def test_calls_that_were_not_sampled_may_have_rounded_too() -> None:
     found = distances(3e-6, 4e-6)
     assert first_departure([0, 1], found, 2) == (0, 1e-6)
     assert first_departure([5, 6], found, 2) is None
+
+
+def test_a_sequence_of_the_batch_alone_is_named() -> None:
+    """Left padding whose positions nobody counted."""
+    tokens = prompt(12, batch=3)
+    other = tokens.clone()
+    other[1] = prompt(12, seed=3)[0]
+    found = compare_runs(traces(MODEL, [tokens]), traces(MODEL, [other]))
+    assert found.departed.batches == (1,) and "of sequence 1 of the batch: look before it" in str(found)
+
+
+def test_the_command_line_exits_with_1_where_inputs_differ(tmp_path: Path) -> None:
+    folders = []
+    for name, model in (("a", MODEL), ("b", replace(MODEL, base=5e5))):
+        for call, trace in traces(model, [prompt(6)]).items():
+            save(trace, tmp_path / name / "calls" / f"{call:06d}.safetensors")
+        folders.append(str(tmp_path / name))
+    shown = CliRunner().invoke(commands, ["compare-runs", *folders])
+    assert shown.exit_code == 1 and "q and k of call 0 differ by" in shown.stdout
+    assert CliRunner().invoke(commands, ["compare-runs", folders[0], folders[0]]).exit_code == 0

@@ -1,12 +1,14 @@
 """One question in several spellings is one question; other keys, or other values, are others."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from workbench import Refusal, compare_runs
+from workbench import Refusal, capture, compare_runs, load
 from workbench.expectation.observed import Observed
+from workbench.explore.capturing import snapshot
 from workbench.judge.against.asked import apart, asked_otherwise, in_one_form
 from workbench.judge.against.question import Question, question
 
@@ -130,7 +132,7 @@ def other(**fields: Any) -> Any:
     [
         (windowed(3), windowed(4), "mask", ("144 of 216 keys hidden (row 0 sees 1-3)", "120 of 216 keys hidden (row 0 sees 0-3)")),
         (decoder.asked, added(-10.0), "mask", ("(row 0 sees 0-3)", "(row 0 sees 0-8)")),
-        (decoder.asked, one_key_short, "mask", ("(row 0 sees 0-3)", "(row 0 sees 0-2)")),
+        (decoder.asked, one_key_short, "keys", ("9 (row 0 sees 0-3)", "8 (row 0 sees 0-2)")),
         (decoder.asked, other(scale=0.3), "scale", ("0.25", "0.3")),
         (decoder.asked, other(softcap=2.0), "softcap", ("none", "2")),
         (decoder.asked, other(sinks=[0.0] * HEADS), "sinks", ("-inf", "0")),
@@ -178,3 +180,30 @@ def test_runs_in_two_spellings_differ_by_rounding_alone() -> None:
         found = compare_runs(a, decoder.traces(model, steps, decoder.plain, told))
         assert found.verdict == "rounding" and 0 < max(pair.largest for pair in found.pairs) < 1e-5
         assert found.shares or not found.pairs[0].shares
+
+
+def test_parts_of_large_calls_are_held_against_each_other_where_they_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A capture takes some rows of one kv head, and where kv heads are repeated that is fewer heads and more rows."""
+    monkeypatch.setattr(snapshot, "SCORES", 12 * 12)
+    steps, places = [decoder.prompt(12, 2)], []
+    for name, model, told in (
+        ("grouped", decoder.Decoder(layers=2), decoder.asked),
+        ("repeated", decoder.Decoder(layers=2), with_heads_repeated),
+        ("turned", decoder.Decoder(layers=2, base=5e5), with_heads_repeated),
+    ):
+
+        def spec(q: Any, k: Any, v: Any, told: Any = told) -> dict[str, Any]:
+            return {x: y for x, y in told(q, k, v, None).items() if x != "out"} | {"scale": DIM**-0.5}
+
+        with torch.no_grad(), capture(decoder.plain, tmp_path / name, spec=spec, keep="all") as c:
+            model.run(steps, c.function)
+        places.append(load(tmp_path / name / "calls/000000.safetensors").notes[0])
+    assert places[0] != places[1] and "in steps of" not in places[1]
+    found = compare_runs(tmp_path / "grouped", tmp_path / "grouped")
+    assert found.verdict == "identical" and not any(pair.whole for pair in found.pairs)
+    found = compare_runs(tmp_path / "grouped", tmp_path / "repeated")
+    assert found.verdict in ("rounding", "identical") and len(found.pairs) == 2 and not found.alone
+    turned = compare_runs(tmp_path / "grouped", tmp_path / "turned")
+    assert turned.departed.call == 0 and list(turned.departed.inputs) == ["q", "k"]

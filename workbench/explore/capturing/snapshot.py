@@ -193,7 +193,8 @@ def _part(case: Case, random: np.random.Generator) -> Box:
     if case.score_count <= SCORES:
         return Box()
     group = case.heads // case.kv_heads
-    batch, head = int(random.integers(case.batch)), int(random.integers(case.kv_heads)) * group
+    # a share of the kv heads: where another run has them repeated, the same share is a head of the same group
+    batch, head = int(random.integers(case.batch)), int(random.random() * case.kv_heads) * group
     count = min(case.seqlen_q, max(1, SCORES // (case.seqlen_k * group)))
     step = int(random.integers(1, case.seqlen_q // count + 1))
     first = int(random.integers(case.seqlen_q - (count - 1) * step))

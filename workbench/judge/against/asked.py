@@ -105,7 +105,8 @@ def asked_otherwise(a: Question, b: Question, allowed: float) -> dict[str, tuple
         other &= weights * a.seen.shape[2] > LOST
     if other.any():
         unit, row = np.argwhere(other.any(-1))[0]
-        found["mask"] = tuple(_mask_in_words(x, unit, row) for x in (a, b))  # type: ignore[assignment]
+        what = "mask" if a.keys == b.keys else "keys"
+        found[what] = tuple(_seen_in_words(x, unit, row, what) for x in (a, b))  # type: ignore[assignment]
     elif a.bias is not None or b.bias is not None:
         found |= _bias(a, b, allowed)
     return found
@@ -126,7 +127,8 @@ def _bias(a: Question, b: Question, allowed: float) -> dict[str, tuple[str, str]
     return {"bias": (said[0], said[1])}
 
 
-def _mask_in_words(question: Question, unit: int, row: int) -> str:
+def _seen_in_words(question: Question, unit: int, row: int, what: str) -> str:
     seen = question.seen
     keys = spans(question.places[unit][seen[unit, row]]) or "none"
-    return f"{int(seen.size - seen.sum()):,} of {seen.size:,} keys hidden (row {row % question.queries} sees {keys})"
+    how_many = f"{int(seen.size - seen.sum()):,} of {seen.size:,} keys hidden" if what == "mask" else str(question.keys)
+    return f"{how_many} (row {row % question.queries} sees {keys})"

@@ -14,9 +14,11 @@ import numpy as np
 
 from workbench.case.stages import OUT
 from workbench.expectation.observed import Observed
-from workbench.judge.against.asked import asked_otherwise, in_one_form
+from workbench.floats import to_float64
+from workbench.judge.against.asked import apart_in_rows, asked_otherwise, in_one_form
 from workbench.judge.against.departure import Departure, departure, distance, first_departure
-from workbench.judge.against.question import Question, question
+from workbench.judge.against.held import CACHED, Held, changed, held, kept
+from workbench.judge.against.question import Cut, Question, question
 from workbench.judge.against.runs import CallPair, Cause, OfCall, Runs
 from workbench.judge.against.shares import Share, errors, shares
 from workbench.judge.diff import Diff, diff
@@ -26,6 +28,8 @@ from workbench.trace.file import load
 from workbench.trace.join import SUFFIX
 from workbench.trace.trace import Trace
 
+#: what a capture notes of a call of which it has all
+WHOLE = "all rows"
 #: number of a call -> reads its trace
 Calls = Mapping[int, Callable[[], Trace]]
 
@@ -49,23 +53,28 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     pairs: list[CallPair] = []
     causes: dict[str, Cause] = {}
     elsewhere: dict[int, str] = {}
+    caches: tuple[dict[int, Held], ...] = ({}, {})
     for call in both:
         judged = [diff(side[call]()) for side in sides]
-        parts = [_told(found)[1] for found in judged]
-        if parts[0] != parts[1]:
-            elsewhere[call] = " and ".join(parts)
+        asked = _asked(call, judged[0], judged[1])
+        if isinstance(asked, str):
+            elsewhere[call] = asked
             continue
-        pair = _pair(call, *judged)
+        pair = _pair(call, judged[0], judged[1], *asked)
+        for cache, found, one in zip(caches, judged, asked, strict=True):
+            cache[call] = held(found.run.attention, np.unique(one.places[one.read]))
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
                 causes[name] = cause
         pairs.append(pair)
     if elsewhere:
-        first = f"{_numbers(elsewhere)}: other parts were captured on both sides, {next(iter(elsewhere.values()))}"
+        first = (
+            f"{_numbers(elsewhere)}: the parts that were captured have no rows in common, {[*elsewhere.values()][0]}"
+        )
         if not pairs:
-            raise Refusal(f"{first}; capture both with the same seed, and kv heads repeated in both or in none")
-    departed = _departed(pairs, sides)
+            raise Refusal(f"{first}; capture both with the same seed")
+    departed = _departed(pairs, sides, caches)
     alone = [
         f"{name} alone has {_numbers(only)}"
         for name, side in zip(names, sides, strict=True)
@@ -107,11 +116,38 @@ def _told(found: Diff) -> tuple[str, str]:
     return "", ""
 
 
-def _pair(call: int, a: Diff, b: Diff) -> CallPair:
+def _asked(call: int, a: Diff, b: Diff) -> tuple[Question, Question] | str:
+    """What both ask, in one form; or, in words, the parts of the call that were captured, where these have no rows in
+    common.
+    """
+    told = [_told(found)[1] for found in (a, b)]
+    cuts: list[Cut | None] = [None, None]
+    if told[0] != told[1]:
+        parts = [_part(found, said) for found, said in zip((a, b), told, strict=True)]
+        common = [np.intersect1d(x, y) for x, y in zip(*parts, strict=True)]
+        if not all(len(x) for x in common):
+            return " and ".join(told)
+        cuts = [Cut(*(np.searchsorted(x, y) for x, y in zip(part, common, strict=True))) for part in parts]
+    one, other = (question(found.run.attention, cut) for found, cut in zip((a, b), cuts, strict=True))
+    return in_one_form(one, other, f"call {call}")
+
+
+def _part(found: Diff, told: str) -> tuple[np.ndarray, ...]:
+    """The batches, heads and queries of a call that were captured, as its notes tell; all where these tell no other."""
+    case = found.run.case
+    part = re.fullmatch(r"batch (\d+), heads? (\d+)(?: to \d+)?, queries (\d+) to \d+(?: in steps of (\d+))?", told)
+    batch, head, first, step = (int(x or 1) for x in part.groups()) if part else (0, 0, 0, 1)
+    return (
+        batch + np.arange(case.batch),
+        head + np.arange(case.heads),
+        first + step * np.arange(case.seqlen_q),
+    )
+
+
+def _pair(call: int, a: Diff, b: Diff, one: Question, other: Question) -> CallPair:
     for name, run in (("A", a.run), ("B", b.run)):
         if OUT not in run.whole:
             raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
-    one, other = in_one_form(question(a.run.attention), question(b.run.attention), f"call {call}")
     used = (one.asked & other.asked)[..., None]
 
     def rows(x: np.ndarray, of: Question) -> np.ndarray:
@@ -131,39 +167,52 @@ def _pair(call: int, a: Diff, b: Diff) -> CallPair:
     return CallPair(
         call, sides[0], sides[1], asked_otherwise(one, other, apart.rounding), float(abs(difference).max(initial=0.0)),
         _rms(difference), _rms(carried), _rms(difference - carried), found, apart, _told(a)[0],
+        all(_told(one)[1] in ("", WHOLE) for one in (a, b)),
     )  # fmt: skip
 
 
-def _departed(pairs: Sequence[CallPair], sides: Sequence[Calls]) -> Departure | None:
-    """Where inputs first differ by more than rounding makes of what came before. Calls behind one that is wrong, or
-    asked otherwise, carry that, and are not looked at.
+def _departed(
+    pairs: Sequence[CallPair], sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]
+) -> Departure | None:
+    """Where inputs first differ by more than rounding makes of what came before, or a cache of one side no longer holds
+    what it held. Calls behind one that is wrong, or asked otherwise, carry that, and are not looked at.
     """
     parted = (n for n, pair in enumerate(pairs) if pair.wrong or pair.asked)
-    calls = [pair.call for pair in pairs]
-    found = first_departure(calls, [pair.apart for pair in pairs], next(parted, len(pairs) - 1) + 1)
-    if found is None:
+    calls, until = [pair.call for pair in pairs], next(parted, len(pairs) - 1) + 1
+    found = first_departure(calls, [pair.apart for pair in pairs], until)
+    lost = next((
+        (n, rows) for n, pair in enumerate(pairs[: until if found is None else found[0]])
+        if (rows := _lost(pair, sides, caches))
+    ), None)  # fmt: skip
+    if found is None and lost is None:
         return None
-    place, allowed = found
+    place, allowed = found if lost is None else (lost[0], 2 * pairs[lost[0]].apart.rounding)  # type: ignore[misc]
     call, behind = calls[place], calls[place - 1] if place else None
-    new = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
-    both = in_one_form(*(question(diff(side[call]()).run.attention) for side in sides), f"call {call}")
-    kept = [partial(_kept, side, call) for side in sides]
-    return departure((call, behind), new, *both, allowed, kept)
+    new: bool | None = behind is None or pairs[place].apart.tokens != pairs[place - 1].apart.tokens
+    if behind is not None and not (pairs[place].whole and pairs[place - 1].whole):
+        behind = new = None  # what was right of another part tells nothing of this one
+    asked = _asked(call, diff(sides[0][call]()), diff(sides[1][call]()))
+    assert not isinstance(asked, str)
+    of_sides = [partial(kept, cache, call) for cache in caches]
+    return departure((call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1])
 
 
-def _kept(side: Calls, call: int, name: str, place: int) -> int | None:
-    """The last call of a side before `call` that holds a row of k or v as `call` does; None for none."""
+def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]) -> dict[str, list[int]]:
+    """The rows of k and v that one side alone holds otherwise than in an earlier call, by more than rounding."""
+    found: dict[str, list[int]] = {}
+    for name in CACHED:
+        both = [one for cache in caches if (one := changed(cache, pair.call, name)) is not None]
+        for side, one, other in zip(sides, both, both[::-1], strict=False) if len(both) == len(sides) else ():
+            if places := sorted(one.places - other.places):
+                x, y = (_rows_of(side[call](), name, places) for call in (one.since, pair.call))
+                far = apart_in_rows(x, y, np.ones(x.shape[:2], bool)).max(0) > 2 * pair.apart.rounding
+                found[name] = found.get(name, []) + [at for at, is_far in zip(places, far, strict=True) if is_far]
+    return {name: rows for name, rows in found.items() if rows}
 
-    def of_heads(of: int) -> np.ndarray:
-        x = Observed(side[of]()).attention.trace.inputs[name]
-        return x.reshape(-1, *x.shape[2:])
 
-    row = of_heads(call)[:, place : place + 1]
-    for earlier in sorted((one for one in side if one < call), reverse=True):
-        held = of_heads(earlier)
-        if held.shape[::2] == row.shape[::2] and (held == row).all((0, 2)).any():
-            return earlier
-    return None
+def _rows_of(trace: Trace, name: str, places: Sequence[int]) -> np.ndarray:
+    x = to_float64(Observed(trace).attention.trace.inputs[name])
+    return x.reshape(-1, *x.shape[2:])[:, places]
 
 
 def _expected(found: Diff) -> np.ndarray:

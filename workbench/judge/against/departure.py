@@ -31,7 +31,7 @@ class Distance:
 
     inputs: Mapping[str, float]  #: q, k, v -> of the farthest row
     out: float  #: of the farthest row
-    rounding: float  #: what a layer's roundings may make
+    rounding: float  #: what a chain of roundings may make
     factor: float  #: by which an input of A is larger in the mean of all rows; 1 where that may be chance
     tokens: tuple[int, int]  #: queries of a head, and keys that are read
 
@@ -46,7 +46,7 @@ class Departure:
     """The first call whose inputs differ by more than rounding makes of what came before."""
 
     call: int
-    behind: int | None  #: the call before it that both have; None where it is the model's first
+    behind: int | None  #: the call before it, where both were captured whole; else None
     inputs: Mapping[str, float]  #: those that differ by more -> by how much of their size, of the farthest row
     allowed: float  #: what rounding may make, of their size
     factor: float | None  #: by which A is larger in the mean of all rows, where that alone is more than rounding
@@ -58,7 +58,7 @@ class Departure:
 def distance(a: Question, b: Question, outs: Sequence[np.ndarray]) -> Distance:
     """Of two calls in one form with their outs [unit, row, dim]."""
     found = {name: float(apart(a, b, name).max(initial=0.0)) for name in INPUTS}
-    out = float(apart_in_rows(*outs, a.asked & b.asked).max(initial=0.0))
+    out = float(apart_in_rows(outs[0], outs[1], a.asked & b.asked).max(initial=0.0))
     rounding = CHAIN * max(a.roundoff, b.roundoff) + a.width**0.5 * unit_roundoff(np.float32)
     factors = [factor_of(a, b, name) for name in INPUTS]
     tokens = (a.queries, int(a.read.sum(1).max(initial=0)))
@@ -75,28 +75,39 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
         others = [*growth[1:n], *growth[n + 1 :]] if n else []
         usual = max(1.0, float(np.median(others)) if others else 1.0)
         missed = calls[n] - (calls[n - 1] if n else -1)  # calls until here, of which this alone is known
-        allowed = max(one.rounding, LAYERS * usual * before[n]) * missed
+        chains = 1 if calls[n] == 0 else 2  # of a layer: to its MLP, and from there
+        allowed = max(chains * one.rounding, LAYERS * usual * before[n]) * missed
         if one.largest > allowed or (calls[n] == 0 and one.factor != 1):
             return n, allowed
     return None
 
 
 def departure(
-    calls: tuple[int, int | None], new: bool, a: Question, b: Question, allowed: float, kept: Sequence[Kept]
+    calls: tuple[int, int | None],
+    new: bool | None,
+    a: Question,
+    b: Question,
+    allowed: float,
+    kept: Sequence[Kept],
+    lost: Mapping[str, Sequence[int]] | None = None,
 ) -> Departure:
     """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
-    before it. `new`: whether its tokens are new to the model. `kept`, of both sides.
+    before it. `new`: whether its tokens are new to the model; None: not known. `kept`, of both sides. `lost`: rows
+    of k and v that a cache holds no longer, where that is what is more.
     """
     every = {name: apart(a, b, name) for name in INPUTS}
     over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
+    if lost is not None:
+        over = {name: np.isin(a.places, rows) & a.read for name, rows in lost.items()}
     factor = None
     if not over:
         factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
         over = {name: every[name] > 0 for name in factors}
         factor = max(factors.values(), key=lambda x: abs(x - 1))
-    inputs = {name: float(every[name].max()) for name in over}
+    inputs = {name: float(every[name][of].max()) for name, of in over.items()}
     where = where_to_look(a, b, over, allowed, new, kept)
-    return Departure(*calls, inputs, allowed, factor, _rows(a, every, over), _batches(a, over), where)
+    rows = _rows(a, every, over) if lost is None else {name: spans(np.array(at)) for name, at in lost.items()}
+    return Departure(*calls, inputs, allowed, factor, rows, _batches(a, over), where)
 
 
 def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str, np.ndarray]) -> dict[str, str]:
@@ -109,7 +120,12 @@ def _rows(question: Question, every: Mapping[str, np.ndarray], over: Mapping[str
         some = len(at) < len(all_of) and rest < every[name].max() / 10
         partial |= some
         found[name] = (question.places[0][tokens(question)[at]] if name == "q" else question.places[of], some)
-    return {name: spans(at) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+    said = {name: spans(at) if some or (name == "q" and partial) else "" for name, (at, some) in found.items()}
+    if "q" in said and "k" in said:  # of the queries that were captured, those of the same tokens
+        of_queries = question.places[0][tokens(question)]
+        if np.array_equal(np.intersect1d(found["k"][0], of_queries), np.unique(found["q"][0])):
+            said["q"] = said["k"]
+    return said
 
 
 def _batches(question: Question, over: Mapping[str, np.ndarray]) -> tuple[int, ...]:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from workbench.case.stages import INPUTS
 from workbench.floats import round_to, unit_roundoff
 from workbench.judge.against.asked import apart_in_rows, scaled_alike
 from workbench.judge.against.question import Question
@@ -13,6 +12,7 @@ from workbench.judge.against.question import Question
 BEYOND = 7.0
 #: dtypes in which a cache or weights may be kept, the narrowest first -> unit roundoff
 NARROW = {name: unit_roundoff(name) for name in ("float8_e5m2", "float8_e4m3fn", "bfloat16", "float16")}
+NONE = np.array([], int)
 #: input, place of a row -> the last earlier call of a side that holds the row as it is now; None for none
 Kept = Callable[[str, int], int | None]
 
@@ -54,25 +54,33 @@ def rows_of(question: Question, name: str, over: np.ndarray) -> np.ndarray:
 
 
 def where_to_look(
-    a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, new: bool, kept: Sequence[Kept]
+    a: Question, b: Question, over: Mapping[str, np.ndarray], allowed: float, new: bool | None, kept: Sequence[Kept]
 ) -> str:
     """What a difference looks like; "" for nothing known."""
     if said := _narrower(a, b, over):
         return said
     at = {name: rows_of(a, name, of) for name, of in over.items()}
     of_queries = tokens(a)
+    # the row of a token in q, k and v, where its query was captured
+    of_tokens = {"k", "v"} <= set(over) and all(
+        np.array_equal(at[x], at["k"])
+        and np.array_equal(at[x][np.isin(at[x], of_queries)], of_queries[at.get("q", NONE)])
+        for x in "kv"
+    )
     if "q" not in over:
         kept_by, moved = _changed(a, at, kept), _moved(a, b, at, allowed)
         if said := "; ".join(filter(None, (kept_by, moved))):
             cached = bool(kept_by) or of_queries.size < a.seen.shape[2]
             return f"the cache: {said}" if cached else said
-        return f"what makes {' and '.join(over)}"
-    of_tokens = set(over) == set(INPUTS) and all(np.array_equal(of_queries[at["q"]], at[x]) for x in "kv")
+        if not of_tokens:
+            return f"what makes {' and '.join(over)}"
     if of_tokens and len(at["k"]) < a.read.any(0).sum():
-        one = len(at["q"]) == 1
-        if new:
-            return "another token there, or its embedding" if one else "other tokens there, or their embeddings"
-        return "what is made of that token" if one else "what is made of these tokens"
+        one = len(at["k"]) == 1
+        others = "another token there, or its embedding" if one else "other tokens there, or their embeddings"
+        made = f"what is made of {'that token' if one else 'these tokens'}"
+        if new is None:
+            return f"{others}, or {made}"
+        return others if new else f"{made}; a router of experts may have been at a tie there"
     if "v" not in over and all(_as_long(a, b, name, allowed) for name in over):
         both = "the rotation (RoPE): its base, positions or pairs"
         return both if len(over) == 2 else f"the rotation (RoPE) of {next(iter(over))}"
@@ -135,7 +143,7 @@ def _changed(a: Question, at: Mapping[str, np.ndarray], kept: Sequence[Kept]) ->
 def _as_long(a: Question, b: Question, name: str, allowed: float) -> bool:
     x, y, used = both_of(a, b, name)
     lengths = [np.sqrt((z * z).sum(-1, keepdims=True)) for z in (x, y)]
-    return bool((apart_in_rows(*lengths, used) <= allowed).all())
+    return bool((apart_in_rows(lengths[0], lengths[1], used) <= allowed).all())
 
 
 @np.errstate(all="ignore")

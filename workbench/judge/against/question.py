@@ -5,7 +5,7 @@ A unit is what shares its keys: a kv head of a batch. Its rows are the queries o
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,14 @@ from workbench.case.masks import attn_bias, spread, visible
 from workbench.case.stages import INPUTS
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64, unit_roundoff
+
+
+class Cut(NamedTuple):
+    """Indices of what of a trace is asked after."""
+
+    batches: np.ndarray
+    heads: np.ndarray
+    queries: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,18 +38,22 @@ class Question:
     roundoff: float  #: unit roundoff of the coarsest of q, k and v
     batch: int
     queries: int  #: of a head
+    keys: int  #: of the call, seen or not
     places: np.ndarray  #: [unit, key]: where a key stands in the call
+    cut: "Cut | None" = None  #: what of its trace it is; None: all
     order: np.ndarray | None = None  #: of its rows, where it is another than the call's
 
     @property
     def asked(self) -> np.ndarray:
         """Rows that see a key, bool [unit, row]."""
-        return self.seen.any(-1)
+        found: np.ndarray = np.any(self.seen, axis=-1)
+        return found
 
     @property
     def read(self) -> np.ndarray:
         """Keys that a row sees, bool [unit, key]."""
-        return self.seen.any(1)
+        found: np.ndarray = np.any(self.seen, axis=1)
+        return found
 
     @property
     def width(self) -> int:
@@ -68,7 +80,7 @@ class Question:
 
     def rows(self, x: np.ndarray) -> np.ndarray:
         """A result [batch, head, query, dim] as [unit, row, dim] in float64."""
-        found = to_float64(x).reshape(*self.q.shape[:2], -1)
+        found = to_float64(x if self.cut is None else x[np.ix_(*self.cut)]).reshape(*self.q.shape[:2], -1)
         return found if self.order is None else found[:, self.order]
 
     def split(self, units: int) -> "Question":
@@ -112,30 +124,32 @@ class Question:
 
 
 @np.errstate(all="ignore")
-def question(run: Observed) -> Question:
-    """What a run asks."""
-    case = run.case
-    units, group = case.batch * case.kv_heads, case.heads // case.kv_heads
-    inputs = {x: to_float64(run.trace.inputs[x]) for x in INPUTS}
-    of_scores = (units, group * case.seqlen_q, case.seqlen_k)
-    added = attn_bias(case, run.trace.inputs)
+def question(run: Observed, cut: Cut | None = None) -> Question:
+    """What a run asks, or of a part of its rows."""
+    case, given = run.case, run.trace.inputs
+    batches, heads, queries = cut or map(np.arange, (case.batch, case.heads, case.seqlen_q))
+    kv_heads = np.unique(heads // (case.heads // case.kv_heads))
+    units, rows, keys = len(batches) * len(kv_heads), len(heads) // len(kv_heads) * len(queries), case.seqlen_k
+    q, k, v = (to_float64(given[x]) for x in INPUTS)
+    at = np.ix_(batches, heads, queries)
+    added = attn_bias(case, given)
     bias, resolution = None, 0.0
     if added is not None:
-        bias = to_float64(spread(case, added.bias)).reshape(of_scores)
+        bias = to_float64(spread(case, added.bias)[at]).reshape(units, rows, keys)
         resolution = unit_roundoff(added.bias.dtype) if added.bias.dtype != np.float64 else unit_roundoff(np.float32)
-    of_heads = np.full(case.heads, -np.inf) if case.sink_logits is None else case.sink_logits.astype(np.float64)
-    sinks = np.broadcast_to(of_heads[:, None], (case.batch, case.heads, case.seqlen_q))
+    sinks = np.full(case.heads, -np.inf) if case.sink_logits is None else case.sink_logits.astype(np.float64)
     made = Question(
-        q=inputs["q"].reshape(units, group * case.seqlen_q, -1),
-        k=inputs["k"].reshape(units, case.seqlen_k, -1),
-        v=inputs["v"].reshape(units, case.seqlen_k, -1),
-        seen=np.ascontiguousarray(spread(case, visible(case, run.trace.inputs))).reshape(of_scores),
+        q=q[at].reshape(units, rows, -1),
+        k=k[np.ix_(batches, kv_heads)].reshape(units, keys, -1),
+        v=v[np.ix_(batches, kv_heads)].reshape(units, keys, -1),
+        seen=spread(case, visible(case, given))[at].reshape(units, rows, keys),
         bias=bias,
-        sinks=np.ascontiguousarray(sinks).reshape(of_scores[:2]),
+        sinks=np.broadcast_to(sinks[:, None], (case.batch, case.heads, case.seqlen_q))[at].reshape(units, rows),
         scale=case.scale, softcap=case.softcap,
-        roundoff=max(unit_roundoff(run.trace.inputs[x].dtype) for x in INPUTS),
-        batch=case.batch, queries=case.seqlen_q,
-        places=np.broadcast_to(np.arange(case.seqlen_k), (units, case.seqlen_k)),
+        roundoff=max(unit_roundoff(given[x].dtype) for x in INPUTS),
+        batch=len(batches), queries=len(queries), keys=keys,
+        places=np.broadcast_to(np.arange(keys), (units, keys)),
+        cut=cut,
     )  # fmt: skip
     return made if added is None else _hidden_by_number(made, resolution)
 

@@ -48,6 +48,7 @@ class CallPair:
     shares: tuple[Share, ...]  #: of what arises; none where a side is wrong
     apart: Distance  #: how far q, k and v are apart
     place: str = ""  #: which call of a model it is: layer 7, step 3
+    whole: bool = True  #: whether both sides have all of it
 
     @property
     def named(self) -> str:

@@ -22,7 +22,7 @@ def page(found: Runs) -> Page:
     of_calls = rows(found)
     columns = [*of_calls[0]]
     cells = [[str(row[column]) for column in columns] for row in of_calls]
-    table = Table(columns, cells, [_kind(pair) for pair in found.pairs], left=_WORDS)
+    table = Table(columns, cells, [_kind(pair, pair is found.first) for pair in found.pairs], left=_WORDS)
     return Page(
         title=f"{found.a} and {found.b}: {found.verdict}",
         verdict=found.verdict,
@@ -39,8 +39,8 @@ def save(path: str | Path, found: Runs) -> None:
     pages.save(page(found), path)
 
 
-def _kind(pair: CallPair) -> str:
-    if pair.wrong or pair.asked:
+def _kind(pair: CallPair, first: bool) -> str:
+    if first or pair.wrong or pair.asked:
         return "origin"
     if "untestable" in (pair.a.verdict, pair.b.verdict):
         return "not judged"
@@ -51,6 +51,7 @@ def _part(pair: CallPair) -> Part:
     """What is known of one call, folded."""
     lines = [
         f"the two differ by {number(pair.largest)} at most, {number(pair.difference)} root mean square",
+        f"q, k and v differ by {number(pair.apart.largest)} of their size at most",
         f"its inputs carry {number(pair.carried)} to it, and {number(pair.own)} arises in it",
         *(f"{what}: {a} of A, {b} of B" for what, (a, b) in pair.asked.items()),
         *(f"{name} leaves its budget at {side.stage}" for name, side in (("A", pair.a), ("B", pair.b)) if side.wrong),
