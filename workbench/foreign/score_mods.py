@@ -34,7 +34,7 @@ def known_score_mod(score_mod: Callable[..., Any], q: Any, k: Any) -> tuple[Any,
     allowed = _ROUNDED * (scores.abs() + torch.where(clear, added, 0).abs())
     softcap = float(capped.max())
     identity = softcap > _ABSORBS / 2 or not bool(clear.any())
-    wanted = scores if identity else softcap * torch.tanh(scores / softcap) if softcap > 0 else zero
+    wanted = scores if identity else softcap * torch.tanh(scores / softcap)  # NaN of a cap of 0
     if not bool(((made - wanted).abs() <= allowed)[clear].all()) or bool(added.isnan().any()):
         raise Refusal(
             f"torch:flex_attention with the score_mod {name}, which neither caps scores nor adds to them alone"
