@@ -24,6 +24,7 @@ def test_it_holds_where_all_are_judged_and_few_suspicious():
 
 
 @pytest.mark.campaign
+@pytest.mark.filterwarnings("ignore")  # of the libraries
 def test_right_models_are_judged(monkeypatch):
     pytest.importorskip("transformers", reason="an extra, clients")
     monkeypatch.setattr(clients, "DTYPES", ("bfloat16",))

@@ -223,6 +223,7 @@ def test_a_model_of_an_older_transformers_is_refused(
 
 
 @pytest.mark.campaign
+@pytest.mark.filterwarnings("ignore")  # of the library
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_a_llama_of_transformers_is_judged(implementation: str, tmp_path: Path) -> None:
     library = pytest.importorskip("transformers", reason="an extra, clients")
