@@ -176,8 +176,8 @@ def test_layers_that_share_an_index_are_named_by_their_place() -> None:
     layers = Layers(model)
     where = []
     for module in (model.encoder.layers[0], model.decoder.layers[2], model.encoder.layers[0], model.encoder):
-        with layers.calling(module) as said:
-            where.append(said)
+        where.append(layers.begin(module))
+        layers.end()
     # a part that is called alone is in its next step where it calls again
     assert where == ["layer encoder.layers.0, step 0", "layer 2, step 0", "layer encoder.layers.0, step 1",
                      "layer encoder, step 1"]  # fmt: skip
