@@ -27,7 +27,9 @@ SUSPICIOUS = 0.02
 # seconds of a capture, measured on 2 cores, for an estimate only
 CAPTURE_S = 1.0
 
-_SIZES = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100}
+#: weights so large that scores tell keys apart
+_LARGE = {"initializer_range": 0.15}
+_SIZES = _LARGE | {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "vocab_size": 100}
 _ENCODER = {**_SIZES, "intermediate_size": 64, "max_position_embeddings": 64}
 _DECODER = {**_ENCODER, "num_key_value_heads": 2, "head_dim": 16, "pad_token_id": 0}
 _WINDOW = {"sliding_window": 6}
@@ -42,7 +44,7 @@ MODELS: tuple[tuple[str, str, dict[str, Any], tuple[str, ...]], ...] = (
     ("GptOssForCausalLM", "GptOssConfig", _DECODER | _WINDOW | _EXPERTS, ("eager",)),
     ("Qwen3ForCausalLM", "Qwen3Config", _DECODER, _EITHER),
     ("MistralForCausalLM", "MistralConfig", _DECODER | _WINDOW, _EITHER),
-    ("GPT2LMHeadModel", "GPT2Config", {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 100}, _EITHER),
+    ("GPT2LMHeadModel", "GPT2Config", _LARGE | {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 100}, _EITHER),
     ("BertModel", "BertConfig", _ENCODER, _EITHER),
     ("T5ForConditionalGeneration", "T5Config", {
         "d_model": 64, "d_kv": 16, "d_ff": 64, "num_layers": 3, "num_heads": 4, "vocab_size": 100,
