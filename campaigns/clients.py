@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,12 @@ def _clients(torch: Any) -> Iterator[tuple[str, str, str, Callable[[], Client]]]
     for dtype in DTYPES:
         for name, config, numbers, implementations in MODELS:
             for implementation in implementations:
-                yield name, implementation, dtype, lambda of=(name, config, numbers, implementation, dtype): _model(*of)
-        yield "x-transformers Decoder", "sdpa", dtype, lambda dtype=dtype: _x_transformers(torch, dtype)
-        yield "nn.MultiheadAttention", "sdpa", dtype, lambda dtype=dtype: _multihead(torch, dtype)
-        yield "a function of NumPy", "spec", dtype, lambda dtype=dtype: _of_numpy(dtype)
+                yield name, implementation, dtype, partial(_model, name, config, numbers, implementation, dtype)
+        yield "x-transformers Decoder", "sdpa", dtype, partial(_x_transformers, torch, dtype)
+        yield "nn.MultiheadAttention", "sdpa", dtype, partial(_multihead, torch, dtype)
+        yield "a function of NumPy", "spec", dtype, partial(_of_numpy, dtype)
         with contextlib.suppress(ImportError):
-            jax = importlib.import_module("jax")
-            yield "jax.nn.dot_product_attention", "", dtype, lambda dtype=dtype, jax=jax: _of_jax(jax, dtype)
+            yield "jax.nn.dot_product_attention", "", dtype, partial(_of_jax, importlib.import_module("jax"), dtype)
 
 
 def _row(model: str, implementation: str, dtype: str, make: Callable[[], Client], seed: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _row(model: str, implementation: str, dtype: str, make: Callable[[], Client]
         "ms a call": round(1e3 * found.host_s / max(1, found.sampled), 1), "s": round(taken, 2),
         "MB": round(max(grown, 0.0), 1),
         "first": "" if found.kept is None else f"{model}, {implementation}, {dtype}: {found.kept}",
-        "unread": [f"{n} x {why}" for why, n in (found.unread | found.dropped).items()],
+        "unread": [f"{n} x {why}" for why, n in {**found.unread, **found.dropped}.items()],
     }  # fmt: skip
 
 

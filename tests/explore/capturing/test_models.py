@@ -1,5 +1,6 @@
 """Calls of attention inside models: what is read of them, and how they are named."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import screens
 from workbench import Refusal, capture, diff, load
 from workbench.explore.capturing.interface import Interface, asked_of
 from workbench.explore.capturing.judging import FIRST
@@ -240,3 +242,16 @@ def test_a_llama_of_transformers_is_judged(implementation: str, tmp_path: Path) 
         model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=3, min_new_tokens=3, pad_token_id=0)
     assert (c.report.calls, c.report.judged, c.report.wrong, c.report.doubted) == (6, 6, 0, 0)
     assert c.report.worst.where.startswith("layer ")
+
+
+@pytest.mark.campaign
+def test_the_page_on_captures_shows_what_is_printed(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="an extra, clients")
+    page = (screens.ROOT / "docs/capturing.md").read_text()
+    program = next(
+        source for name, source in screens.kernels(screens.ROOT / "docs/capturing.md").items() if "model" in name
+    )
+    shown = page.split("```\n")[2]
+    assert shown.startswith("LlamaForCausalLM: ")
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.startswith(shown), done.stdout + done.stderr

@@ -117,7 +117,7 @@ def asked_of(
     if odd := [name for name in _UNKNOWN if rest.get(name) is not None]:
         raise Refusal(f"attention with {odd[0]}")
     fields: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
-    sinks = getattr(module, "sinks", None) if s_aux is None else s_aux
+    sinks: Any = getattr(module, "sinks", None) if s_aux is None else s_aux
     if sinks is not None:
         fields["sinks"] = _values(module, sinks)
     inputs = {"q": query, "k": key, "v": value} | _mask(attention_mask, query, key)
@@ -195,7 +195,8 @@ def _values(module: Any, sinks: Any) -> tuple[float, ...]:
     """Logits of sinks. Those that are a parameter of the module are read from their device once, and where they were
     written again.
     """
-    if sinks is not getattr(module, "sinks", None) or sinks.is_inference():
+    own: bool = sinks is getattr(module, "sinks", None)
+    if not own or sinks.is_inference():
         return tuple(sinks.detach().float().flatten().tolist())
     version, values = _SINKS.get(module, (-1, ()))
     if version != sinks._version:
