@@ -166,6 +166,17 @@ def capture(calls: int, seed: int, jobs: int, gpu: bool, as_json: bool) -> None:
 
 
 @commands.command()
+@click.option("--seed", default=0, help="Seed of weights and prompts [0]")
+@json_option
+def clients(seed: int, as_json: bool) -> None:
+    """Capture right models of transformers, x-transformers, torch, NumPy, JAX; 1 where a call is not judged right."""
+    from campaigns import clients as clients_campaign
+
+    results = measured(clients_campaign, as_json, seed)
+    sys.exit(0 if clients_campaign.holds(results) else BUG)
+
+
+@commands.command()
 @click.option("--tries", type=click.IntRange(min=1), default=100, help="Captures [100]")
 @click.option("--sample", type=click.FloatRange(0, 1, min_open=True), default=0.01, help="Share of judged calls [0.01]")
 @click.option("--seed", default=0, help="Seed of the calls [0]")

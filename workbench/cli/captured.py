@@ -8,14 +8,14 @@ import click
 
 from workbench.cli.exits import BUG
 
-#: what `workbench capture` says
+#: what is said in place of a command
 IN_PYTHON = """capture is a call of Python, where the model runs:
 
     with workbench.capture(model, "seen") as c:
         model(**inputs)
     print(c.report)
 
-`workbench diff seen` then judges the first wrong call again"""
+The first wrong call is kept in the folder seen, which diff judges again"""
 
 
 def diff_captured(target: str, as_json: bool) -> None:

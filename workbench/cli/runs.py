@@ -55,8 +55,8 @@ def runs(
         from workbench.trace.join import calls_of
         from workbench.trace.load import load
 
-        files = calls_of(target) or [target]
-        return [partial(part_of, partial(load, str(file)), options["where"]) for file in files]
+        files = [str(file) for file in calls_of(target)] or [target]
+        return [partial(part_of, partial(load, file), options["where"]) for file in files]
     from workbench.foreign.feed import parse as parse_feed
     from workbench.foreign.run import run
 

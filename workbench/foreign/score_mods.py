@@ -33,9 +33,10 @@ def known_score_mod(score_mod: Callable[..., Any], q: Any, k: Any) -> tuple[Any,
     made, capped = (torch.where(clear, _of_every_index(score_mod, x) - added, 0) for x in (scores, zero + _ABSORBS))
     allowed = _ROUNDED * (scores.abs() + torch.where(clear, added, 0).abs())
     softcap = float(capped.max())
-    identity = softcap > _ABSORBS / 2 or not bool(clear.any())
-    wanted = scores if identity else softcap * torch.tanh(scores / softcap) if softcap > 0 else zero
-    if not bool(((made - wanted).abs() <= allowed)[clear].all()) or bool(added.isnan().any()):
+    identity = softcap > _ABSORBS / 2
+    wanted = scores if identity else softcap * torch.tanh(scores / softcap)
+    fits = bool(((made - wanted).abs() <= allowed)[clear].all())
+    if not fits or not softcap > 0 or bool(added.isnan().any()):
         raise Refusal(
             f"torch:flex_attention with the score_mod {name}, which neither caps scores nor adds to them alone"
         )

@@ -3,8 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from workbench.case.presets import PRESETS
@@ -33,8 +32,7 @@ _OF_DIFFERENCE = {"torch.bfloat16": 2.0**15, "torch.float16": 2.0**12}
 _OUT = "bshd"
 
 
-@dataclass(frozen=True)
-class Interface:
+class Interface(NamedTuple):
     """An attention function, and how the model's config led to it."""
 
     function: Callable[..., Any]
@@ -61,23 +59,29 @@ def watching(layers: Layers, watched: Watched, remark: Tell) -> Iterator[None]:
     """The attention functions that transformers gives the modules of a model are watched, until it is left; `remark`
     takes what the report should say of them.
     """
-    utils, masks = sys.modules["transformers.modeling_utils"], sys.modules["transformers.masking_utils"]
-    interface: Any = getattr(utils, "AttentionInterface", None)
+    interface: Any = getattr(sys.modules["transformers.modeling_utils"], "AttentionInterface", None)
     if not hasattr(interface, "get_interface"):
         raise Refusal("capture of a model needs transformers 5, whose models ask AttentionInterface.get_interface")
-    right = interface.get_interface
+    right, masks = interface.get_interface, sys.modules["transformers.masking_utils"].ALL_MASK_ATTENTION_FUNCTIONS
+
+    made_by: dict[Any, str] = {}
 
     def get_interface(self: Any, implementation: Any, default: Any) -> Callable[..., Any]:
         function, own = right(self, implementation, default), implementation in (None, "eager")
-        made_by = getattr(masks.ALL_MASK_ATTENTION_FUNCTIONS.get(implementation), "__name__", "")
+        if implementation not in made_by:
+            made_by[implementation] = getattr(masks.get(implementation), "__name__", "")
+        mask = made_by[implementation]
 
         def of_model(module: Any, *args: Any, **kwargs: Any) -> Any:
             if module not in layers:
                 return function(module, *args, **kwargs)
-            if not (made_by or own):
+            if not (mask or own):
                 remark(_NO_MASK.format(implementation))
-            with layers.calling(module) as where:
-                return watched(Interface(function, own, made_by, where), module, *args, **kwargs)
+            found = Interface(function, own, mask, layers.begin(module))
+            try:
+                return watched(found, module, *args, **kwargs)
+            finally:
+                layers.end()
 
         return of_model
 
@@ -113,7 +117,7 @@ def asked_of(
     if odd := [name for name in _UNKNOWN if rest.get(name) is not None]:
         raise Refusal(f"attention with {odd[0]}")
     fields: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
-    sinks = getattr(module, "sinks", None) if s_aux is None else s_aux
+    sinks: Any = getattr(module, "sinks", None) if s_aux is None else s_aux
     if sinks is not None:
         fields["sinks"] = _values(module, sinks)
     inputs = {"q": query, "k": key, "v": value} | _mask(attention_mask, query, key)
@@ -191,7 +195,8 @@ def _values(module: Any, sinks: Any) -> tuple[float, ...]:
     """Logits of sinks. Those that are a parameter of the module are read from their device once, and where they were
     written again.
     """
-    if sinks is not getattr(module, "sinks", None) or sinks.is_inference():
+    own: bool = sinks is getattr(module, "sinks", None)
+    if not own or sinks.is_inference():
         return tuple(sinks.detach().float().flatten().tolist())
     version, values = _SINKS.get(module, (-1, ()))
     if version != sinks._version:

@@ -14,7 +14,7 @@ class Layers:
         self._names = _names(model)
         self._passes, self._inside = 0, False
         self._called: set[Any] = set()
-        self.inside_a_call = False
+        self._depth = 0
 
     def __contains__(self, module: Any) -> bool:
         return module in self._names
@@ -23,8 +23,8 @@ class Layers:
     def counted(self) -> Iterator[None]:
         """Forward passes of the model are counted until it is left."""
         hooks = (
-            self._model.register_forward_pre_hook(self._begin),
-            self._model.register_forward_hook(self._end, always_call=True),
+            self._model.register_forward_pre_hook(self._enter),
+            self._model.register_forward_hook(self._leave, always_call=True),
         )
         try:
             yield
@@ -32,10 +32,10 @@ class Layers:
             for hook in hooks:
                 hook.remove()
 
-    def _begin(self, *_: Any) -> None:
+    def _enter(self, *_: Any) -> None:
         self._inside = True
 
-    def _end(self, *_: Any) -> None:
+    def _leave(self, *_: Any) -> None:
         self._inside = False
         self._next()
 
@@ -43,19 +43,24 @@ class Layers:
         self._passes += 1
         self._called.clear()
 
-    @contextmanager
-    def calling(self, module: Any) -> Iterator[str]:
-        """Which call the module makes now, until it is left: layer 7, step 3. Of a part of the model that is called
-        alone, as generate calls an encoder, a step ends where a module calls again.
+    def begin(self, module: Any) -> str:
+        """Which call the module makes now: layer 7, step 3. Of a part of the model that is called alone, as generate
+        calls an encoder, a step ends where a module calls again.
         """
         if not self._inside and module in self._called:
             self._next()
         self._called.add(module)
-        before, self.inside_a_call = self.inside_a_call, True
-        try:
-            yield f"layer {self._names[module]}, step {self._passes}"
-        finally:
-            self.inside_a_call = before
+        self._depth += 1
+        return f"layer {self._names[module]}, step {self._passes}"
+
+    def end(self) -> None:
+        """The call that began last has ended."""
+        self._depth -= 1
+
+    @property
+    def inside_a_call(self) -> bool:
+        """Whether a call has begun that has not ended."""
+        return self._depth > 0
 
 
 def _names(model: Any) -> dict[Any, str]:

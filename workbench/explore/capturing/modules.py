@@ -46,8 +46,11 @@ def watching(model: Any, layers: Layers, watched: Watched, tell: Tell) -> Iterat
         if not running or layers.inside_a_call:
             return sdpa(*args, **kwargs)
         calls += 1
-        with layers.calling(running[-1][0]) as where:
-            return watched(Made(sdpa, read, where), *args, **kwargs)
+        made = Made(sdpa, read, layers.begin(running[-1][0]))
+        try:
+            return watched(made, *args, **kwargs)
+        finally:
+            layers.end()
 
     def begin(module: Any, *_: Any) -> None:
         running.append((module, calls))
