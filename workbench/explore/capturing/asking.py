@@ -1,6 +1,6 @@
 """A wrong call made again, with other numbers in its q, k and v: the function is in hand while it is watched."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -174,14 +174,20 @@ def causes(
     """What explains a wrong call, in sentences: asked of the function where it can be called again, else of the call
     alone; () where nothing is found.
     """
+    found: tuple[str, ...] = ()
+    for one in _parts(trace):
+        found = found or _causes(one, snapshot, question, name, said, limit)
+    return found
+
+
+def _causes(
+    trace: Trace, snapshot: Snapshot, question: Question | None, name: str, said: Said, limit: int
+) -> tuple[str, ...]:
+    """As of the function, of a part of what the call returned."""
     if question is not None:
         try:
-            # what is read off out by chosen inputs says more than weights that were returned beside it
-            ends = {x: y for x, y in trace.stages.items() if x in RESULTS}
-            if not diff(replace(trace, stages=ends)).origins:
-                ends = dict(trace.stages)
-            again = Again(question, snapshot, replace(trace, stages=ends), name, said, limit)
-            judged = diff(replace(trace, stages=ends, rerun=again, one_case=True))
+            again = Again(question, snapshot, trace, name, said, limit)
+            judged = diff(replace(trace, rerun=again, one_case=True))
             differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
             if not differs or differs.startswith(RANDOM):
                 return sentences(judged.explain())
@@ -190,6 +196,18 @@ def causes(
         except Refusal:  # of what cannot be called again
             pass
     return sentences(diff(trace).explained)
+
+
+def _parts(trace: Trace) -> Iterator[Trace]:
+    """Of what a wrong call returned what a cause is read off, in turn, as far as it is wrong: out and lse without rows
+    that see no key, which hold what they like; with these; and weights beside them, which say less than chosen inputs.
+    """
+    ends = replace(trace, stages={x: y for x, y in trace.stages.items() if x in RESULTS})
+    if "mask" in trace.inputs and not trace.inputs["mask"].any(-1).all():
+        loose = replace(ends, contract=replace(trace.contract, empty_out="any"))
+        if diff(loose).origins:
+            yield loose
+    yield ends if diff(ends).origins else trace
 
 
 def sentences(found: Explained) -> tuple[str, ...]:
