@@ -183,14 +183,11 @@ def causes(
     if early := [x for x in INPUTS if x in trace.inputs and not np.isfinite(to_float64(trace.inputs[x])).all()]:
         given = f"{', '.join(early[:-1])} and {early[-1]}" if len(early) > 1 else early[0]
         return (f"{given} of this call hold NaN or infinities already: look before it",)
+    trace = _part(trace)
     if question is not None:
         try:
-            # what is read off out by chosen inputs says more than weights that were returned beside it
-            ends = {x: y for x, y in trace.stages.items() if x in RESULTS}
-            if not diff(replace(trace, stages=ends)).origins:
-                ends = dict(trace.stages)
-            again = Again(question, snapshot, replace(trace, stages=ends), name, said, limit)
-            judged = diff(replace(trace, stages=ends, rerun=again, one_case=True))
+            again = Again(question, snapshot, trace, name, said, limit)
+            judged = diff(replace(trace, rerun=again, one_case=True))
             differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
             if not differs or differs.startswith(RANDOM):
                 return sentences(judged.explain())
@@ -199,6 +196,18 @@ def causes(
         except Refusal:  # of what cannot be called again
             pass
     return sentences(diff(trace).explained)
+
+
+def _part(trace: Trace) -> Trace:
+    """Of what a wrong call returned that off which a cause is read: out and lse where these are wrong, without rows
+    that see no key where others are; else weights beside them, which say less than chosen inputs.
+    """
+    ends = replace(trace, stages={x: y for x, y in trace.stages.items() if x in RESULTS})
+    if "mask" in trace.inputs and not trace.inputs["mask"].any(-1).all():
+        loose = replace(ends, contract=replace(trace.contract, empty_out="any"))
+        if diff(loose).origins:
+            return loose
+    return ends if diff(ends).origins else trace
 
 
 def sentences(found: Explained) -> tuple[str, ...]:
