@@ -146,11 +146,11 @@ def _settled(trace: Trace) -> Trace:
         return trace
     stages = dict(trace.stages)
     for name, found in compared(e, [*stages]):
-        wrong = np.isin(found.state, (State.OUTSIDE, State.NAN, State.EMPTY))
+        wrong = np.asarray(np.isin(found.state, (State.OUTSIDE, State.NAN, State.EMPTY)))
         wrong = wrong.any(-1) if name == OUT else wrong
         # of finite numbers that hide and a sink the largest takes all: without it all keys count
-        rows = ~visible(trace.case, trace.inputs).any(-1) if known is None else known.rows & ~wrong
-        rows = np.broadcast_to(rows, wrong.shape)
+        settled = ~visible(trace.case, trace.inputs).any(-1) if known is None else known.rows & ~wrong
+        rows = np.broadcast_to(settled, wrong.shape)
         made = stages[name].copy()
         made[rows] = e.computed[name][rows]
         stages[name] = made
