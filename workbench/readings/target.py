@@ -147,7 +147,7 @@ def _settled(trace: Trace) -> Trace:
     stages = dict(trace.stages)
     for name, found in compared(e, [*stages]):
         wrong = np.asarray(np.isin(found.state, (State.OUTSIDE, State.NAN, State.EMPTY)))
-        wrong = wrong.any(-1) if name == OUT else wrong
+        wrong = np.asarray(wrong.any(-1)) if name == OUT else wrong
         # of finite numbers that hide and a sink the largest takes all: without it all keys count
         settled = ~visible(trace.case, trace.inputs).any(-1) if known is None else known.rows & ~wrong
         rows = np.broadcast_to(settled, wrong.shape)

@@ -104,7 +104,8 @@ def _without(side: str, at: Any, seen: np.ndarray) -> np.ndarray:
     found = parts(seen)
     if found is None or getattr(found.band, side) is None:
         raise Unfit
-    return replace(found.band, **{side: None}).made(*seen.shape[2:]) & ~found.padding[:, None, None]
+    left, right = (None if x == side else getattr(found.band, x) for x in ("left", "right"))
+    return replace(found.band, left=left, right=right).made(*seen.shape[2:]) & ~found.padding[:, None, None]
 
 
 def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
