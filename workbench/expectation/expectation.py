@@ -279,7 +279,7 @@ class Expectation:
             return None
         told, made = nothing & False, self.mean
         if self.run.trace.as_given is not None:
-            told = nothing & in_bool(self.part.of(self._finite.any(axis=-1), "bhq"), self.device)
+            told = nothing & in_bool(self.part.of(np.asarray(self._finite.any(axis=-1)), "bhq"), self.device)
             made = self._results_of(*self._given)
         rows = nothing if self.run.contract.empty_out == LIBRARIES else told
         if not bool(rows.any()):
