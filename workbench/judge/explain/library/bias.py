@@ -21,7 +21,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
     for name, text, change in _masks():
         yield _of(f"mask-{name}", text, _seen(change))
-    for name, text, ends in edges.moved():
+    for name, text, ends in edges.shifted():
         yield _of(f"beside-mask-{name}", f"{text}, but for the mask that was given", _beside_mask(ends))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
