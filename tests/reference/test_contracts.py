@@ -294,7 +294,7 @@ def test_unknown_fields_take_the_weakest_choice() -> None:
         ("mma_extra_bits", 1.5, "a whole number from -23 to 64; got 1.5"),
         ("exp_ulps", -1, "a number of at least 0; got -1"),
         ("mask_sentinel", 0.0, "a negative number; got 0.0"),
-        ("empty_lse", "inf", "a number, inf or nan; got 'inf'"),
+        ("empty_lse", "inf", "a number, inf, nan or libraries; got 'inf'"),
         ("out_rounding", "up", "one of nearest, toward-zero, any; got 'up'"),
     ],
 )

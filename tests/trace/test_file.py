@@ -208,7 +208,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m["contract"].update(empty_lse="none"),
-            "FILE: \"contract\" field empty_lse must be a number, inf or nan; got 'none'",
+            "FILE: \"contract\" field empty_lse must be a number, inf, nan or libraries; got 'none'",
         ),
         (
             lambda m: m["contract"].pop("block_k"),

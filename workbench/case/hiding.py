@@ -93,7 +93,7 @@ def restored(changed: Arrays, given: Arrays, largest: float) -> dict[str, np.nda
 
 def _reach(case: Case, inputs: Arrays) -> float:
     """The largest |score| before anything is added, as norms bound it; a softcap caps it."""
-    q, k = (np.sqrt((to_float64(inputs[x]) ** 2).sum(-1)).max(initial=0.0) for x in "qk")
+    q, k = (np.sqrt((to_float64(inputs[x]) ** 2).sum(-1)).max(initial=0.0) for x in ("q", "k"))
     reach = abs(case.scale) * float(q) * float(k)
     reach = min(reach, case.softcap) if case.softcap is not None else reach
     if (slopes := case.slopes) is not None:

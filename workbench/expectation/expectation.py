@@ -120,12 +120,11 @@ class Expectation:
         found, left = self._dont_care.mask(self.run.known[name]), self._left_out(name)
         found = left if found is None else found if left is None else found | left
         found = None if found is None else in_bool(found, self.device)
-        axes = self.run.axes(name)
-        if name in RESULTS or "q" not in axes or (known := self.conventions) is None:
+        stage = self.run.known[name]
+        if not (stage.of_exp and stage.axes.endswith("k")) or (known := self.conventions) is None:
             return found
-        # what leads to a result that may be of several kinds may be, too
-        index = tuple(slice(None) if axis in "bhq" else None for axis in axes)
-        return known.rows[index] if found is None else found | known.rows[index]
+        weights = known.rows[..., None]  # which lead to a result that may be of several kinds
+        return weights if found is None else found | weights
 
     def _left_out(self, name: str) -> np.ndarray | None:
         """Mask of what a third-party kernel did not write, and need not, as it is masked; None for none."""

@@ -18,6 +18,8 @@ from workbench.reference.problem import Problem
 
 #: smallest chunk of keys assumed of a kernel that does not tell its splits: every one is one more merge
 SMALLEST_CHUNK = 16
+#: exp of less than minus this is 0 in float64: such a key has no weight, however its chunk was normalised
+WEIGHTLESS = 746.0
 
 
 class Normaliser(NamedTuple):
@@ -31,7 +33,7 @@ class Normaliser(NamedTuple):
 def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | None:
     """What a row that is merged N times loses; None for a kernel that divides.
 
-    Let D be the distance from lse to the smallest score. Each L lies between them: it is rounded by 2u (|lse| + D),
+    Let D be the distance from lse to the smallest score that has a weight. Each L lies between them: it is rounded by 2u (|lse| + D),
     with as much for the change of base where there may be one, and log loses ulps of log(n) or of the change of L, D at
     most. A merge takes the weight exp(L_old - L): both L are off, the exp is, and the arguments of all add up to D. A
     sigmoid near 1 (u for 1 + exp, a division), the difference out - out_new, the product and the sum lose u of what
@@ -40,7 +42,8 @@ def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | 
     if p.contract.normalisation == "division":
         return None
     losses, xp, n = p.losses, array_namespace(scores), scores.shape[-1] + p.keys - p.keys_left
-    smallest = xp.min(xp.where(scores == -np.inf, np.inf, scores), axis=-1)
+    nothing = (scores == -np.inf) | (scores < lse[..., None] - WEIGHTLESS)
+    smallest = xp.min(xp.where(nothing, np.inf, scores), axis=-1)
     known = abs(lse) + abs(smallest) < np.inf
     lse, smallest = (xp.where(known, x, 0.0) for x in (lse, smallest))
     extent = xp.maximum(lse - smallest, 0.0)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from workbench.case.ranks import spoken
 from workbench.case.stages import AXIS_NAMES, AXIS_PLURALS, INPUTS, MEASURED, OF_QUANTISER
-from workbench.expectation.elements import State
+from workbench.expectation.elements import WRONG, State
 from workbench.expectation.observed import Observed
 from workbench.judge.diff import Diff
 from workbench.judge.selection import Selection
@@ -43,6 +43,7 @@ STATES: dict[State | None, str] = {
     State.POISONED: "poisoned",
     State.VACUOUS: "untestable",
     State.ABSENT: "not given",
+    State.EMPTY: "bug",
     None: "not judged",
 }
 _QUANTITIES = ("actual", "expected", "error", "budget", "over_budget")
@@ -237,7 +238,7 @@ def _matrix(selection: Selection, quantity: str, digits: int) -> tuple[str, list
     rows: dict[int, dict[str, str]] = {}
     for row in selection.rows():
         line = rows.setdefault(row["index"][down], {corner: str(row["index"][down])})
-        wrong = quantity == "actual" and row["state"] in (State.OUTSIDE, State.NAN, State.UNWRITTEN)
+        wrong = quantity == "actual" and row["state"] in WRONG
         line[str(row["index"][across])] = _cell(quantity, row[quantity], digits) + "*" * wrong
     columns = [corner, *map(str, selection.indices[across])]
     marked = " (* outside its budget)" if any("*" in cell for line in rows.values() for cell in line.values()) else ""

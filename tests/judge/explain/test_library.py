@@ -49,7 +49,7 @@ def test_every_hypothesis_predicts_each_stage_that_it_touches(scene: Scene, name
 FIELDS = {
     "sinks": (TINY.but(sinks="normal"), 0.5),
     "alibi": (TINY.but(alibi_slopes=(0.3, 0.2), softcap=2.0), 0.7),
-    "bias": (TINY.but(batch=3), 0.9),
+    "bias": (TINY.but(batch=3, causal=True, window=(9, 0)), 0.9),
     "sequences": (Case(heads=2, seqlens_q=(5, 3, 4), seqlens_k=(12, 20, 17), head_dim=4, causal=True), 0.9),
     "pages": (Case(heads=2, seqlens_q=(5, 3, 4), seqlens_k=(12, 20, 17), head_dim=4, page_size=4), 0.9),
     "dropout": (TINY.but(batch=3, dropout_p=0.3), 0.7),

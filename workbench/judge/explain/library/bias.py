@@ -25,7 +25,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     for name, text, change in _masks():
         plainly = name.startswith("padding")
         yield _of(f"mask-{name}", text, _seen(change if plainly else partial(_no_padding, change)))
-    for name, text, ends in edges.moved():
+    for name, text, ends in edges.shifted():
         yield _of(f"beside-mask-{name}", f"{text}, but for the mask that was given", _beside_mask(ends))
     for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):

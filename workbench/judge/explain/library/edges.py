@@ -11,6 +11,12 @@ Ends = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, np.ndarray
 
 def moved() -> Iterator[tuple[str, str, Ends]]:
     """Name, words, and where the edges are then."""
+    yield from shifted()
+    yield from _at_blocks()
+
+
+def shifted() -> Iterator[tuple[str, str, Ends]]:
+    """Those of them that lie a few keys further, or elsewhere altogether."""
     for n in (1, -1, 2, -2):
         keys = "a key" if abs(n) == 1 else f"{abs(n)} keys"
         more = "more" if n > 0 else "less"
@@ -39,6 +45,10 @@ def moved() -> Iterator[tuple[str, str, Ends]]:
             f"the window is aligned to {corner}, and the causal mask is right",
             lambda f, l, q, k, s=sign: (f + s * (k - q), np.minimum(l, l + s * (k - q))),
         )
+
+
+def _at_blocks() -> Iterator[tuple[str, str, Ends]]:
+    """Those at ends of blocks, or of rows of blocks."""
     for b in BLOCKS:
         yield (
             f"right-up-{b}",
