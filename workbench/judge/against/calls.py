@@ -193,7 +193,9 @@ def _departed(
     asked = _asked(call, diff(sides[0][call]()), diff(sides[1][call]()))
     assert not isinstance(asked, str)
     of_sides = [partial(kept, cache, call) for cache in caches]
-    return departure((call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1])
+    return departure(
+        (call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1], pairs[place].apart.out
+    )
 
 
 def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]) -> dict[str, list[int]]:
