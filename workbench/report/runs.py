@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
@@ -23,7 +25,7 @@ def _row(pair: CallPair, departed: int | None) -> dict[str, Any]:
     of = "" if largest is None or largest.share < WORTH else f"{percent(largest.share)} {largest.words}"
     marks = [f"{name} <- bug" for name in pair.wrong]
     marks += [f"another {what}" for what in pair.asked]
-    marks += ["<- inputs differ"] if pair.call == departed else []
+    marks += ["<- differs"] if pair.call == departed else []
     return {
         "call": pair.call,
         "A": pair.a.verdict,
@@ -82,9 +84,14 @@ def _departed(runs: Runs) -> list[str]:
     found, named = runs.departed, {pair.call: pair.named for pair in runs.pairs}
     if found is None:
         return []
+    if "out" in found.inputs:
+        where = f": {found.where}" if found.where else ""
+        return [f"out of {named[found.call]} is NaN or infinite on one side alone, though right of what it read{where}"]
     several = len(found.inputs) > 1
     names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
     by = f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} of {'their' if several else 'its'} size"
+    if np.isinf(max(found.inputs.values())):
+        by = f"{'are' if several else 'is'} NaN or infinite on one side alone"
     if found.factor is not None:
         by = f"{'are' if several else 'is'} {found.factor:.6g} x as large in A, in the mean of all rows"
     rows = {*found.rows.values()}

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -166,3 +167,22 @@ def test_the_command_line_exits_with_1_where_inputs_differ(tmp_path: Path) -> No
     shown = CliRunner().invoke(commands, ["compare-runs", *folders])
     assert shown.exit_code == 1 and "q and k of call 0 differ by" in shown.stdout
     assert CliRunner().invoke(commands, ["compare-runs", folders[0], folders[0]]).exit_code == 0
+
+
+def test_nan_that_hidden_rows_make_of_out_is_no_rounding() -> None:
+    """0 times NaN is NaN: right of what was read, and nothing that the other side has."""
+    calls = {0: traces(MODEL, [prompt(6)])[0]}
+    trace = calls[0]
+    inputs = {
+        name: np.concatenate([x, np.zeros_like(x[:, :, :1])], 2) if name in "kv" else x
+        for name, x in trace.inputs.items()
+    }
+    inputs["mask"] = np.concatenate([trace.inputs["mask"], np.zeros_like(trace.inputs["mask"][..., :1])], -1)
+    padded = replace(trace, case=trace.case.but(seqlen_k=7), inputs=inputs)
+    v = inputs["v"].copy()
+    v[:, :, 6] = np.nan
+    out = np.full_like(trace.stages["out"], np.nan)
+    poisoned = replace(padded, inputs=inputs | {"v": v}, stages={"out": out})
+    found = compare_runs({0: padded}, {0: poisoned})
+    assert found.verdict in ("bug", "differs") and found.first.call == 0
+    assert "is rounding" not in str(found)

@@ -182,6 +182,7 @@ def test_runs_in_two_spellings_differ_by_rounding_alone() -> None:
         assert found.shares or not found.pairs[0].shares
 
 
+@pytest.mark.campaign
 def test_parts_of_large_calls_are_held_against_each_other_where_they_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

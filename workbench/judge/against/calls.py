@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from workbench.case.stages import OUT
-from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.against.asked import apart_in_rows, asked_otherwise, in_one_form
 from workbench.judge.against.departure import Departure, departure, distance, first_departure
@@ -194,7 +193,9 @@ def _departed(
     asked = _asked(call, diff(sides[0][call]()), diff(sides[1][call]()))
     assert not isinstance(asked, str)
     of_sides = [partial(kept, cache, call) for cache in caches]
-    return departure((call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1])
+    return departure(
+        (call, behind), new, *asked, allowed, of_sides, None if lost is None else lost[1], pairs[place].apart.out
+    )
 
 
 def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, Held]]) -> dict[str, list[int]]:
@@ -204,14 +205,14 @@ def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, 
         both = [one for cache in caches if (one := changed(cache, pair.call, name)) is not None]
         for side, one, other in zip(sides, both, both[::-1], strict=False) if len(both) == len(sides) else ():
             if places := sorted(one.places - other.places):
-                x, y = (_rows_of(side[call](), name, places) for call in (one.since, pair.call))
+                x, y = (_rows_of(diff(side[call]()), name, places) for call in (one.since, pair.call))
                 far = apart_in_rows(x, y, np.ones(x.shape[:2], bool)).max(0) > 2 * pair.apart.rounding
                 found[name] = found.get(name, []) + [at for at, is_far in zip(places, far, strict=True) if is_far]
     return {name: rows for name, rows in found.items() if rows}
 
 
-def _rows_of(trace: Trace, name: str, places: Sequence[int]) -> np.ndarray:
-    x = to_float64(Observed(trace).attention.trace.inputs[name])
+def _rows_of(found: Diff, name: str, places: Sequence[int]) -> np.ndarray:
+    x = to_float64(found.run.attention.trace.inputs[name])
     return x.reshape(-1, *x.shape[2:])[:, places]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.case.stages import INPUTS
 from workbench.floats import unit_roundoff
 from workbench.judge.against.asked import apart, apart_in_rows
-from workbench.judge.against.looks import Kept, factor_of, rows_of, tokens, where_to_look
+from workbench.judge.against.looks import Kept, factor_of, rows_of, tokens, unread_nan, where_to_look
 from workbench.judge.against.question import Question
 from workbench.readings.finding import spans
 
@@ -47,7 +47,8 @@ class Departure:
 
     call: int
     behind: int | None  #: the call before it, where both were captured whole; else None
-    inputs: Mapping[str, float]  #: those that differ by more -> by how much of their size, of the farthest row
+    #: q, k and v that differ by more -> by how much of their size, of the farthest row; out, where it alone is NaN
+    inputs: Mapping[str, float]
     allowed: float  #: what rounding may make, of their size
     factor: float | None  #: by which A is larger in the mean of all rows, where that alone is more than rounding
     rows: Mapping[str, str]  #: in which rows alone, as keys are counted; "" for all
@@ -69,7 +70,8 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
     """The place of the first call, of those before `until`, whose inputs differ by more than rounding makes, and what
     that is; None for none.
     """
-    before = [max((max(one.largest, one.out) for one in found[:n]), default=0.0) for n in range(len(found))]
+    known = [max(x for x in (one.largest, one.out, 0.0) if np.isfinite(x)) for one in found]
+    before = [max(known[:n], default=0.0) for n in range(len(found))]
     growth = [one.largest / max(x, one.rounding / 4) for one, x in zip(found, before, strict=True)]
     for n, one in enumerate(found[:until]):
         others = [*growth[1:n], *growth[n + 1 :]] if n else []
@@ -77,7 +79,7 @@ def first_departure(calls: Sequence[int], found: Sequence[Distance], until: int)
         missed = calls[n] - (calls[n - 1] if n else -1)  # calls until here, of which this alone is known
         chains = 1 if calls[n] == 0 else 2  # of a layer: to its MLP, and from there
         allowed = max(chains * one.rounding, LAYERS * usual * before[n]) * missed
-        if one.largest > allowed or (calls[n] == 0 and one.factor != 1):
+        if one.largest > allowed or np.isinf(one.out) or (calls[n] == 0 and one.factor != 1):
             return n, allowed
     return None
 
@@ -90,16 +92,19 @@ def departure(
     allowed: float,
     kept: Sequence[Kept],
     lost: Mapping[str, Sequence[int]] | None = None,
+    out: float = 0.0,
 ) -> Departure:
     """What is known of a call whose inputs differ by more than `allowed`, or by a factor. `calls`: the call and the one
     before it. `new`: whether its tokens are new to the model; None: not known. `kept`, of both sides. `lost`: rows
-    of k and v that a cache holds no longer, where that is what is more.
+    of k and v that a cache holds no longer, where that is what is more. `out`: how far its outs are apart.
     """
     every = {name: apart(a, b, name) for name in INPUTS}
     over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
     if lost is not None:
         over = {name: np.isin(a.places, rows) & a.read for name, rows in lost.items()}
     factor = None
+    if not over and not np.isfinite(out):
+        return Departure(*calls, {"out": np.inf}, allowed, None, {"out": ""}, (), unread_nan(a, b))
     if not over:
         factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
         over = {name: every[name] > 0 for name in factors}

@@ -46,7 +46,7 @@ def held(run: Observed, places: np.ndarray) -> Held:
 
 
 def changed(calls: Mapping[int, Held], call: int, name: str) -> Changed | None:
-    """What `call` holds otherwise than the last earlier call of its layer with most of its rows; None for none."""
+    """What `call` holds otherwise than the last earlier call of its layer, with most rows alike; None for none."""
     now = calls[call]
     some = now.rows[name][:: max(1, len(now.places) // PROBES)]
     for earlier in sorted((one for one in calls if one < call), reverse=True):

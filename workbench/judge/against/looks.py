@@ -92,6 +92,15 @@ def where_to_look(
     return ""
 
 
+def unread_nan(a: Question, b: Question) -> str:
+    """Which side holds NaN or infinities in keys that no query sees, of which 0 times is NaN; "" for none or both."""
+    said = []
+    for side, x in (("A", a), ("B", b)):
+        if names := [name for name in "kv" if not np.isfinite(getattr(x, name)[~x.read]).all()]:
+            said.append(f"{' and '.join(names)} of {side} hold{'s' * (len(names) == 1)} NaN where no query sees")
+    return said[0] if len(said) == 1 else ""
+
+
 def _narrower(a: Question, b: Question, over: Iterable[str]) -> str:
     """Which input holds numbers of a narrower dtype than it is stored in, on one side alone; "" for none."""
     for dtype, limit in NARROW.items():
