@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from workbench import Case, Refusal, Unavailable, run
-from workbench.arrays import as_numpy, handed_over, home, in_float64
+from workbench.arrays import as_numpy, as_torch, handed_over, home, in_float64
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -179,3 +179,24 @@ def test_what_may_only_be_read_is_copied_to_float64_in_torch() -> None:
     parts = np.broadcast_to(np.ones((2, 3)), (2, 3))
     made = in_float64(parts, "cpu:0")  # to torch the cpu is a device like others
     assert not np.shares_memory(made.numpy(), parts) and made.tolist() == parts.tolist()
+
+
+def test_arrays_of_numpy_are_tensors_of_the_same_memory_where_torch_can() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    tensor = as_torch(x, "q")
+    x[0, 0] = 7
+    assert tensor[0, 0] == 7 and as_torch(tensor, "q") is tensor
+    assert torch.equal(as_torch(x[:, ::-1], "q"), tensor.flip(1))
+    narrow = as_torch(x.astype(ml_dtypes.bfloat16), "q")
+    assert narrow.dtype == torch.bfloat16 and torch.equal(narrow.float(), tensor)
+    x.flags.writeable = False
+    assert torch.equal(as_torch(x, "q"), tensor)
+    with pytest.raises(Refusal, match="q must be an array; got list"):
+        as_torch([1.0], "q")
+
+
+def test_an_array_that_is_traced_has_no_numbers() -> None:
+    tracer = type("Tracer", (), {})
+    with pytest.raises(Refusal, match=r"k is traced by jax.jit and has no numbers: call it outside of jit"):
+        as_torch(type("JitTracer", (tracer,), {})(), "k")

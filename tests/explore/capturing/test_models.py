@@ -151,6 +151,9 @@ def test_what_cannot_be_judged_is_refused_with_what_it_has() -> None:
     found, module = Interface(llama.sdpa, False, "sdpa_mask", ""), SimpleNamespace()
     with pytest.raises(Refusal, match=r"dropout of 0.1: model.eval\(\) turns it off"):
         asked_of(found, module, Q, K, K, dropout=0.1)
+    with pytest.raises(Refusal, match="attention with sinks"):  # of each query, as Inkling has them
+        asked_of(found, module, Q, K, K, sinks=torch.zeros(2, 4, 3, 1))
+    asked_of(found, module, Q, K, K, position_ids=torch.arange(3)[None], temperature=torch.ones(1))
     with pytest.raises(Refusal, match="attention with cu_seq_lens_q"):
         asked_of(found, module, Q, K, K, cu_seq_lens_q=torch.tensor([0, 3]))
     asked_of(found, module, Q, K, K, BIAS > 0, cu_seq_lens_q=torch.tensor([0, 3]))  # which the mask has

@@ -39,7 +39,7 @@ class Capture(ContextDecorator):
         function: Callable[..., Any],
         folder: str | Path,
         *,
-        spec: Callable[..., Given] | None,
+        spec: Callable[..., Given] | str | None,
         sample: float,
         keep: str,
         contract: str | Mapping[str, Any] | None,
@@ -194,7 +194,7 @@ def capture(
     function: Callable[..., Any],
     folder: str | Path,
     *,
-    spec: Callable[..., Given] | None = None,
+    spec: Callable[..., Given] | str | None = None,
     sample: float = 1.0,
     keep: str = "first",
     contract: str | Mapping[str, Any] | None = None,
@@ -203,19 +203,25 @@ def capture(
 ) -> Capture:
     """Watch the calls of `function` in this process: `with capture(...) as c:`, or a decorator of what calls it.
 
-    A random `sample` of them (a share) is judged: some rows of each, at most 2^16 scores, are copied before the call on
-    its own stream, with the results behind it, and held against float64, on the CPU at once, of a GPU in a thread. The
-    first call that leaves its budget is kept in `folder` as `first-wrong.safetensors`, which `workbench diff` judges
-    again; the worst of the others as numbers, in report.json; `keep` "all" keeps every judged call in calls/, for
+    `function` may be a model, a torch.nn.Module: watched are the attention function that its config names where it is
+    of transformers, and the calls of torch's scaled_dot_product_attention by modules of any other. What a call asks is
+    read from its module and its arguments; it is named by layer and forward pass, as in "layer 7, step 3".
+
+    A random `sample` of calls (a share) is judged: some rows of each, at most 2^16 scores, are copied before the call
+    on its own stream, with the results behind it, and held against float64, on the CPU at once, of a GPU in a thread.
+    The first call that leaves its budget is kept in `folder` as `first-wrong.safetensors`, which `workbench diff`
+    judges again; the worst of the others as numbers, in report.json; `keep` "all" keeps every call in calls/, for
     `compare_runs`. `spec`, for functions that no adapter knows, is called as the function is and returns what the call
-    asks (`foreign.calls.reader_of`). `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
+    asks (`foreign.calls.reader_of`); "sdpa" is of a function that takes what torch's scaled_dot_product_attention
+    takes. Arrays are of torch, NumPy or JAX. `contract` as of `run`. `limit_mb`: copies that wait at most; calls beyond
     are dropped and counted, as those whose inputs changed while they ran. `seed` of what is sampled.
 
     `function` may be torch.ops.aten.scaled_dot_product_attention: every call that ends there is seen, of compiled and
     C++ callers too, but those of the backend math; this takes some 10 us of every operation of torch meanwhile, and
     torch.compile runs its callers eagerly.
 
-    Refusal for a function that is neither known nor told, and a folder that holds a case already.
+    Refusal for a function that is neither known nor told, a model of transformers before 5, and a folder that holds a
+    case already.
     """
     return Capture(
         function, folder, spec=spec, sample=sample, keep=keep, contract=contract, limit_mb=limit_mb, seed=seed

@@ -114,7 +114,7 @@ def asked_of(
         raise Refusal(f"dropout of {dropout}: model.eval() turns it off")
     if attention_mask is not None and not hasattr(attention_mask, "mask_mod") and attention_mask.ndim == 4:
         rest = {name: x for name, x in rest.items() if not name.startswith("cu_seq_lens")}  # the mask has them
-    if odd := [name for name in _UNKNOWN if rest.get(name) is not None]:
+    if odd := [name for name, x in rest.items() if (name in _UNKNOWN and x is not None) or _of_numbers(x)]:
         raise Refusal(f"attention with {odd[0]}")
     fields: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
     sinks: Any = getattr(module, "sinks", None) if s_aux is None else s_aux
@@ -151,6 +151,13 @@ def _contract(found: Interface, query: Any, sinks: bool) -> Any:
         return {}
     adapter = ADAPTERS[_OF_TRANSFORMERS[file]]
     return adapter.contract or dict(adapter.on.get(query.device.type, {}))
+
+
+def _of_numbers(x: Any) -> bool:
+    """Whether an argument that nothing is known of holds numbers for each head or row, which may be added to scores."""
+    import torch
+
+    return isinstance(x, torch.Tensor) and x.is_floating_point() and x.ndim > 2
 
 
 def _of_scores(mask: Any) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.presets import fields_of
 from workbench.case.stages import OUT, PROBS
 from workbench.explore.capturing.snapshot import Snapshot
 from workbench.explore.capturing.verdict import Judged, judged, trace_of
@@ -21,8 +22,11 @@ def weights_of(snapshot: Snapshot, name: str, said: Any, notes: tuple[str, ...] 
     weights, v, taken = snapshot.results[PROBS], snapshot.inputs["v"], _keys(snapshot)
     keys, count = weights.shape[-1], len(taken)
     identity = np.broadcast_to(np.eye(keys)[:, taken], (*v.shape[:2], keys, count))
+    # nobody reads what rows without keys weigh
+    known = {**fields_of(snapshot.asked.contract, snapshot.case), "empty_out": "any"}
     of = replace(
         snapshot,
+        asked=replace(snapshot.asked, contract=known),
         whole=snapshot.whole.but(head_dim_v=count),
         inputs={**snapshot.inputs, "v": _like(v, identity)},
         results={OUT: weights[..., taken] if isinstance(weights, np.ndarray) else weights[..., taken.tolist()]},
