@@ -88,8 +88,7 @@ class Again:
             case, inputs = anew(case, trace.inputs)
         if inputs is None:
             inputs = dict(zip(INPUTS, case.inputs(), strict=True))
-        masks = {x: trace.inputs[x] for x in MASKS if x in trace.inputs}
-        if any(x in MASKS and y is not masks.get(x) for x, y in inputs.items()):
+        if any(y is not trace.inputs.get(x) for x, y in inputs.items() if x not in INPUTS):
             raise Refusal(f"{self._name}: a call is made again with its own mask")
         for theirs, own in self._pairs:
             own.copy_(theirs)
