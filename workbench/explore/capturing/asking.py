@@ -107,9 +107,9 @@ class Again:
             raise Refusal(f"{self._name} changes what it is given")
         found = trace_of(made.on_host(), self._name, self._said, trace.notes)
         ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
-        return replace(
-            trace, rerun=None, case=ran, stages=found.stages, inputs={**masks, **{x: inputs[x] for x in INPUTS}}
-        )
+        given = {**trace.inputs, **{x: inputs[x] for x in INPUTS}}
+        stages = {x: found.stages[x] for x in trace.stages}
+        return replace(trace, rerun=None, case=ran, stages=stages, inputs=given)
 
     def _called(self) -> Any:
         of = self._question
