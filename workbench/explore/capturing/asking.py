@@ -1,6 +1,6 @@
 """A wrong call made again, with other numbers in its q, k and v: the function is in hand while it is watched."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +10,8 @@ import numpy as np
 from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.inputs import anew
-from workbench.case.stages import INPUTS, MASKS, RESULTS
+from workbench.case.masks import visible
+from workbench.case.stages import INPUTS, LSE, MASKS, OUT, RESULTS
 from workbench.explore.capturing.snapshot import Snapshot, copied, returned
 from workbench.explore.capturing.state import untouched
 from workbench.explore.capturing.verdict import trace_of
@@ -24,6 +25,8 @@ from workbench.work import ASKING, Work, trials
 
 #: fields of a case in which runs of one call may differ: what its numbers are
 _OF_NUMBERS = ("seed", "distribution", "input_std")
+#: what hides a key where it is added to its score
+HIDES = -1e4
 Said = str | Mapping[str, Any] | None
 
 
@@ -54,12 +57,21 @@ class Question:
 class Again:
     """Makes the call of a wrong trace again, on numbers of its part: a `Rerun`."""
 
-    def __init__(self, question: Question, before: Snapshot, trace: Trace, name: str, said: Said, limit: int) -> None:
-        """`trace`: of `before`, a part of the call. Refusal where the call cannot be made again: its q, k and v are no
-        arguments, or they lie in more than `limit` bytes.
+    def __init__(
+        self,
+        question: Question,
+        before: Snapshot,
+        trace: Trace,
+        name: str,
+        said: Said,
+        limit: int,
+        shown: Callable[[Trace], Trace] = lambda trace: trace,
+    ) -> None:
+        """`trace`: of `before`, a part of the call; `shown`: what of a run is looked at. Refusal where the call cannot
+        be made again: its q, k and v are no arguments, or they lie in more than `limit` bytes.
         """
         self._question, self._before, self._trace = question, before, trace
-        self._name, self._said = name, said
+        self._name, self._said, self._shown = name, said, shown
         self._work = Work(ASKING)
         if question.nbytes > limit:
             raise Refusal(f"its arguments span {question.nbytes / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
@@ -88,7 +100,7 @@ class Again:
             case, inputs = anew(case, trace.inputs)
         if inputs is None:
             inputs = dict(zip(INPUTS, case.inputs(), strict=True))
-        if any(y is not trace.inputs.get(x) for x, y in inputs.items() if x not in INPUTS):
+        if any(not _same(y, trace.inputs.get(x)) for x, y in inputs.items() if x in MASKS):
             raise Refusal(f"{self._name}: a call is made again with its own mask")
         for theirs, own in self._pairs:
             own.copy_(theirs)
@@ -109,7 +121,7 @@ class Again:
         ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
         given = {**trace.inputs, **{x: inputs[x] for x in INPUTS}}
         stages = {x: found.stages[x] for x in trace.stages}
-        return replace(trace, rerun=None, case=ran, stages=stages, inputs=given)
+        return self._shown(replace(trace, rerun=None, case=ran, stages=stages, inputs=given))
 
     def _called(self) -> Any:
         of = self._question
@@ -157,6 +169,15 @@ def _extent(x: Any) -> int:
     return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
 
 
+def _same(x: np.ndarray, own: np.ndarray | None) -> bool:
+    """Whether a mask or a bias is the run's own, but for how far below all scores it is where it hides."""
+    if own is None or x.shape != own.shape:
+        return False
+    return bool(
+        np.array_equal(x, own) if x.dtype == bool else np.array_equal(*(np.maximum(y, HIDES) for y in (x, own)))
+    )
+
+
 def _tensor(x: np.ndarray) -> Any:
     """Numbers of q, k or v as a tensor of float32, which holds those of 16 bits."""
     return module("torch", "a capture").from_numpy(np.ascontiguousarray(x).astype(np.float32))
@@ -173,40 +194,45 @@ def causes(
     """What explains a wrong call, in sentences: asked of the function where it can be called again, else of the call
     alone; () where nothing is found.
     """
-    found: tuple[str, ...] = ()
-    for one in _parts(trace):
-        found = found or _causes(one, snapshot, question, name, said, limit)
-    return found
-
-
-def _causes(
-    trace: Trace, snapshot: Snapshot, question: Question | None, name: str, said: Said, limit: int
-) -> tuple[str, ...]:
-    """As of the function, of a part of what the call returned."""
+    shown = _looked_at(trace)
     if question is not None:
         try:
-            again = Again(question, snapshot, trace, name, said, limit)
-            judged = diff(replace(trace, rerun=again, one_case=True))
+            again = Again(question, snapshot, shown(trace), name, said, limit, shown)
+            judged = diff(replace(shown(trace), rerun=again, one_case=True))
             differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
             if not differs or differs.startswith(RANDOM):
                 return sentences(judged.explain())
             # what it does now is not what it did
-            return (differs, *sentences(diff(trace).explained))
+            return (differs, *sentences(diff(shown(trace)).explained))
         except Refusal:  # of what cannot be called again
             pass
-    return sentences(diff(trace).explained)
+    return sentences(diff(shown(trace)).explained)
 
 
-def _parts(trace: Trace) -> Iterator[Trace]:
-    """Of what a wrong call returned what a cause is read off, in turn, as far as it is wrong: out and lse without rows
-    that see no key, which hold what they like; with these; and weights beside them, which say less than chosen inputs.
+def _looked_at(trace: Trace) -> Callable[[Trace], Trace]:
+    """What of a wrong call and its reruns a cause is read off, as far as it is wrong: out and lse, as weights beside
+    them say less than chosen inputs do, without rows that see no key, which hold what they like.
     """
-    ends = replace(trace, stages={x: y for x, y in trace.stages.items() if x in RESULTS})
-    if "mask" in trace.inputs and not trace.inputs["mask"].any(-1).all():
-        loose = replace(ends, contract=replace(trace.contract, empty_out="any"))
-        if diff(loose).origins:
-            yield loose
-    yield ends if diff(ends).origins else trace
+
+    def ends(one: Trace) -> Trace:
+        return replace(one, stages={x: y for x, y in one.stages.items() if x in RESULTS})
+
+    for shown in (lambda one: _with_keys(ends(one)), ends):
+        if diff(shown(trace)).origins:
+            return shown
+    return lambda one: one
+
+
+def _with_keys(trace: Trace) -> Trace:
+    """The trace whose rows that see no key hold what they should."""
+    seen, contract = visible(trace.case, trace.inputs), trace.contract
+    empty = np.broadcast_to(~seen.any(-1), trace.inputs["q"].shape[:3])
+    stages = dict(trace.stages)
+    for name, value, usual in ((OUT, contract.empty_out, 0.0), (LSE, contract.empty_lse, -np.inf)):
+        if name in stages and empty.any():
+            stages[name] = stages[name].copy()
+            stages[name][empty] = usual if isinstance(value, str) else value
+    return replace(trace, stages=stages)
 
 
 def sentences(found: Explained) -> tuple[str, ...]:
