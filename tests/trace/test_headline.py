@@ -33,3 +33,12 @@ def test_a_mask_is_named(words: str) -> None:
     if MASKS[words] is not None:
         inputs["mask"] = MASKS[words]
     assert f" d=4, {words}, inputs given" in headline(run(attend, CASE, inputs=inputs))
+
+
+def test_beside_what_the_case_masks() -> None:
+    def attend(q: Any, k: Any, v: Any, *, scale: float, causal: bool, mask: Any = None) -> Any:
+        return q
+
+    inputs = dict(zip("qkv", CASE.inputs(), strict=True)) | {"mask": np.broadcast_to(LATER, (2, 1, 6, 9)).copy()}
+    said = headline(run(attend, CASE.but(causal=True), inputs=inputs))
+    assert " d=4, causal bottom-right, mask: padding of the first keys, inputs given" in said

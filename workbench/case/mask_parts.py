@@ -137,16 +137,19 @@ def in_place_of(told: np.ndarray, sees: np.ndarray) -> str:
     sees = sees & told.any(-1, keepdims=True)
     if not (sees & ~told).any():
         return _more_hidden(told, sees)
-    found = parts(told)
-    if found is None:
-        return ""
-    known = told.any(-1, keepdims=True)
-    if found.padding.any():
+    found, known = parts(told), told.any(-1, keepdims=True)
+    if found is not None and found.padding.any():
         if np.array_equal(found.base & known, sees):
             return f"the padding mask{f' of the {found.end} keys' if found.end else ''} is not applied"
         if found.end and np.array_equal(found.flipped & known, sees):
             other = "last" if found.end == "first" else "first"
             return f"the padding mask hides the {other} keys in place of the {found.end}"
+    if (sees == known).all():
+        return "no key is masked"
+    if told.shape[0] > 1 and np.array_equal(told[:1] & known, sees):
+        return "the mask of batch 0 is taken for all"
+    if found is None:
+        return ""
     left = ~found.padding[:, None, None] & known
     rows, keys = told.shape[2:]
     band = found.band

@@ -20,8 +20,8 @@ def headline(trace: Trace) -> str:
     # a foreign kernel may not say how it splits the keys, and its tiles of queries do not matter
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
     splits = [f"{case.splits} {spoken('splits', trace.ranks)}"] if case.splits else []
-    unmasked = [] if case.window else [_masked(trace) or "full"]
-    mask = [f"causal {case.causal_alignment}"] if case.causal else unmasked
+    mask = [f"causal {case.causal_alignment}"] if case.causal else []
+    mask += [x] if (x := _masked(trace)) else [] if case.causal or case.window else ["full"]
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     # of a kernel that was given its codes, or is not ours, not everything is known

@@ -10,7 +10,8 @@ import numpy as np
 from workbench.arrays import module
 from workbench.case.case import Case
 from workbench.case.inputs import anew
-from workbench.case.stages import INPUTS, MASKS, RESULTS
+from workbench.case.masks import visible
+from workbench.case.stages import INPUTS, LSE, MASKS, OUT, RESULTS
 from workbench.explore.capturing.snapshot import Snapshot, copied, returned
 from workbench.explore.capturing.state import untouched
 from workbench.explore.capturing.verdict import trace_of
@@ -25,6 +26,8 @@ from workbench.work import ASKING, Work, trials
 
 #: fields of a case in which runs of one call may differ: what its numbers are
 _OF_NUMBERS = ("seed", "distribution", "input_std")
+#: what hides a key where it is added to its score
+HIDES = -1e4
 Said = str | Mapping[str, Any] | None
 
 
@@ -55,12 +58,21 @@ class Question:
 class Again:
     """Makes the call of a wrong trace again, on numbers of its part: a `Rerun`."""
 
-    def __init__(self, question: Question, before: Snapshot, trace: Trace, name: str, said: Said, limit: int) -> None:
-        """`trace`: of `before`, a part of the call. Refusal where the call cannot be made again: its q, k and v are no
-        arguments, or they lie in more than `limit` bytes.
+    def __init__(
+        self,
+        question: Question,
+        before: Snapshot,
+        trace: Trace,
+        name: str,
+        said: Said,
+        limit: int,
+        shown: Callable[[Trace], Trace] = lambda trace: trace,
+    ) -> None:
+        """`trace`: of `before`, a part of the call; `shown`: what of a run is looked at. Refusal where the call cannot
+        be made again: its q, k and v are no arguments, or they lie in more than `limit` bytes.
         """
         self._question, self._before, self._trace = question, before, trace
-        self._name, self._said = name, said
+        self._name, self._said, self._shown = name, said, shown
         self._work = Work(ASKING)
         if question.nbytes > limit:
             raise Refusal(f"its arguments span {question.nbytes / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
@@ -89,8 +101,7 @@ class Again:
             case, inputs = anew(case, trace.inputs)
         if inputs is None:
             inputs = dict(zip(INPUTS, case.inputs(), strict=True))
-        masks = {x: trace.inputs[x] for x in MASKS if x in trace.inputs}
-        if any(x in MASKS and not _same(y, masks.get(x)) for x, y in inputs.items()):
+        if any(not _same(y, trace.inputs.get(x)) for x, y in inputs.items() if x in MASKS):
             raise Refusal(f"{self._name}: a call is made again with its own mask")
         for theirs, own in self._pairs:
             own.copy_(theirs)
@@ -109,9 +120,9 @@ class Again:
             raise Refusal(f"{self._name} changes what it is given")
         found = trace_of(made.on_host(), self._name, self._said, trace.notes)
         ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
-        return replace(
-            trace, rerun=None, case=ran, stages=found.stages, inputs={**masks, **{x: inputs[x] for x in INPUTS}}
-        )
+        given = {**trace.inputs, **{x: inputs[x] for x in INPUTS}}
+        stages = {x: found.stages[x] for x in trace.stages}
+        return self._shown(replace(trace, rerun=None, case=ran, stages=stages, inputs=given))
 
     def _called(self) -> Any:
         of = self._question
@@ -139,11 +150,6 @@ class Again:
         return self._pairs[-1][1].as_strided(x.shape, x.stride(), 0)
 
 
-def _same(x: np.ndarray, given: np.ndarray | None) -> bool:
-    """Whether a mask or a bias is the call's own, which may have been told apart and put together since."""
-    return given is not None and (x is given or np.array_equal(x, given))
-
-
 def _mapped(x: Any, change: Callable[[Any], Any]) -> Any:
     """Arguments with their tensors changed."""
     if isinstance(x, dict | Mapping):
@@ -162,6 +168,15 @@ def _tensors(x: Any) -> list[Any]:
 def _extent(x: Any) -> int:
     """Elements from its first to its last, those between its rows too."""
     return 1 + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True)) if x.numel() else 0
+
+
+def _same(x: np.ndarray, own: np.ndarray | None) -> bool:
+    """Whether a mask or a bias is the run's own, but for how far below all scores it is where it hides."""
+    if own is None or x.shape != own.shape:
+        return False
+    return bool(
+        np.array_equal(x, own) if x.dtype == bool else np.array_equal(*(np.maximum(y, HIDES) for y in (x, own)))
+    )
 
 
 def _tensor(x: np.ndarray) -> Any:
@@ -183,31 +198,45 @@ def causes(
     if early := [x for x in INPUTS if x in trace.inputs and not np.isfinite(to_float64(trace.inputs[x])).all()]:
         given = f"{', '.join(early[:-1])} and {early[-1]}" if len(early) > 1 else early[0]
         return (f"{given} of this call hold NaN or infinities already: look before it",)
-    trace = _part(trace)
+    shown = _looked_at(trace)
     if question is not None:
         try:
-            again = Again(question, snapshot, trace, name, said, limit)
-            judged = diff(replace(trace, rerun=again, one_case=True))
+            again = Again(question, snapshot, shown(trace), name, said, limit, shown)
+            judged = diff(replace(shown(trace), rerun=again, one_case=True))
             differs = unstable(judged.run, [x for x in judged.stages if x.role == "origin"])
             if not differs or differs.startswith(RANDOM):
                 return sentences(judged.explain())
             # what it does now is not what it did
-            return (differs, *sentences(diff(trace).explained))
+            return (differs, *sentences(diff(shown(trace)).explained))
         except Refusal:  # of what cannot be called again
             pass
-    return sentences(diff(trace).explained)
+    return sentences(diff(shown(trace)).explained)
 
 
-def _part(trace: Trace) -> Trace:
-    """Of what a wrong call returned that off which a cause is read: out and lse where these are wrong, without rows
-    that see no key where others are; else weights beside them, which say less than chosen inputs.
+def _looked_at(trace: Trace) -> Callable[[Trace], Trace]:
+    """What of a wrong call and its reruns a cause is read off, as far as it is wrong: out and lse, as weights beside
+    them say less than chosen inputs do, without rows that see no key, which hold what they like.
     """
-    ends = replace(trace, stages={x: y for x, y in trace.stages.items() if x in RESULTS})
-    if "mask" in trace.inputs and not trace.inputs["mask"].any(-1).all():
-        loose = replace(ends, contract=replace(trace.contract, empty_out="any"))
-        if diff(loose).origins:
-            return loose
-    return ends if diff(ends).origins else trace
+
+    def ends(one: Trace) -> Trace:
+        return replace(one, stages={x: y for x, y in one.stages.items() if x in RESULTS})
+
+    for shown in (lambda one: _with_keys(ends(one)), ends):
+        if diff(shown(trace)).origins:
+            return shown
+    return lambda one: one
+
+
+def _with_keys(trace: Trace) -> Trace:
+    """The trace whose rows that see no key hold what they should."""
+    seen, contract = visible(trace.case, trace.inputs), trace.contract
+    empty = np.broadcast_to(~seen.any(-1), trace.inputs["q"].shape[:3])
+    stages = dict(trace.stages)
+    for name, value, usual in ((OUT, contract.empty_out, 0.0), (LSE, contract.empty_lse, -np.inf)):
+        if name in stages and empty.any():
+            stages[name] = stages[name].copy()
+            stages[name][empty] = usual if isinstance(value, str) else value
+    return replace(trace, stages=stages)
 
 
 def sentences(found: Explained) -> tuple[str, ...]:

@@ -35,8 +35,7 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
             said = f"{int((~same).sum())} of {same.size} elements of {stage.name}{_rows(stage, ~same)}"
             rest = f"{int(alike.sum())} elements are wrong alike in both{_rows(stage, alike)}" if alike.any() else ""
             return (
-                f"two runs on the same inputs differ in {said}: a race, memory that nobody wrote, or what calls leave "
-                f"behind; "
+                f"two runs on the same inputs differ in {said}: a race, memory that nobody wrote, or what calls leave; "
                 f"{rest or 'nothing is wrong alike in both'}"
             )
     except (Refusal, Unavailable):
