@@ -71,9 +71,9 @@ def trace_of(
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    for name in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
-        if isinstance(declared.get(name, OfPreset(0.0)), OfPreset):
-            declared[name] = LIBRARIES
+    for field in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
+        if isinstance(declared.get(field, OfPreset(0.0)), OfPreset):
+            declared[field] = LIBRARIES
     empty = int(np.broadcast_to(~visible(case, inputs).any(axis=-1), (case.batch, case.heads, case.seqlen_q)).sum())
     if empty and declared["empty_out"] == LIBRARIES:
         notes = (*notes, f"{empty} rows see no key: 0, NaN or a mean of v is right there")
