@@ -21,6 +21,7 @@ from workbench.judge.evidence import excesses
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS, RIGHT_VERDICTS, StageDiff
 from workbench.reference.bound import deviations
 from workbench.trace.assembled import assembled
+from workbench.trace.hidden import told_apart
 from workbench.trace.trace import Trace
 
 #: standard deviations beyond which what a right kernel may do by chance is none of a right kernel, of all calls of a
@@ -77,7 +78,7 @@ def trace_of(
     empty = int(np.broadcast_to(~visible(case, inputs).any(axis=-1), (case.batch, case.heads, case.seqlen_q)).sum())
     if empty and declared["empty_out"] == LIBRARIES:
         notes = (*notes, f"{empty} rows see no key: 0, NaN or a mean of v is right there")
-    return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
+    return told_apart(assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu))
 
 
 def array(x: Any) -> np.ndarray:
