@@ -33,12 +33,11 @@ class Normaliser(NamedTuple):
 def normaliser(p: Problem, scores: np.ndarray, lse: np.ndarray) -> Normaliser | None:
     """What a row that is merged N times loses; None for a kernel that divides.
 
-    Let D be the distance from lse to the smallest score that has a weight. Each L lies between them: it is rounded
-    by 2u (|lse| + D), with as much for the change of base where there may be one, and log loses ulps of log(n) or
-    of the change of L, D at most. A merge takes the weight exp(L_old - L): both L are off, the exp is, and the
-    arguments of all add up to D. A sigmoid near 1 (u for 1 + exp, a division), the difference out - out_new, the
-    product and the sum lose u of what they replace: |out| before the merge, a mean of values that is not bounded by
-    what is left of it.
+    Let D be the distance from lse to the smallest score that has a weight. Each L lies between them: it is rounded by
+    2u (|lse| + D), with as much for the change of base where there may be one, and log loses ulps of log(n) or of the
+    change of L, D at most. A merge takes the weight exp(L_old - L): both L are off, the exp is, and the arguments of
+    all add up to D. A sigmoid near 1 (u for 1 + exp, a division), the difference out - out_new, the product and the sum
+    lose u of what they replace: |out| before the merge, a mean of values that is not bounded by what is left of it.
     """
     if p.contract.normalisation == "division":
         return None

@@ -101,6 +101,7 @@ def test_no_style_of_a_mask_hides_a_wrong_call(style: str, dtype: str, tmp_path:
     for how in FAULTS:
         found = watched(how, tmp_path / how.__name__, dtype, spec, mask)
         assert (found.judged, found.wrong, found.verdict) == (1, 1, "bug"), how.__name__
+        assert found.target.endswith(how.__name__) and load(tmp_path / how.__name__ / FIRST).target == found.target
         without_keys = found.kept.element["index"]["b"] == 1 and found.kept.element["index"]["q"] < LEFT
         assert without_keys == (how is garbled)
         assert diff(load(tmp_path / how.__name__ / FIRST)).verdict == "bug"

@@ -21,6 +21,7 @@ from workbench.judge.evidence import excesses
 from workbench.judge.stage import EVIDENCE, ORIGIN_VERDICTS, RIGHT_VERDICTS, StageDiff
 from workbench.reference.bound import deviations
 from workbench.trace.assembled import assembled
+from workbench.trace.hidden import told_apart
 from workbench.trace.trace import Trace
 
 #: standard deviations beyond which what a right kernel may do by chance is none of a right kernel, of all calls of a
@@ -78,13 +79,13 @@ def trace_of(
     if asked.base2 and LSE in stages:
         stages[LSE] = stages[LSE].astype(np.float64) * math.log(2)
     declared = merged(fields_of(asked.contract, case), {} if said is None else fields_of(said, case), name)
-    for name in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
-        if isinstance(declared.get(name, OfPreset(0.0)), OfPreset):
-            declared[name] = LIBRARIES
+    for field in ("empty_out", "empty_lse"):  # of a padded query, whose out nobody reads
+        if isinstance(declared.get(field, OfPreset(0.0)), OfPreset):
+            declared[field] = LIBRARIES
     empty = int(np.broadcast_to(~visible(case, inputs).any(axis=-1), (case.batch, case.heads, case.seqlen_q)).sum())
     if empty and declared["empty_out"] == LIBRARIES:
         notes = (*notes, f"{empty} rows see no key: 0, NaN or a mean of v is right there")
-    return assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu)
+    return told_apart(assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu))
 
 
 def array(x: Any) -> np.ndarray:

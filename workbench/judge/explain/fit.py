@@ -157,7 +157,8 @@ def fit(
         bad = mismatched(one, scene.of_empty)
         if _contradicted(scene, name, one, bad):
             return None
-        judged = ~np.isin(one.state, (State.VACUOUS, State.ABSENT))
+        aside = (State.VACUOUS, State.ABSENT, *(() if scene.of_empty else (State.EMPTY,)))
+        judged = ~np.isin(one.state, aside)
         if name not in wrong:
             if bad.sum() > FLIPS * max(judged.sum(), 1):
                 return None
@@ -179,7 +180,7 @@ def fit(
         hits.append(name)
         off, of = off + int(bad.sum()), of + int(judged.sum())
         hit += int(moved.sum())
-        ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad]
+        ratio = one.over_budget[np.isfinite(one.over_budget) & ~bad & judged]
         farthest = max(farthest, float(ratio.max(initial=0.0)))
         squares, numbers = squares + float((ratio**2).sum()), numbers + ratio.size
         rest = max(rest, un)
