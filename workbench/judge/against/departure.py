@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.floats import unit_roundoff
 from workbench.judge.against.asked import apart, apart_in_rows
 from workbench.judge.against.looks import Kept, factor_of, rows_of, tokens, unread_nan, where_to_look
@@ -109,7 +109,7 @@ def departure(
         over = {name: np.isin(a.places, rows) & a.read for name, rows in lost.items()}
     factor = None
     if not over and not np.isfinite(out):
-        return Departure(*calls, {"out": np.inf}, allowed, None, {"out": ""}, (), unread_nan(a, b))
+        return Departure(*calls, {OUT: np.inf}, allowed, None, {OUT: ""}, (), unread_nan(a, b))
     if not over:
         factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
         over = {name: every[name] > 0 for name in factors}
