@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.case.stages import OUT
 from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
 from workbench.report.numbers import number, ratio
@@ -84,7 +85,7 @@ def _departed(runs: Runs) -> list[str]:
     found, named = runs.departed, {pair.call: pair.named for pair in runs.pairs}
     if found is None:
         return []
-    if "out" in found.inputs:
+    if OUT in found.inputs:
         where = f": {found.where}" if found.where else ""
         return [f"out of {named[found.call]} is NaN or infinite on one side alone, though right of what it read{where}"]
     several = len(found.inputs) > 1

@@ -12,7 +12,10 @@ from click.testing import CliRunner
 from tests.report.page.test_page import text_of
 from workbench import compare_runs, save
 from workbench.cli.main import commands
-from workbench.judge.against.departure import Distance, first_departure
+from workbench.expectation.observed import Observed
+from workbench.judge.against.asked import apart, in_one_form
+from workbench.judge.against.departure import Distance, departure, first_departure
+from workbench.judge.against.question import question
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from tests.judge.against.decoder import Decoder, fused, plain, prompt, traces  # noqa: E402 - needs torch
@@ -186,3 +189,13 @@ def test_nan_that_hidden_rows_make_of_out_is_no_rounding() -> None:
     found = compare_runs({0: padded}, {0: poisoned})
     assert found.verdict in ("bug", "differs") and found.first.call == 0
     assert "is rounding" not in str(found)
+
+
+def test_inputs_that_are_all_but_too_far_apart_are_named_too() -> None:
+    """Of a change that is hardly more than rounding one input alone is over what is allowed."""
+    a, b = (traces(model, PROMPT)[0] for model in (MODEL, replace(MODEL, seed=1)))
+    mixed = replace(a, inputs=a.inputs | {x: a.inputs[x] + 0.02 * b.inputs[x] for x in "qkv"})
+    one, other = in_one_form(*(question(Observed(trace)) for trace in (a, mixed)), "call 1")
+    far = {name: float(apart(one, other, name).max()) for name in "qkv"}
+    found = departure((1, 0), False, one, other, max(far.values()) * 0.99, [lambda name, place: None] * 2)
+    assert list(found.inputs) == ["q", "k", "v"] and not found.batches and not any(found.rows.values())

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.case.stages import INPUTS
+from workbench.case.stages import INPUTS, OUT
 from workbench.floats import unit_roundoff
 from workbench.judge.against.asked import apart, apart_in_rows
 from workbench.judge.against.looks import Kept, factor_of, rows_of, tokens, unread_nan, where_to_look
@@ -23,6 +23,8 @@ from workbench.readings.finding import spans
 CHAIN = 8
 #: of the usual growth, what one layer may have: layers of right models are within a factor of 2
 LAYERS = 4.0
+#: of the farthest input or row, what one has that differs for the same reason
+NEAR = 4.0
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,15 @@ def departure(
     of k and v that a cache holds no longer, where that is what is more. `out`: how far its outs are apart.
     """
     every = {name: apart(a, b, name) for name in INPUTS}
-    over = {name: found > allowed for name, found in every.items() if (found > allowed).any()}
+    largest = max(float(found.max(initial=0.0)) for found in every.values())
+    # what is all but as far apart as what is too far has the same reason
+    limit = min(allowed, largest / NEAR) if largest > allowed else allowed
+    over = {name: found > limit for name, found in every.items() if (found > limit).any()}
     if lost is not None:
         over = {name: np.isin(a.places, rows) & a.read for name, rows in lost.items()}
     factor = None
     if not over and not np.isfinite(out):
-        return Departure(*calls, {"out": np.inf}, allowed, None, {"out": ""}, (), unread_nan(a, b))
+        return Departure(*calls, {OUT: np.inf}, allowed, None, {OUT: ""}, (), unread_nan(a, b))
     if not over:
         factors = {name: x for name in INPUTS if (x := factor_of(a, b, name)) != 1}
         over = {name: every[name] > 0 for name in factors}
