@@ -44,7 +44,7 @@ def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def of_function(function: Callable[..., Any], spec: Callable[..., Any] | None) -> Source:
+def of_function(function: Callable[..., Any], spec: Callable[..., Any] | str | None) -> Source:
     """Calls of a function under the names that modules have it by, or of torch's attention at the dispatcher. Refusal
     for a function that is neither known nor told.
     """
