@@ -73,7 +73,8 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | str | N
         return CallReader(str(function), lambda op, *args, **kwargs: _of_op(op, args, kwargs))
     name = f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
     if spec == "sdpa":
-        return CallReader(name, _Adapted(function, SDPA, _LIKE_SDPA, name))
+        read = _Adapted(function, SDPA, _LIKE_SDPA, name)
+        return CallReader(name, lambda *args, **kwargs: read(**_as_sdpa(function, args, kwargs)))
     if isinstance(spec, str):
         raise Refusal(f'{name}: spec is "sdpa", or a function that says what a call asks; got {spec!r}')
     if spec is not None:
@@ -153,6 +154,26 @@ def _by_name(function: Callable[..., Any], names: Sequence[str], args: tuple[Any
     if names:
         return {**dict(zip(names, args, strict=False)), **kwargs}
     return inspect.signature(function).bind(*args, **kwargs).arguments
+
+
+def _as_sdpa(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Given) -> dict[str, Any]:
+    """The arguments of a function that takes what torch's attention takes: its q, k and v stand first, whatever they
+    are called, behind the object of a method.
+    """
+    signature = inspect.signature(function)
+    given = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            given |= given.pop(name, {})
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            given |= dict(zip(READERS[SDPA].names, given.pop(name, ()), strict=False))
+    own = [name for name in signature.parameters if name != "self"]
+    given.pop("self", None)
+    return {dict(zip(own, _QKV, strict=False)).get(name, name): x for name, x in given.items()}
+
+
+#: what torch's attention calls q, k and v
+_QKV = ("query", "key", "value")
 
 
 def _idle(value: Any) -> bool:

@@ -283,6 +283,29 @@ def test_a_function_that_takes_what_torchs_attention_takes_needs_no_spec_of_its_
         capture(attend, tmp_path / "no", spec="spda")
 
 
+class Engine:
+    """Attention as a method, whose q, k and v have names of their own."""
+
+    def attend(self, q: Any, k: Any, v: Any, *, is_causal: bool = False, **more: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal, **more)
+
+
+def test_a_method_that_takes_what_torchs_attention_takes_is_read(tmp_path: Path) -> None:
+    q, engine = torch.randn(1, 2, 6, 8), Engine()
+    with capture(Engine.attend, tmp_path, spec="sdpa") as c:
+        engine.attend(q, q, q, is_causal=True)
+        engine.attend(q=q, k=q, v=q, scale=0.3)
+        engine.attend(q, q, v=q, attn_mask=torch.ones(6, 6, dtype=torch.bool).tril())
+    assert (c.report.judged, c.report.wrong, c.report.unread) == (3, 0, {})
+
+
+def test_a_function_of_any_arguments_is_read_as_torchs_attention_is(tmp_path: Path) -> None:
+    q = torch.randn(1, 2, 6, 8)
+    with capture(lambda *args, **more: toy.F.scaled_dot_product_attention(*args, **more), tmp_path, spec="sdpa") as c:
+        c.function(q, q, q, torch.ones(6, 6, dtype=torch.bool).tril(), scale=0.3)
+    assert (c.report.judged, c.report.wrong, c.report.unread) == (1, 0, {})
+
+
 def _weighted(q: Any, k: Any, v: Any, scale: float = 0.25) -> Any:
     hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).triu(1)
     return torch.softmax((q @ k.mT * scale).masked_fill(hidden, -torch.inf), -1)

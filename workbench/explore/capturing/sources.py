@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 _INSIDE = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 _HELD = (
     "whoever holds the function itself, in a dict, a closure or a default, passes by what is watched: call c.function "
-    "in its place, the watched one"
+    "in its place, the watched one, and of a function that is registered with transformers capture(model, folder)"
 )
 _NOWHERE = "no module has this function under a name: call c.function in its place, the watched one"
 _DISPATCHER = (
@@ -44,7 +44,7 @@ def called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def of_function(function: Callable[..., Any], spec: Callable[..., Any] | None) -> Source:
+def of_function(function: Callable[..., Any], spec: Callable[..., Any] | str | None) -> Source:
     """Calls of a function under the names that modules have it by, or of torch's attention at the dispatcher. Refusal
     for a function that is neither known nor told.
     """
