@@ -97,7 +97,7 @@ def _without(side: str, at: Any, seen: np.ndarray) -> np.ndarray:
     found = parts(seen)
     if found is None or getattr(found.band, side) is None:
         raise Unfit
-    return replace(found.band, **{side: None}).made(*seen.shape[2:]) & ~found.padding[:, None, None]
+    return replace(found.band, **dict[str, Any]({side: None})).made(*seen.shape[2:]) & ~found.padding[:, None, None]
 
 
 def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
