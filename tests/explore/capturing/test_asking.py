@@ -252,6 +252,24 @@ def test_what_writes_into_a_cache_is_not_asked(tmp_path: Path, monkeypatch: pyte
     assert torch.equal(layers[0].cached, torch.ones(4)), "of the call itself"
 
 
+def test_what_is_written_past_torch_is_no_other_argument_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[Any] = []
+    monkeypatch.setattr(judging, "causes", lambda *asked: held.extend(asked) or ())
+
+    def counting(q: Any, k: Any, v: Any, calls: Any) -> Any:
+        calls.numpy()[0] += 2
+        return F.scaled_dot_product_attention(q, k, v) * calls
+
+    q, k, v = (torch.randn(1, 2, 8, 16, generator=torch.Generator().manual_seed(i)) for i in range(3))
+    calls = torch.ones(1)
+    with capture(counting, tmp_path, spec=lambda q, k, v, calls: {"q": q, "k": k, "v": v}) as c:
+        c.function(q, k, v, calls)
+    trace, snapshot, question, *rest = held
+    again = Again(question, snapshot, trace, *rest)
+    first, second = (again(trace.case, trace.inputs).stages["out"] for _ in range(2))
+    assert np.array_equal(first, second) and calls == 3
+
+
 def test_random_numbers_and_attributes_are_as_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attend, counts, layers = attention(scores=lambda x: 3 * x), [0], list[Any]()
     total = 0
