@@ -126,7 +126,7 @@ def of_capture() -> None:
     """A call, and a backward pass, that a capture kept."""
     kept = Judged(0, "bug", True, "out", 9.0, 1.0, {})
     told = dict.fromkeys(("calls", "sampled", "judged", "wrong", "doubted", "gradients", "wrong_gradients"), 1)
-    report = Report("mine", "my capture", dropped={}, unread={}, worst=None, kept=kept, kept_gradients=kept,
+    report = Report("mine", "my capture", dropped={}, unread={}, worst=None, kept=kept, causes=(), kept_gradients=kept,
                     host_s=1.0, judging_s=1.0, **told)  # fmt: skip
     for folder in ("my capture", "my capture/backward"):
         save(run(f"{MINE}:odd", CASE), f"{folder}/first-wrong.safetensors")

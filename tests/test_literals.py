@@ -61,4 +61,5 @@ def test_judging_takes_what_was_observed_and_no_trace() -> None:
         "judge/diff.py": ["diff"],
         "judge/explain/trial.py": ["runner"],
         "judge/explain/surroundings.py": ["surroundings", "_memory", "drawn"],
+        "judge/explain/unstable.py": ["_again", "_draws", "_same"],
     }

@@ -39,7 +39,9 @@ def test_causes_stand_below_the_wrong_call() -> None:
 
 
 def test_a_call_without_an_element_beyond_its_budget_says_why() -> None:
-    wrong = Judged(3, "bug", True, "out", 0.598, 1.0, {"stage": "out", "index": {}}, "errors are too large together")
+    wrong = Judged(
+        3, "bug", True, "out", 0.598, 1.0, {"stage": "out", "index": {}}, reason="errors are too large together"
+    )
     (line,) = said(replace(FOUND, wrong=1, kept=wrong), "first wrong")
     assert line == "first wrong: call 3, bug at out, errors are too large together"
 

@@ -242,8 +242,11 @@ class Expectation:
 
     @property
     def follows_libraries(self) -> bool:
-        """Whether rows without keys may hold what libraries make: as their contract says, or as numbers hide keys."""
-        return self.run.trace.as_given is not None or self.run.contract.empty_out == LIBRARIES
+        """Whether rows without keys may hold what libraries make: as their contract says, or as numbers hide keys, and
+        no contract says that they may hold anything.
+        """
+        told = self.run.contract.empty_out
+        return told == LIBRARIES or (self.run.trace.as_given is not None and told != "any")
 
     @cached_property
     def _given(self) -> tuple[Case, dict[str, np.ndarray]]:

@@ -173,7 +173,9 @@ def test_another_case_is_refused(but: dict[str, Any], tmp_path: Path, monkeypatc
 
 
 def test_another_mask_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trace, again = asked(tmp_path, attention(scores=lambda x: 3 * x), monkeypatch, causal(20, 20))
+    holed = causal(20, 20).clone()
+    holed[..., 10, 3] = False  # a band alone would be told by the case
+    trace, again = asked(tmp_path, attention(scores=lambda x: 3 * x), monkeypatch, holed)
     with pytest.raises(Refusal, match="with its own mask"):
         again(trace.case, {**trace.inputs, "mask": ~trace.inputs["mask"]})
 

@@ -21,6 +21,7 @@ from workbench.judge.diff import diff
 from workbench.judge.explain.explain import Explained
 from workbench.judge.explain.unstable import RANDOM, unstable
 from workbench.refusal import Refusal
+from workbench.trace.hidden import with_mask
 from workbench.trace.trace import Trace
 from workbench.work import ASKING, Work, trials
 
@@ -229,7 +230,8 @@ def _looked_at(trace: Trace) -> Callable[[Trace], Trace]:
 
 def _with_keys(trace: Trace) -> Trace:
     """The trace whose rows that see no key hold what they should."""
-    seen, contract = visible(trace.case, trace.inputs), trace.contract
+    told, contract = with_mask(trace), trace.contract
+    seen = visible(told.case, told.inputs)
     empty = np.broadcast_to(~seen.any(-1), trace.inputs["q"].shape[:3])
     stages = dict(trace.stages)
     for name, value, usual in ((OUT, contract.empty_out, 0.0), (LSE, contract.empty_lse, -np.inf)):
