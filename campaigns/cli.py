@@ -81,6 +81,18 @@ def gradients(runs: int, seed: int, device: str, jobs: int, as_json: bool) -> No
     sys.exit(BUG if gradients_campaign.wrong(results) else 0)
 
 
+@commands.command("in-models")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the runs over [1]")
+@click.option("--name", "names", multiple=True, metavar="NAME", help="Only this bug or pair; repeatable [all]")
+@json_option
+def in_models(jobs: int, names: tuple[str, ...], as_json: bool) -> None:
+    """Capture 48 wrong functions in tiny models, and compare 30 pairs of runs; 1 where one is not as its truth says."""
+    from campaigns.in_models import score as in_models_campaign
+
+    results = measured(in_models_campaign, as_json, jobs, names)
+    sys.exit(0 if in_models_campaign.holds(results) else BUG)
+
+
 @commands.command()
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
 @click.option("--kernel", "names", multiple=True, metavar="NAME", help="Only this one; repeatable [all]")

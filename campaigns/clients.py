@@ -70,7 +70,7 @@ def measure(seed: int = 0) -> dict[str, Any]:
     `first`: what was called wrong, `unread`: why calls were not judged. Unavailable without transformers.
     """
     torch = torch_for("PyTorch's attention")
-    _package("transformers").logging.set_verbosity_error()
+    package("transformers").logging.set_verbosity_error()
     clients = [*_clients(torch)]
     rows = gathered(
         f"capture {len(clients)} models", CAPTURE_S * len(clients), (_row(*client, seed) for client in clients), _said
@@ -78,7 +78,7 @@ def measure(seed: int = 0) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "seed": seed,
-        "versions": {name: _package(name).__version__ for name in ("torch", "transformers")},
+        "versions": {name: package(name).__version__ for name in ("torch", "transformers")},
         "rows": [{key: x for key, x in row.items() if key not in ("first", "unread")} for row in rows],
         "first": [row["first"] for row in rows if row["first"]],
         "unread": [f"{row['model']}, {row['dtype']}: {why}" for row in rows for why in row["unread"]],
@@ -103,7 +103,8 @@ def _said(done: list[dict[str, Any]]) -> str:
     return f", {sum(row['wrong'] for row in done)} calls called wrong"
 
 
-def _package(name: str) -> Any:
+def package(name: str) -> Any:
+    """A module of the extra `clients`. Unavailable without it."""
     try:
         return importlib.import_module(name)
     except ImportError:
@@ -161,7 +162,7 @@ def _model(name: str, config: str, numbers: dict[str, Any], implementation: str,
     """A model of transformers with random weights, run forward and, where it can, by generate."""
     import torch
 
-    transformers = _package("transformers")
+    transformers = package("transformers")
     made = getattr(transformers, config)(**numbers)
     made._attn_implementation = implementation
     model = getattr(transformers, name)(made).eval().to(getattr(torch, dtype))
@@ -178,7 +179,7 @@ def _model(name: str, config: str, numbers: dict[str, Any], implementation: str,
 
 
 def _x_transformers(torch: Any, dtype: str) -> Client:
-    library = _package("x_transformers")
+    library = package("x_transformers")
     layers = library.Decoder(dim=64, depth=3, heads=4, attn_dim_head=16, attn_flash=True)
     model = library.TransformerWrapper(num_tokens=100, max_seq_len=64, attn_layers=layers).eval()
     return model.to(getattr(torch, dtype)), lambda _: model(torch.randint(0, 100, (2, PROMPT))), {}

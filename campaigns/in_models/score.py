@@ -7,14 +7,16 @@ import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from campaigns.in_models.bugs import BUGS, Bug
-from campaigns.in_models.pairs import PAIRS
+from campaigns.clients import package
 from campaigns.spread import spread
 from workbench.bench.harness import gathered
 from workbench.explore.capturing.capture import capture
 from workbench.judge.against.calls import compare_runs
+
+if TYPE_CHECKING:
+    from campaigns.in_models.bugs import Bug
 
 SCHEMA = "workbench.in-models/1"
 # measured on 2 cores, for an estimate only
@@ -22,7 +24,13 @@ RUN_S = 6.0
 
 
 def measure(jobs: int = 1, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A row for each bug, style and dtype in which it is visible, and for each pair (all, or those of `names`)."""
+    """A row for each bug, style and dtype in which it is visible, and for each pair (all, or those of `names`).
+    Unavailable without transformers.
+    """
+    package("transformers")
+    from campaigns.in_models.bugs import BUGS
+    from campaigns.in_models.pairs import PAIRS
+
     bugs = [
         (bug.name, style, dtype) for bug in BUGS for style in bug.styles for dtype in bug.visible_in
         if not names or bug.name in names
@@ -52,6 +60,13 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return [_shown(bugs), counted, _shown(pairs), right]
 
 
+def holds(results: dict[str, Any]) -> bool:
+    """Whether each bug is called one, at its place, and each pair is what its truth says."""
+    return all(row["verdict"] == "bug" and row["at_its_place"] for row in results["bugs"]) and all(
+        row["as_told"] for row in results["pairs"]
+    )
+
+
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{name: "; ".join(x) if isinstance(x, list) else x for name, x in row.items()} for row in rows]
 
@@ -60,6 +75,7 @@ def _bug(task: tuple[str, str, str]) -> dict[str, Any]:
     import torch
 
     from campaigns.in_models import models
+    from campaigns.in_models.bugs import BUGS
 
     name, style, dtype = task
     bug = next(one for one in BUGS if one.name == name)
@@ -84,7 +100,7 @@ def _bug(task: tuple[str, str, str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _at_its_place(bug: Bug, where: str, dtype: str) -> bool:
+def _at_its_place(bug: "Bug", where: str, dtype: str) -> bool:
     """Whether a place is one of the bug's: in 16 bits it may show in a later step first."""
     layer, step = (int(re.search(r"\d+", x)[0]) for x in where.split(", ")[-2:])  # type: ignore[index]
     steps = step == bug.first_step or (dtype != "float32" and step > bug.first_step)
@@ -92,6 +108,8 @@ def _at_its_place(bug: Bug, where: str, dtype: str) -> bool:
 
 
 def _pair(name: str) -> dict[str, Any]:
+    from campaigns.in_models.pairs import PAIRS
+
     pair = next(one for one in PAIRS if one.name == name)
     folder = Path(tempfile.mkdtemp())
     try:
@@ -107,6 +125,7 @@ def _pair(name: str) -> dict[str, Any]:
         shutil.rmtree(folder)
     table = next((i for i, line in enumerate(said) if line.startswith("call ")), 0)
     return {
-        "pair": name, "verdict": found.verdict, "as_told": (found.verdict == "rounding") == pair.only_rounds,
+        "pair": name, "verdict": found.verdict,
+        "as_told": (found.verdict in ("rounding", "identical")) == pair.only_rounds,
         "said": [line for line in said[table + 1 :] if not line[:1].isdigit()], "truth": pair.truth,
     }  # fmt: skip
