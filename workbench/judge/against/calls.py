@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench.case.stages import OUT
 from workbench.floats import to_float64
+from workbench.judge.against import passes
 from workbench.judge.against.asked import apart_in_rows, asked_otherwise, in_one_form
 from workbench.judge.against.departure import Departure, departure, distance, first_departure
 from workbench.judge.against.held import CACHED, Held, changed, held, kept
@@ -41,7 +42,7 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
 
     Refusal for a folder without calls, no call that both have, and calls of different shapes.
     """
-    sides = [_calls(x) for x in (a, b)]
+    sides, how = _in_passes(*map(_calls, (a, b)))
     names = [str(x) if isinstance(x, str | Path) else name for x, name in zip((a, b), "AB", strict=True)]
     both = [call for call in sides[0] if call in sides[1]]
     if not both:
@@ -74,11 +75,15 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
         if not pairs:
             raise Refusal(f"{first}; capture both with the same seed")
     departed = _departed(pairs, sides, caches)
-    alone = [
-        f"{name} alone has {_numbers(only)}"
-        for name, side in zip(names, sides, strict=True)
-        if (only := [call for call in side if call not in both])
-    ] + ([first] if elsewhere else [])
+    alone = (
+        [
+            f"{name} alone has {_numbers(only)}"
+            for name, side in zip(names, sides, strict=True)
+            if (only := [call for call in side if call not in both])
+        ]
+        + ([first] if elsewhere else [])
+        + how
+    )
     folders = not any(isinstance(x, Mapping) for x in (a, b))
     return Runs(names[0], names[1], tuple(pairs), tuple(alone), causes, departed, folders)
 
@@ -99,6 +104,24 @@ def _calls(given: str | Path | Mapping[int, Trace]) -> Calls:
             raise Refusal(f"{path}: a call is named by its number")
         found[int(path.stem)] = lambda path=path: load(path)
     return dict(sorted(found.items()))
+
+
+def _in_passes(a: Calls, b: Calls) -> tuple[list[Calls], list[str]]:
+    """Both runs with the calls of each layer joined where their passes are of other lengths, and that in words."""
+    if not a or not b or [a[next(iter(a))]().case.seqlen_q, len(a)] == [b[next(iter(b))]().case.seqlen_q, len(b)]:
+        return [a, b], []
+    runs = [{call: read() for call, read in side.items()} for side in (a, b)]
+    if not passes.differ(*runs):
+        return [a, b], []
+    made = [passes.joined(run, side) for run, side in zip(runs, "AB", strict=True)]
+    counts = [len(run) // len(one) for run, one in zip(runs, made, strict=True)]
+    how_many = " and ".join(f"{name} in {n} pass{'es' * (n != 1)}" for name, n in zip("AB", counts, strict=True))
+    said = f"the tokens were read by {how_many}: the calls of each layer are joined"
+    return [{call: partial(_itself, trace) for call, trace in one.items()} for one in made], [said]
+
+
+def _itself(trace: Trace) -> Trace:
+    return trace
 
 
 def _numbers(calls: Iterable[int]) -> str:
