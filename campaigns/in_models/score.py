@@ -1,5 +1,5 @@
 """What `capture` says of the wrong functions of `bugs`, and `compare_runs` of the runs of `pairs`, beside the truths
-that were written first. A sentence is held against its truth by a reader; verdicts, layers and steps are counted.
+that were written first; and `accept` of `right_functions`. A sentence is held against its truth by a reader; verdicts, layers and steps are counted.
 """
 
 import re
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from campaigns.clients import package
 from campaigns.spread import spread
 from workbench.bench.harness import gathered
+from workbench.explore.acceptance.run import accept
 from workbench.explore.capturing.capture import capture
 from workbench.judge.against.calls import compare_runs
 
@@ -21,26 +22,31 @@ if TYPE_CHECKING:
 SCHEMA = "workbench.in-models/1"
 # measured on 2 cores, for an estimate only
 RUN_S = 6.0
+#: seconds of cases for each right function
+ACCEPT_S = 6.0
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 def measure(jobs: int = 1, names: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A row for each bug, style and dtype in which it is visible, and for each pair (all, or those of `names`).
-    Unavailable without transformers.
+    """A row for each bug, style and dtype in which it is visible, for each pair, and for each right function and dtype
+    (all, or those of `names`). Unavailable without transformers.
     """
     package("transformers")
     from campaigns.in_models.bugs import BUGS
     from campaigns.in_models.pairs import PAIRS
+    from campaigns.in_models.right_functions import SPECS
 
     bugs = [
         (bug.name, style, dtype) for bug in BUGS for style in bug.styles for dtype in bug.visible_in
         if not names or bug.name in names
     ]  # fmt: skip
     pairs = [pair.name for pair in PAIRS if not names or pair.name in names]
-    count = len(bugs) + len(pairs)
+    right = [(name, dtype) for name in SPECS for dtype in DTYPES if not names or name in names]
     return {
         "schema": SCHEMA,
-        "bugs": gathered("captures of bugs", RUN_S * count / jobs, spread(_bug, bugs, jobs)),
+        "bugs": gathered("captures of bugs", RUN_S * len(bugs) / jobs, spread(_bug, bugs, jobs)),
         "pairs": gathered("pairs of runs", RUN_S * len(pairs) / jobs, spread(_pair, pairs, jobs)),
+        "accepted": gathered("accept", 2 * ACCEPT_S * len(right) / jobs, spread(_accepted, right, jobs)),
     }
 
 
@@ -57,13 +63,15 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
         for dtype in ("float32", "bfloat16") if (of := [row for row in bugs if row["dtype"] == dtype])
     ]  # fmt: skip
     right = [{"pairs": len(pairs), "verdict as its truth": sum(row["as_told"] for row in pairs)}] if pairs else []
-    return [_shown(bugs), counted, _shown(pairs), right]
+    return [_shown(bugs), counted, _shown(pairs), right, results["accepted"]]
 
 
 def holds(results: dict[str, Any]) -> bool:
-    """Whether each bug is called one, at its place, and each pair is what its truth says."""
-    return all(row["verdict"] == "bug" and row["at_its_place"] for row in results["bugs"]) and all(
-        row["as_told"] for row in results["pairs"]
+    """Whether each bug is called one, at its place, each pair is what its truth says, and no right function fails."""
+    return (
+        all(row["verdict"] == "bug" and row["at_its_place"] for row in results["bugs"])
+        and all(row["as_told"] for row in results["pairs"])
+        and all(row["verdict"] == "pass" for row in results["accepted"])
     )
 
 
@@ -129,3 +137,14 @@ def _pair(name: str) -> dict[str, Any]:
         "as_told": (found.verdict in ("rounding", "identical")) == pair.only_rounds,
         "said": [line for line in said[table + 1 :] if not line[:1].isdigit()], "truth": pair.truth,
     }  # fmt: skip
+
+
+def _accepted(task: tuple[str, str]) -> dict[str, Any]:
+    from campaigns.in_models import right_functions
+
+    name, dtype = task
+    case, contract = right_functions.SPECS[name]
+    spec = {"arrays": "torch", "contract": contract, "case": {**case, "dtype": dtype}}
+    found = accept(f"{right_functions.__file__}:{name}", spec, seconds=ACCEPT_S, seed=0, unsafe=True)
+    why = "" if found.failure is None else str(found).partition("\n")[2]
+    return {"function": name, "dtype": dtype, "verdict": found.verdict, "cases": found.cases, "why": why}
