@@ -1,5 +1,6 @@
 """What `capture` says of the wrong functions of `bugs`, and `compare_runs` of the runs of `pairs`, beside the truths
-that were written first; and `accept` of `right_functions`. A sentence is held against its truth by a reader; verdicts, layers and steps are counted.
+that were written first; and `accept` of `right_functions`. A sentence is held against its truth by a reader; verdicts,
+layers and steps are counted.
 """
 
 import re
