@@ -16,6 +16,12 @@ class Band:
     right: int | None  #: how many behind it; None: all
     top_left: bool = False  #: whether query 0 is key 0; else the last query is the last key
 
+    def has_an_edge_of(self, other: "Band") -> bool:
+        """Whether both end on the same side, wherever."""
+        return (self.left is not None and other.left is not None) or (
+            self.right is not None and other.right is not None
+        )
+
     def made(self, rows: int, keys: int) -> np.ndarray:
         """Bool [q, k]."""
         before = _before(rows, keys, self.top_left)
@@ -164,7 +170,10 @@ def _more_hidden(told: np.ndarray, sees: np.ndarray) -> str:
     if np.array_equal(told, sees) or not sees.any():
         return ""
     rows, keys = told.shape[2:]
+    of_told = parts(told)
     for band in _narrower(told, sees):
+        if of_told is not None and band.has_an_edge_of(of_told.band):
+            continue  # it was told, and lies elsewhere
         if np.array_equal(told & band.made(rows, keys), sees):
             return hides(band.hidden)
     if size := _chunk(told, sees):

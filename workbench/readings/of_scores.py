@@ -97,7 +97,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     if not odd.any() and level == 0:
         told = np.broadcast_to(nominal > 8 * allowed, gone.shape) & rows[..., None]
         named = in_place_of(told, (told & ~gone) | more)
-    elif np.isfinite(level):
+    elif level and np.isfinite(level):
         named = f"the mask adds {level:.3g} to the scores of {of_keys(more)}, which it should hide"
     if gone.any():
         said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} weigh nothing")

@@ -108,19 +108,19 @@ def _without(side: str, at: Any, seen: np.ndarray) -> np.ndarray:
     return replace(found.band, left=left, right=right).made(*seen.shape[2:]) & ~found.padding[:, None, None]
 
 
-def but_for_padding(seen: np.ndarray, other: np.ndarray) -> np.ndarray:
+def but_for_padding(seen: np.ndarray, other: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
     """The mask `other`; Unfit where it is `seen` without its padding, which is likelier: as that of a batch which has
-    none is for all.
+    none is for all. `rows`: those that see a key at all; None: as `seen` has it.
     """
     if seen.ndim == other.ndim == 4 and seen.dtype == bool and not np.all(seen.any((1, 2))):
-        found, known = parts(seen), seen.any(-1, keepdims=True)
+        found, known = parts(seen), seen.any(-1, keepdims=True) if rows is None else rows
         if found is not None and np.array_equal(found.base & known, other & known):
             raise Unfit
     return other
 
 
 def _no_padding(change: Callable[[Any, np.ndarray], np.ndarray], at: Any, seen: np.ndarray) -> np.ndarray:
-    return but_for_padding(seen, change(at, seen))
+    return but_for_padding(seen, change(at, seen), (seen & own_mask(at)).any(-1, keepdims=True))
 
 
 def _first_row(at: Any, x: np.ndarray) -> np.ndarray:
