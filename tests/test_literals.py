@@ -54,11 +54,14 @@ def test_functions_that_take_a_trace_are_seen() -> None:
 
 
 def test_judging_takes_what_was_observed_and_no_trace() -> None:
-    """But for its way in, for runs of a kernel again, and for what lies around inputs, which asks for nothing else."""
+    """But for its way in, for runs of a kernel again, for calls that are joined before, and for what lies around inputs,
+    which asks for nothing else.
+    """
     judging = {x: tree for x, tree in sources().items() if x.startswith("judge/")}
     assert len(judging) > 100
     assert {name: found for name, tree in judging.items() if (found := [*takes_trace(tree)])} == {
         "judge/diff.py": ["diff"],
+        "judge/against/passes.py": ["named", "of_scores"],
         "judge/explain/trial.py": ["runner"],
         "judge/explain/surroundings.py": ["surroundings", "_memory", "drawn"],
         "judge/explain/unstable.py": ["_again", "_draws", "_same"],

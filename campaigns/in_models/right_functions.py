@@ -19,6 +19,8 @@ from transformers.models.mistral import modeling_mistral
 from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.t5 import modeling_t5
 
+from workbench.case.presets import PRESETS
+
 
 def seen(q: Any, k: Any, causal: bool, window: Any = None) -> Any:
     """Which keys a row sees, bool [row, key]."""
@@ -50,16 +52,16 @@ def qwen3(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     return _called(modeling_qwen3.eager_attention_forward, q, k, v, added(q, k, causal), scale)
 
 
-def mistral(q: Any, k: Any, v: Any, *, scale: float, causal: bool, window: Any) -> Any:
-    return _called(modeling_mistral.eager_attention_forward, q, k, v, added(q, k, causal, window), scale)
+def mistral(q: Any, k: Any, v: Any, *, scale: float, causal: bool, window_size: Any) -> Any:
+    return _called(modeling_mistral.eager_attention_forward, q, k, v, added(q, k, causal, window_size), scale)
 
 
 def gemma2(q: Any, k: Any, v: Any, *, scale: float, causal: bool, softcap: float) -> Any:
     return _called(modeling_gemma2.eager_attention_forward, q, k, v, added(q, k, causal), scale, softcap=softcap)
 
 
-def gemma3(q: Any, k: Any, v: Any, *, scale: float, causal: bool, window: Any) -> Any:
-    return _called(modeling_gemma3.eager_attention_forward, q, k, v, added(q, k, causal, window), scale)
+def gemma3(q: Any, k: Any, v: Any, *, scale: float, causal: bool, window_size: Any) -> Any:
+    return _called(modeling_gemma3.eager_attention_forward, q, k, v, added(q, k, causal, window_size), scale)
 
 
 def gpt_oss(q: Any, k: Any, v: Any, *, scale: float, causal: bool, sinks: Any) -> Any:
@@ -97,3 +99,14 @@ SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "t5": ({"group": 1}, "torch-eager"),
     "sdpa": ({}, "torch-sdpa"),
 }
+
+
+#: error of exp, in ulps of float32 for each unit of its argument, where that was rounded: gpt_oss subtracts the maximum
+#: in the dtype of its inputs
+OF_DIFFERENCE = {"float32": 0.0, "float16": 2.0**12, "bfloat16": 2.0**15}
+
+
+def contract_of(name: str, dtype: str) -> dict[str, Any]:
+    """What a function promises of its arithmetic."""
+    more = {"exp_ulps_per_x": OF_DIFFERENCE[dtype]} if name == "gpt_oss" else {}
+    return {**PRESETS[SPECS[name][1]], **more}

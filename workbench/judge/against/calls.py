@@ -117,11 +117,7 @@ def _in_passes(a: Calls, b: Calls) -> tuple[list[Calls], list[str]]:
     counts = [len(run) // len(one) for run, one in zip(runs, made, strict=True)]
     how_many = " and ".join(f"{name} in {n} pass{'es' * (n != 1)}" for name, n in zip("AB", counts, strict=True))
     said = f"the tokens were read by {how_many}: the calls of each layer are joined"
-    return [{call: partial(_itself, trace) for call, trace in one.items()} for one in made], [said]
-
-
-def _itself(trace: Trace) -> Trace:
-    return trace
+    return [_calls(one) for one in made], [said]
 
 
 def _numbers(calls: Iterable[int]) -> str:
