@@ -62,7 +62,7 @@ def test_a_failure_that_comes_and_goes_with_the_length_is_shrunk_to_its_first() 
     assert found.complete and found.origin == "lse" and found.cause is not None
     # other lengths are right, so that the name by itself is withdrawn, and what was measured at this one stands; an out
     # of one number alone is not measured, so that head_dim stays above 1
-    assert found.cause.measured and found.cause.text == "lse is in base 2"
+    assert found.cause.measured and found.cause.text == "lse is in base 2, not in base e"
     assert (small.batch, small.heads, small.seqlen_q, small.seqlen_k, small.head_dim) == (1, 1, 1, 16, 2)
     at = boundary(found, "seqlen_k")
     assert at["passes"] == (*range(1, 16), 17, 18, 32) and at["fails"] == (16, 48)

@@ -307,3 +307,12 @@ def test_what_does_not_fit_is_refused_with_the_shapes(change, said):
     out = attention(Q, K, V)[0].astype(np.float16)
     with pytest.raises(Refusal, match=said):
         assert_attention_close(**change({"out": out, "q": Q, "k": K, "v": V}))
+
+
+def test_arrays_answer_no_other_inputs_so_that_nothing_is_read_off_them():
+    """Whoever asks them what they make of other inputs gets the same numbers, from which any cause follows."""
+    out, _ = attention(Q, K, V, causal=True)
+    with pytest.raises(AttentionError) as error:
+        assert_attention_close(out.astype(np.float16), Q, K, V)
+    said = str(error.value)
+    assert "it passes with causal=True" in said and "weigh nothing" not in said and "where V is 0" not in said

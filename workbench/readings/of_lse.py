@@ -104,7 +104,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
         found.append((float(np.nan_to_num(np.sum(off**2), nan=np.inf)), one, text))
 
     for a, said in BASES.items():
-        tried(Lse({"right": a}), f"lse is {said}")
+        tried(Lse({"right": a}), f"lse is {said}{', not in base e' * said.startswith('in base')}")
     tried(Lse({"right": 1.0, "top": -1.0}), "lse lacks the maximum of its row")
     tried(Lse({"top": 1.0}), "lse is the maximum of its row, without the log of the sum")
     tried(Lse({"right": -1.0}), "lse has the other sign")
