@@ -96,7 +96,9 @@ def test_two_faults_are_both_named(bug: str, readings: list[str]) -> None:
 def test_lse_has_findings_of_its_own() -> None:
     found = read("base 2", lse=True)
     (finding,) = found.findings
-    assert (finding.reading, finding.text) == ("lse", "lse is in base 2, not in base e") and all(one.lse_held for one in found.proofs)
+    assert (finding.reading, finding.text) == ("lse", "lse is in base 2, not in base e") and all(
+        one.lse_held for one in found.proofs
+    )
 
 
 @pytest.mark.campaign  # a build of its own
@@ -173,3 +175,20 @@ def test_runs_that_read_weights_are_judged_as_one_of_a_wider_v() -> None:
     for of in ("expected", "allowed"):
         alone = weights.joined([getattr(one, of) for one in weights.answers])
         assert alone.size > 0 and np.array_equal(getattr(weights, of), alone)
+
+
+def masked_by_a_number(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+    """Attention whose mask is -1e30: a row that sees no key has the mean of v."""
+    scores = q @ k.swapaxes(-1, -2) * np.float32(scale)
+    seen = np.tri(*scores.shape[-2:], k=scores.shape[-1] - scores.shape[-2], dtype=bool)
+    scores = np.where(seen, scores, np.float32(-1e30))
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+    return probs @ v / probs.sum(-1, keepdims=True)
+
+
+def test_what_a_mask_adds_is_told_where_a_hidden_key_stands_beside_one_that_is_seen() -> None:
+    """In rows without keys any number of all keys makes the mean."""
+    found = measured(run(masked_by_a_number, Case(seqlen_q=24, seqlen_k=12, head_dim=8, causal=True)))
+    texts = [one.text for one in found.findings]
+    assert "keys that are hidden have a score of their own, whatever q and k are" in texts
+    assert not any("masked scores are" in text or "the mask adds" in text for text in texts)

@@ -79,9 +79,8 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     masked = np.where(gone, -np.inf, np.where(more & ~np.isfinite(model.start), 0.0, model.start))
     table = model.start + np.where(odd, moved, 0.0)
     table = np.where(gone, -np.inf, np.where(more, ours - base, table))
-    table = np.where(
-        more & (abs(table) < 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6), 0.0, table
-    )
+    none = 4 * np.nanmedian(noise[noise > 0] if (noise > 0).any() else [0.0]) + 1e-6
+    table = np.where(more & (abs(table) < none), 0.0, table)
     of_lse = weights.answers[0].lse
     if of_lse is not None:
         # out alone does not tell what all keys of a row have; lse does
@@ -89,11 +88,15 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
             shift = np.nanmedian(np.where(np.isfinite(table), np.log(read) + of_lse[..., None] - table, np.nan), -1)
         table = table + np.where(np.isfinite(shift) & (odd | more).any(-1), shift, 0.0)[..., None]
     said = []
-    named, level = "", 0.0
-    if more.any() and not (gone | odd).any():
-        level = float(np.median(table[more]))
-        if not np.all(abs(table[more] - level) <= ONE_LEVEL * max(1.0, abs(level))):
+    # out alone tells what a hidden key adds where it stands beside one that is seen
+    told_of = more & ((of_lse is not None) | both.any(-1, keepdims=True))
+    named, level = "", np.nan if more.any() else 0.0
+    if told_of.any() and not (gone | odd).any():
+        level = float(np.median(table[told_of]))
+        if not np.all(abs(table[told_of] - level) <= ONE_LEVEL * max(1.0, abs(level))):
             level = np.nan
+        elif abs(level) < none:
+            level = 0.0
     if not odd.any() and level == 0:
         told = np.broadcast_to(nominal > 8 * allowed, gone.shape) & rows[..., None]
         named = in_place_of(told, (told & ~gone) | more)

@@ -42,8 +42,8 @@ def test_rows_of_nan_and_wrong_numbers_are_two_symptoms() -> None:
 @pytest.mark.campaign
 def test_nan_alone_is_told_by_where_it_is_in_two_more_runs() -> None:
     (cause,) = explained(1.0, "empty tiles").causes
-    assert cause.id == "softmax.unguarded-tile" and cause.fit.of_nan_alone and not cause.perhaps
-    assert cause.trial is not None and cause.trial.held and cause.trial.nan_sets >= 2
+    assert cause.id == "measured.lost" and cause.text == "rows 0-47 of out are NaN whatever V is"
+    assert cause.fit.of_nan_alone and not cause.perhaps
 
 
 @pytest.mark.campaign
