@@ -55,7 +55,7 @@ def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
     assert again.exit_code == 1 and document["schema"] == "workbench.sweep/1"
     assert (document["cases"], document["rows"], document["failing"]) == (24, 24, 16)
     (group,) = document["groups"]
-    assert (group["origin"], group["kind"], group["cases"]) == ("lse", "output.lse-base-N", 16)
+    assert (group["origin"], group["kind"], group["cases"]) == ("lse", "lse is in base N, not in base e", 16)
     assert group["smallest"]["case"]["seqlen_k"] == 33 and group["rule"]["failing"] == 16
     command = group["command"].split()[1:]
     assert json.loads(invoked(*command, "--json").stdout)["origin"] == "lse"

@@ -60,9 +60,9 @@ def test_two_faults_are_two_groups_with_their_causes_and_where_each_fails(two_fa
     groups = {one.origin: one for one in two_faults.groups}
     assert {*groups} == {"scores", "lse"} and len(two_faults.groups) == 2
     scale, base = groups["scores"], groups["lse"]
-    assert (scale.kind, scale.rule and scale.rule.terms) == ("scale.twice", ("causal",))
+    assert (scale.kind, scale.rule and scale.rule.terms) == ("the scale is applied twice", ("causal",))
     assert scale.text == "the scale is applied twice"
-    assert base.kind == "output.lse-base-N" and base.text == "lse is in base 2, not in base e"
+    assert base.kind == "lse is in base N, not in base e" and base.text == "lse is in base 2, not in base e"
     assert base.rule is not None and base.rule.terms == ("seqlen % 4 != 0",)
     assert {row.case for row in scale.rows} == {case for case in CASES if case.causal}
     assert {row.case for row in base.rows} == {case for case in CASES if case.seqlen_k % 4}

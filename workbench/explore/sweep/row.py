@@ -34,12 +34,13 @@ class Named:
 
     @property
     def kind(self) -> str:
-        """The id with its numbers as N: what a tile or a head makes of one cause is one class.
+        """The words with their numbers as N: what a tile or a head makes of one cause is one class, and so is what was
+        named and what was measured.
 
-        >>> Named("layout.rows-block-previous-64-v", "").kind
-        'layout.rows-block-previous-N-v'
+        >>> Named("layout.rows-block-previous-64-v", "v: rows are read from the block of 64 before").kind
+        'v: rows are read from the block of N before'
         """
-        return without_numbers(self.id)
+        return without_numbers(self.text)
 
 
 @dataclass(frozen=True)
