@@ -105,7 +105,7 @@ def layer(model: PreTrainedModel, index: int) -> Any:
 
 
 def repeat_kv_heads(model: PreTrainedModel) -> None:
-    """Writes k and v of the model of 2 kv heads into this one of 4, each twice."""
+    """Copies the weights of each of 2 kv heads into two of this model's 4."""
     grouped = build("llama", F32, "eager")
     for index in range(2):
         here, there = layer(model, index).self_attn, layer(grouped, index).self_attn

@@ -231,7 +231,7 @@ def narrow(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def fused(call: Call) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """torch's scaled_dot_product_attention with the mask as numbers."""
+    """Calls torch's scaled_dot_product_attention with an additive float mask."""
     added = call.added if call.bias is None else call.added + call.bias
     hidden = (added == -torch.inf).all(-1, keepdim=True)
     out = F.scaled_dot_product_attention(

@@ -192,7 +192,7 @@ def test_nan_that_hidden_rows_make_of_out_is_no_rounding() -> None:
 
 
 def test_inputs_that_are_all_but_too_far_apart_are_named_too() -> None:
-    """Of a change that is hardly more than rounding one input alone is over what is allowed."""
+    """A change barely above rounding puts one of q, k and v alone over the limit."""
     a, b = (traces(model, PROMPT)[0] for model in (MODEL, replace(MODEL, seed=1)))
     mixed = replace(a, inputs=a.inputs | {x: a.inputs[x] + 0.02 * b.inputs[x] for x in "qkv"})
     one, other = in_one_form(*(question(Observed(trace)) for trace in (a, mixed)), "call 1")

@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.arrays import module
 from workbench.case.case import Case
+from workbench.case.hiding import HUGE
 from workbench.case.inputs import anew
 from workbench.case.masks import visible
 from workbench.case.stages import INPUTS, LSE, MASKS, OUT, RESULTS
@@ -27,8 +28,6 @@ from workbench.work import ASKING, Work, trials
 
 #: fields of a case in which runs of one call may differ: what its numbers are
 _OF_NUMBERS = ("seed", "distribution", "input_std")
-#: what hides a key where it is added to its score
-HIDES = -1e4
 Said = str | Mapping[str, Any] | None
 
 
@@ -57,7 +56,7 @@ class Question:
 
 
 class Again:
-    """Makes the call of a wrong trace again, on numbers of its part: a `Rerun`."""
+    """Calls the watched function again, as in the wrong call but for other q, k and v: the `Rerun` of its trace."""
 
     def __init__(
         self,
@@ -175,9 +174,7 @@ def _same(x: np.ndarray, own: np.ndarray | None) -> bool:
     """Whether a mask or a bias is the run's own, but for how far below all scores it is where it hides."""
     if own is None or x.shape != own.shape:
         return False
-    return bool(
-        np.array_equal(x, own) if x.dtype == bool else np.array_equal(*(np.maximum(y, HIDES) for y in (x, own)))
-    )
+    return bool(np.array_equal(x, own) if x.dtype == bool else np.array_equal(*(np.maximum(y, HUGE) for y in (x, own))))
 
 
 def _tensor(x: np.ndarray) -> Any:

@@ -12,7 +12,7 @@ from workbench.foreign.calls import Call
 
 
 def source_of(model: Any) -> Source | None:
-    """Calls of attention inside a torch.nn.Module; None for what is none.
+    """How to watch the attention of a torch.nn.Module; None if it is not one.
 
     Of a model of transformers they are those of the attention function that its config names; of any other module also
     of torch's scaled_dot_product_attention.

@@ -28,8 +28,6 @@ from workbench.trace.file import load
 from workbench.trace.join import SUFFIX
 from workbench.trace.trace import Trace
 
-#: what a capture notes of a call of which it has all
-WHOLE = "all rows"
 #: number of a call -> reads its trace
 Calls = Mapping[int, Callable[[], Trace]]
 
@@ -126,19 +124,11 @@ def _numbers(calls: Iterable[int]) -> str:
     return f"call{'s' * (len(found) > 1)} {', '.join(map(str, found[:5]))}{more}"
 
 
-def _told(found: Diff) -> tuple[str, str]:
-    """Which call of a model a trace is, "layer 7, step 3", and which part of it; "" where its notes tell nothing."""
-    for note in found.trace.notes:
-        if told := re.fullmatch(r"call \d+(?:, (?P<place>[^:]*))?: (?P<part>.*)", note):
-            return told["place"] or "", told["part"]
-    return "", ""
-
-
 def _asked(call: int, a: Diff, b: Diff) -> tuple[Question, Question] | str:
     """What both ask, in one form; or, in words, the parts of the call that were captured, where these have no rows in
     common.
     """
-    told = [_told(found)[1] for found in (a, b)]
+    told = [passes.told(found.trace.notes)[1] for found in (a, b)]
     cuts: list[Cut | None] = [None, None]
     if told[0] != told[1]:
         parts = [_part(found, said) for found, said in zip((a, b), told, strict=True)]
@@ -184,8 +174,8 @@ def _pair(call: int, a: Diff, b: Diff, one: Question, other: Question) -> CallPa
     apart = distance(one, other, outs)
     return CallPair(
         call, sides[0], sides[1], asked_otherwise(one, other, apart.rounding), float(abs(difference).max(initial=0.0)),
-        _rms(difference), _rms(carried), _rms(difference - carried), found, apart, _told(a)[0],
-        all(_told(one)[1] in ("", WHOLE) for one in (a, b)),
+        _rms(difference), _rms(carried), _rms(difference - carried), found, apart, passes.told(a.trace.notes)[0],
+        all(passes.told(one.trace.notes)[1] in ("", passes.WHOLE) for one in (a, b)),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@ the same tokens. The calls of one layer become one, whose keys are those of the 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from workbench.refusal import Refusal
 from workbench.trace.hidden import with_mask
 from workbench.trace.trace import Trace
 
-#: what a capture notes of a call of a model of which it has all
-_NOTE = re.compile(r"call \d+, (?P<layer>[^:]*), step (?P<step>\d+): all rows")
+#: what a capture notes of a call of which it has all
+WHOLE = "all rows"
 
 
 class Named(NamedTuple):
@@ -27,10 +27,19 @@ class Named(NamedTuple):
     step: int
 
 
+def told(notes: Sequence[str]) -> tuple[str, str]:
+    """Which call of a model a trace is, "layer 7, step 3", and which part of it; "" where its notes do not say."""
+    for note in notes:
+        if found := re.fullmatch(r"call \d+(?:, (?P<place>[^:]*))?: (?P<part>.*)", note):
+            return found["place"] or "", found["part"]
+    return "", ""
+
+
 def named(trace: Trace) -> Named | None:
     """Where a call was made, as its notes tell; None where they tell no layer and step, or it is a part of a call."""
-    found = (_NOTE.fullmatch(note) for note in trace.notes)
-    return next((Named(one["layer"], int(one["step"])) for one in found if one), None)
+    place, part = told(trace.notes)
+    found = re.fullmatch(r"(?P<layer>.*), step (?P<step>\d+)", place)
+    return Named(found["layer"], int(found["step"])) if found and part == WHOLE else None
 
 
 def differ(a: Mapping[int, Trace], b: Mapping[int, Trace]) -> bool:

@@ -50,7 +50,7 @@ def _again(trace: Trace) -> Trace:
 
 
 def _draws(trace: Trace, stage: str) -> bool:
-    """Whether runs are the same that begin with the same random numbers, and another with others."""
+    """Whether it draws random numbers: two runs from one seed agree, a third from another seed does not."""
     runs = []
     for seed in (0, 0, 1):
         with own_random(seed):
