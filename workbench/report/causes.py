@@ -1,4 +1,4 @@
-"""Causes in words, as a kernel engineer tells a colleague: what, the proof, the falsifier's result, what is unknown."""
+"""Causes in sentences: what is wrong, what proves it, what a fresh case showed, what is still unknown."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,75 +13,90 @@ from workbench.report.numbers import ratio
 from workbench.trace.headline import headline
 from workbench.work import ENDED
 
-#: names of a class that are listed
-LISTED = 4
+#: alternatives that a report lists, at most; `explain -v` lists all
+LISTED = 3
 
 
-def in_a_line(judged: Diff, cause: Cause) -> str:
-    """A cause with its proof, in one line, and which run shows it, where that is another one."""
+def in_lines(judged: Diff, causes: Sequence[Cause]) -> list[str]:
+    """The causes of a stage, a line each with its proof; causes that explain it together have one proof."""
+    proofs = {_reproduced(cause) for cause in causes}
+    if len(causes) < 2 or len(proofs) > 1 or any(cause.rivals or not cause.proved for cause in causes):
+        return [_in_a_line(judged, cause) for cause in causes]
+    together = f"together they reproduce {_reproduced(causes[0])}{_seen_in(judged)}"
+    return [*(f"cause {i} of {len(causes)}: {cause.text}" for i, cause in enumerate(causes, 1)), together]
+
+
+def _in_a_line(judged: Diff, cause: Cause) -> str:
+    """A cause with its proof, or with alternatives that fit as well."""
     seen = judged.explained.elsewhere
-    there = "" if seen is None else f", in another run: {headline(seen.trace)}"
-    if cause.rivals:
-        shown = judged if seen is None else seen
-        if shown.trace.rerun is None:  # nothing can be run that would tell them apart
-            more = f"; and {len(cause.rivals) - LISTED} more" if len(cause.rivals) > LISTED else ""
-            others = "".join(f"; or {one}" for one in cause.rivals[:LISTED])
-            return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text}{others}{more}{there}"
-        apart = f"{explain_command(shown)} tells them apart"
-        return f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text} ({apart}){there}"
-    proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{there}"
-    return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"
+    if not cause.rivals:
+        proof = f"{_reproduced(cause)}{'' if cause.proved else _doubt(cause)}{_seen_in(judged)}"
+        return f"cause: {'perhaps ' * cause.perhaps}{cause.text}; reproduces {proof}"
+    shown = judged if seen is None else seen
+    head = f"cause, one of {len(cause.rivals) + 1} that fit: {cause.text}"
+    if shown.trace.rerun is not None:
+        return f"{head} ({explain_command(shown)} tells them apart){_seen_in(judged)}"
+    # a trace cannot be run again, so nothing tells them apart
+    others = "".join(f"; or {one}" for one in cause.rivals[: LISTED - 1])
+    more = len(cause.rivals) - (LISTED - 1)
+    return f"{head}{others}{f'; {more} more (-v)' if more > 0 else ''}{_seen_in(judged)}"
+
+
+def _seen_in(judged: Diff) -> str:
+    """The other run that shows a cause, where it is not this one."""
+    seen = judged.explained.elsewhere
+    return "" if seen is None else f", in another run: {headline(seen.trace)}"
 
 
 def none_found(judged: Diff) -> list[str]:
-    """Of which wrong stages a report names no cause, and what looks longer; nothing where it names one of all."""
-    if judged.of_measure is not None and judged.of_measure.proved:  # which says more
+    """The wrong stages without a cause, and the command that searches longer; nothing where each has one."""
+    if judged.of_measure is not None and judged.of_measure.proved:  # the measurement explains them
         return []
     found = judged.explained
     left = [name for name in found.unexplained if judged[name].decisive is not None]
     if not left:
         return []
-    of = "" if len(left) == len(judged.origins) else f" of {', '.join(left)}"
+    of = "" if len(left) == len(judged.origins) else f" for {', '.join(left)}"
     if judged.trace.case.score_count > LARGEST:
-        return [f"no cause was looked for{of}: {_too_large(judged)}"]
-    return [f"no cause found{of} among {found.tried} hypotheses; {explain_command(judged)} tries more"]
+        return [f"no cause was searched{of}: {_too_large(judged)}"]
+    return [f"no cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"]
 
 
 def explain_command(judged: Diff) -> str:
-    """What explains a run, in words."""
+    """What to call for a longer search: a command, or a method where no command runs the same."""
     command = diff_command(judged, "explain")
-    return f"`{command}`" if command else "`Diff.explain`, in Python,"
+    return f"`{command}`" if command else "`Diff.explain()` in Python"
 
 
 def _too_large(judged: Diff) -> str:
     scores = judged.trace.case.score_count
-    return f"a run of {scores} scores is too large, {LARGEST} are searched; take a smaller case"
+    return f"{scores} scores are too many, the limit is {LARGEST}; take a smaller case"
 
 
 def lines(judged: Diff, found: Explained) -> list[str]:
     """All that was found, a line each."""
     if not judged.origins and not found.usual:
-        return ["nothing to explain: no stage is wrong by itself"]
+        return ["nothing to explain: every stage is right given its inputs"]
     if judged.trace.case.score_count > LARGEST:
         return [f"not searched: {_too_large(judged)}"]
     lines: list[str] = [found.unstable] if found.unstable else []
     if found.usual:
         doubt = "" if judged.origins else "no stage is proved wrong; "
-        lines.append(f"{doubt}explained is what is wrong of a usual kernel: {', '.join(found.usual)}")
-    for cause in found.causes:
-        stages = ", ".join(cause.fit.stages)
-        lines += [
-            f"{stages}: {'perhaps ' * cause.perhaps}{cause.text}",
-            *(f"  {line}" for line in _proof(judged, cause)),
-        ]
+        lines.append(f"{doubt}below: what differs from default arithmetic, in {', '.join(found.usual)}")
+    proofs = [[*_proof(judged, cause)] for cause in found.causes]
+    together = len(proofs) > 1 and all(proof == proofs[0] for proof in proofs)
+    for cause, proof in zip(found.causes, proofs, strict=True):
+        lines.append(f"{', '.join(cause.fit.stages)}: {'perhaps ' * cause.perhaps}{cause.text}")
+        lines += [f"  {line}" for line in ([] if together else proof)]
+    lines += ["all of them together:", *(f"  {line}" for line in proofs[0])] if together else []
     for name in found.unexplained:
-        lines.append(f"{name}: cause unknown: no hypothesis reproduces it")
+        lines.append(f"{name}: no hypothesis reproduces its numbers")
         lines += [f"  {line}" for line in _unknown(found, name)]
     for cause in found.withdrawn:
         if cause.trial is not None and cause.trial.held:
-            lines.append(f"perhaps: {cause.text}: so NaN would be where it is, which was seen on no two other cases")
+            lines.append(f"perhaps: {cause.text}; it explains where NaN is, but no two fresh cases confirm it")
         else:
-            lines.append(f"withdrawn: {cause.text}: it fits this run, and fails on another: {_trial(judged, cause)}")
+            lines.append(f"withdrawn: {cause.text}; it fits this run, but not a fresh case: {_trial(judged, cause)}")
     if found.causes and not found.usual:
         lines.append(_remaining(found))
     lines.append(f"{found.tried} hypotheses tried{ENDED[found.ended_by]}")
@@ -89,11 +104,11 @@ def lines(judged: Diff, found: Explained) -> list[str]:
 
 
 def _remaining(found: Explained) -> str:
-    """What is wrong beside the causes that were found."""
+    """What is still wrong once the causes are corrected."""
     off = {cause.fit.stages: cause.fit.off for cause in found.causes}
     whole = list(dict.fromkeys(name for stages, count in off.items() if not count for name in stages))
     said = [f"{_are(whole)} within budget"] if whole else []
-    said += [f"{_are(stages)} within budget but for {count} elements" for stages, count in off.items() if count]
+    said += [f"{_are(stages)} within budget except for {count} elements" for stages, count in off.items() if count]
     said += [f"{name} is still wrong" for name in found.unexplained]
     return f"with {'this' if len(found.causes) == 1 else 'these'} corrected {'; '.join(said)}"
 
@@ -106,27 +121,24 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
     if len(cause.names) > 1:
         others = cause.names[1 : LISTED + 1]
         more = f", and {len(cause.names) - 1 - len(others)} more" if len(cause.names) - 1 > len(others) else ""
-        yield f"the same, in other words: {'; '.join(others)}{more}"
-    if cause.proved:
-        yield f"proof: it reproduces {_reproduced(cause)}"
-    else:
-        yield f"it reproduces {_reproduced(cause)}{_doubt(cause)}"
+        yield f"equivalent: {'; '.join(others)}{more}"
+    yield f"{'proof: ' * cause.proved}reproduces {_reproduced(cause)}{'' if cause.proved else _doubt(cause)}"
     if cause.runner_up is not None:
         text, left = cause.runner_up
-        yield f"the next best, {text!r}, leaves {min(left, 1):.0%} of the error"
+        yield f"runner-up: {text!r} leaves {min(left, 1):.0%} of the error"
     if cause.decided_by is not None:
-        yield f"told from others that fit by a run with {_changes(judged, cause.decided_by)}"
+        yield f"singled out by a run with {_changes(judged, cause.decided_by)}"
     for rival in cause.rivals[:LISTED]:
-        yield f"fits this run as well: {rival}"
+        yield f"also fits: {rival}"
     if len(cause.rivals) > LISTED:
         yield f"and {len(cause.rivals) - LISTED} more"
     if cause.trial is not None:
-        cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first with"
-        yield f"tried on {cases}{',' if cause.trial.of == 1 else ''} {_trial(judged, cause)}"
+        cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first"
+        yield f"{'confirmed' if cause.trial.held else 'refuted'} on {cases} {_trial(judged, cause)}"
         if cause.trial.beyond:
-            yield f"also wrong, in another way, where {cause.trial.beyond}, which it may not support"
+            yield f"wrong in another way where {cause.trial.beyond}; the kernel may not support that"
     elif judged.trace.rerun is None:
-        yield "not tried on a fresh case, since a trace cannot be run again"
+        yield "not tried on a fresh case: a trace cannot be run again"
 
 
 def _unknown(found: Explained, name: str) -> Iterator[str]:
@@ -138,21 +150,21 @@ def _unknown(found: Explained, name: str) -> Iterator[str]:
 def _reproduced(cause: Cause) -> str:
     fit = cause.fit
     if fit.of_nan_alone:
-        return f"NaN in {fit.nan} elements, and in no other"
-    flips = f" ({fit.off} turned the other way by a rounding)" if fit.off else ""
-    return f"{fit.of - fit.off} of {fit.of} elements within their budgets, {ratio(fit.over_budget)} x at most{flips}"
+        return f"NaN in exactly the {fit.nan} elements that have it"
+    flips = f" ({fit.off} differ by one rounding)" if fit.off else ""
+    return f"{fit.of - fit.off} of {fit.of} elements within budget (error / budget at most {ratio(fit.over_budget)}){flips}"
 
 
 def _doubt(cause: Cause) -> str:
     """Why it is not proved."""
     if cause.rivals:
-        return "; not proved, since others do, too"
+        return "; not proved: others fit as well"
     if cause.perhaps:
-        return "; not proved: whatever reads NaN makes NaN"
+        return "; not proved: any stage that reads NaN returns NaN"
     if cause.trial is not None and cause.trial.beyond:
-        return f"; not proved: where {cause.trial.beyond}, it is wrong in another way"
+        return f"; not proved: where {cause.trial.beyond}, the kernel is wrong in another way"
     if cause.evidence < PROOF:
-        return f"; not proved: it moves {cause.evidence} elements, and fewer than {PROOF} may fit by chance"
+        return f"; not proved: it changes {cause.evidence} elements; fewer than {PROOF} may fit by chance"
     return "; not proved"
 
 
@@ -160,8 +172,8 @@ def _trial(judged: Diff, cause: Cause) -> str:
     trial = cause.trial
     assert trial is not None
     if cause.measured:
-        return f"{_changes(judged, trial.case)}: {trial.seen}; {trial.predicted}"
-    return f"{_changes(judged, trial.case)}: predicted {trial.predicted}, seen {trial.seen}"
+        return f"with {_changes(judged, trial.case)}: {trial.seen}; {trial.predicted}"
+    return f"with {_changes(judged, trial.case)} it predicts {trial.predicted}, the kernel gives {trial.seen}"
 
 
 def _changes(judged: Diff, case: object) -> str:

@@ -9,10 +9,11 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 
+from workbench.case.stages import RESULTS
 from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
-from workbench.judge.stage import StageDiff
+from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
 from workbench.judge.table import Row
 from workbench.operations.run import OperationRun
 from workbench.report import tables
@@ -31,27 +32,29 @@ from workbench.trace.trace import Trace
 COLUMNS = (
     "stage",
     "verdict",
-    "x of budget",
-    "outside",
-    "max abs",
+    "error / budget",
+    "over budget",
+    "max abs error",
     "max ulp",
-    "mean signed",
+    "mean error",
     "bits lost",
     "worst at",
     "actual",
     "expected",
 )
 #: columns that only the full report has
-_FULL = ("max ulp", "mean signed", "bits lost")
+_FULL = ("max ulp", "mean error", "bits lost")
 #: columns that a narrow screen does without, the most telling first; what is not here always stays
-SPARE = ("x of budget", "outside", "worst at", "max abs", "actual", "expected", *_FULL)
+SPARE = ("error / budget", "over budget", "worst at", "max abs error", "actual", "expected", *_FULL)
+#: right stages that a short report of a wrong run shows a row each, at most: the results are always among them
+FOLDED_FROM = 2
 #: characters of a cell that is never broken
 SHORT = 12
 #: characters of a line where no terminal shows it, enough for every column
 WIDTH = 200
 LEFT = ("stage", "verdict", "worst at")
 #: what stands before the command that watches a run: a race may look like any bug, and any bug like a race
-RACES = "races, unwritten reads:"
+RACES = "check for races and unwritten reads:"
 #: verdicts that pass, but are not shown in green
 DOUBTFUL = ("suspicious", "biased")
 
@@ -86,11 +89,11 @@ def cells(stage: StageDiff) -> dict[str, str]:
     return {
         "stage": stage.name,
         "verdict": verdict(stage),
-        "x of budget": ratio(worst[0].over_budget) if worst else "0" if found.judged else "-",
-        "outside": f"{found.outside}/{found.size}",
-        "max abs": number(largest(found.max_abs)),
+        "error / budget": ratio(worst[0].over_budget) if worst else "0" if found.judged else "-",
+        "over budget": f"{found.outside}/{found.size}",
+        "max abs error": number(largest(found.max_abs)),
         "max ulp": number(largest(found.max_ulp)),
-        "mean signed": number(found.mean_signed),
+        "mean error": number(found.mean_signed),
         "worst at": place(worst[0]) if worst else "",
         "actual": value(worst[0].actual) if worst else "",
         "expected": value(worst[0].expected) if worst else "",
@@ -105,11 +108,45 @@ def bits_lost(diff: Diff, stage: StageDiff) -> str:
 
 
 def stage_table(diff: Diff, full: bool) -> Table:
-    """A row for every stage; bits lost, which cost another pass, only in full."""
+    """A row for every stage; in short, of a wrong run, one row for all right stages but the results. `full`: also the
+    bits lost, which cost another pass.
+    """
     columns = columns_of(full)
-    rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in diff.rows]
-    kinds = [kind(stage) for stage in diff.rows]
+    folded = [] if full else _folded(diff)
+    shown = [stage for stage in diff.rows if stage not in folded]
+    rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in shown]
+    kinds = [kind(stage) for stage in shown]
+    if folded:
+        rows.append(_row_of_right(folded))
+        kinds.append("clean")
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
+
+
+def _folded(diff: Diff) -> list[StageDiff]:
+    """The right stages of a wrong run about which there is nothing to say."""
+    if not diff.origins:
+        return []
+    right = [
+        stage
+        for stage in diff.rows
+        if stage.role == "clean"
+        and stage.verdict in RIGHT_VERDICTS
+        and not (stage.reason or stage.measured or stage.name in RESULTS)
+    ]
+    return right if len(right) >= FOLDED_FROM else []
+
+
+def _row_of_right(stages: Sequence[StageDiff]) -> dict[str, str]:
+    """The cells of several right stages in one row."""
+    found = [stage.reported for stage in stages if stage.reported is not None]
+    worst = [stage.worst(1)[0].over_budget for stage in stages if stage.worst(1)]
+    size = sum(one.summary.size for one in found)
+    return dict.fromkeys(COLUMNS, "") | {
+        "stage": f"{len(stages)} more stages",
+        "verdict": "right",
+        "error / budget": ratio(max(worst, default=0.0)),
+        "over budget": f"0/{size}",
+    }
 
 
 def columns_of(full: bool) -> list[str]:
@@ -117,8 +154,8 @@ def columns_of(full: bool) -> list[str]:
 
 
 def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> RenderableType:
-    """The judgement of one run: what was run, a row for each stage, the origins in words, how to repeat it; `full`: all
-    columns, what other rules say, how budgets and errors are made up.
+    """The judgement of one run: what was run, its stages, the first wrong one in words, what to do next. `full`: all
+    columns and everything that was checked.
 
     On a screen narrower than the table (`width`, in characters) the columns that say least are left out.
     """
@@ -130,16 +167,19 @@ def report(diff: Diff, *, unicode: bool, width: int, full: bool = False) -> Rend
         for line in wrapped(text, "" if text.startswith(" ") else "bold", fold)
     ]
     parts: list[RenderableType] = [*gates([diff.trace]), *wrapped(headline(diff.trace), "", fold), table, *below]
-    if diff.origins and (command := watch_command(diff.trace)):
+    if _may_race(diff) and (command := watch_command(diff.trace)):
         parts += wrapped(f"{RACES} {command}", "dim", None)
     parts += wrapped(f"repeat: {command}", "dim", None) if (command := diff_command(diff)) else []
     return Group(*parts)
 
 
+def _may_race(diff: Diff) -> bool:
+    """Whether a stage is wrong without a proved cause: a race may look like any bug."""
+    return any(not any(cause.proved for cause in diff.causes_of(name)) for name in diff.origins)
+
+
 def explained(found: Explained, *, unicode: bool, width: int) -> RenderableType:
-    """What explains a wrong run, below what was run: what a watched run finds first, then causes, and where nothing
-    explains a stage what the kernel made of the laws.
-    """
+    """What explains a wrong run: races and bad accesses first, then causes, then broken laws where no cause was found."""
     diff, fold = found.judged, width if unicode else None
     lines = [*of_watched(found), *causes(diff, found), *of_laws(found)]
     if found.watched is None and (diff.origins or found.usual) and (command := watch_command(diff.trace)):
@@ -149,17 +189,17 @@ def explained(found: Explained, *, unicode: bool, width: int) -> RenderableType:
 
 
 def of_watched(found: Explained) -> list[str]:
-    """What a watched run of a wrong kernel finds, before causes of its wrong numbers are told."""
+    """Races and bad accesses of a wrong kernel, which come before causes."""
     if found.watched is None:
         return []
     if found.watched.passed:
-        return ["watched: no race, no read of unwritten memory or out of bounds"]
+        return ["checked: no race, no unwritten read, no access out of bounds"]
     lines = [f"  {line}" for line in words(found.watched)]
-    return ["watched: mend this first: it makes numbers wrong in any way, and what is named below may be that", *lines]
+    return ["fix this first: it can corrupt any number, and may be the cause of what follows", *lines]
 
 
 def of_laws(found: Explained) -> list[str]:
-    """What a kernel made of the laws of attention, where nothing explains a stage."""
+    """The laws of attention that a kernel breaks, where no cause was found."""
     from workbench.report.broken_laws import lines
 
     return [] if found.laws is None else lines(found.laws, run_command("laws", found.judged.trace))
@@ -177,7 +217,7 @@ def wrapped(line: str, style: str, width: int | None) -> list[Text]:
 
 def sentences(diff: Diff, full: bool) -> list[str]:
     """What stands below the table."""
-    return [*notes(diff), *findings(diff, full=full), *(remarks(diff) if full else [])]
+    return [*findings(diff, full=full), *notes(diff), *(remarks(diff) if full else [])]
 
 
 def gates(traces: Iterable[Trace | Row | OperationRun]) -> list[Text]:
@@ -217,13 +257,13 @@ def explained_in_short(found: Explained) -> str:
 
 
 def html_table(diff: Diff) -> str:
-    """What `report` shows as HTML, for Jupyter; what only the full one has is folded away."""
+    """What `report` shows as HTML, for Jupyter; the full report is folded away."""
     above = tables.lines([*(line.plain for line in gates([diff.trace])), headline(diff.trace)])
     short, full = (
         stage_table(diff, full).html() + tables.lines([*sentences(diff, full), *none_found(diff)])
         for full in (False, True)
     )
-    return above + short + tables.folded("all that was looked at", full)
+    return above + short + tables.folded("everything that was checked", full)
 
 
 def listing(
