@@ -254,7 +254,7 @@ def test_ranges_of_x_of_budget_can_be_read():
     over = np.array([0, 0.001, 0.02, 0.3, 0.7, 1.5, 5, 40, np.inf], np.float32)
     state = np.where(over > 1, State.OUTSIDE, State.ROUNDING).astype(np.uint8)
     ones = np.ones(over.shape)
-    from workbench.report.words import bins
+    from workbench.report.origin import bins
 
     assert bins(whole(Elements(ones.astype(np.float32), ones, ones, ones, over, state))) == (
         "elements by x of budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "

@@ -36,19 +36,23 @@ def _counts(found: Acceptance) -> list[str]:
     """What else is to be known, a line each."""
     made = [f"families: {', '.join(f'{name} {n}' for name, n in found.families.items())}"] if found.families else []
     if found.worst is not None:
-        made.append(f"worst of them: {ratio(found.worst)} x of budget")
+        made.append(f"largest error / budget: {ratio(found.worst)}")
     if found.lacking and found.failure is None:
-        made.append(f"time was too short for: {', '.join(found.lacking)}; say more --seconds")
+        made.append(f"out of time, not run: {', '.join(found.lacking)}; raise --seconds")
     if found.untestable:
-        whole = f", so that nothing is known of: {', '.join(found.unjudged)}" if found.unjudged else ""
-        made.append(f"nothing could be judged in {_of(sum(found.untestable.values()), 'case')}{whole}: a kernel "
-                    "that tells nothing may overflow there; a contract in the spec would tell")  # fmt: skip
+        whole = f"; not judged at all: {', '.join(found.unjudged)}" if found.unjudged else ""
+        made.append(f"untestable: {_of(sum(found.untestable.values()), 'case')}{whole}; undeclared arithmetic may "
+                    "overflow there: set `contract` in the spec")  # fmt: skip
     if found.suspicious:
-        made.append(f"{found.suspicious} within their budgets and suspicious by what the spec's contract leaves open")
+        made.append(f"suspicious: {_of(found.suspicious, 'case')} within budget only because arithmetic is undeclared")
     if found.deterministic is not None:
-        made.append("the same call gave the same bits" if found.deterministic else "the same call gave other bits")
-    made.append("in a process beside this one, with its network (--unsafe)" if found.options["unsafe"] else
-                "in a process of its own, without network")  # fmt: skip
+        made.append(
+            "deterministic: two calls gave the same bits"
+            if found.deterministic
+            else "not deterministic: two calls gave different bits"
+        )
+    made.append("ran in a process with network access (--unsafe)" if found.options["unsafe"] else
+                "ran in an isolated process without network")  # fmt: skip
     return made
 
 
@@ -59,7 +63,7 @@ def _of(n: int, what: str) -> str:
 def _failure(failure: Failure) -> list[str]:
     """What failed, a line each."""
     one = failure.problem
-    given = "; q, k and v are arrays of this family" if one.inputs is not None else ""
+    given = "; q, k and v come from this family" if one.inputs is not None else ""
     lying = f"; {one.lying.words}" if one.lying.words else ""
     made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.case!r}{given}{lying}"]
     judged = failure.judged
@@ -70,13 +74,13 @@ def _failure(failure: Failure) -> list[str]:
         if stage.decisive is None:
             continue
         summary = stage.decisive.summary
-        outside = f"{summary.outside} of {summary.size} elements outside their budgets"
+        outside = f"{summary.outside} of {summary.size} elements over budget"
         made.append(f"  {stage.name}: {stage.verdict}, {outside}")
         made += [f"    {stage.reason}"] if stage.reason else []
         for worst in stage.worst(1):
             made.append(
-                f"    worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, allowed "
-                f"error {worst.budget:.3g}, {ratio(worst.over_budget)} x of budget"
+                f"    worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
+                f"{worst.budget:.3g}, error {ratio(worst.over_budget)}x its budget"
             )
     return made
 
@@ -87,9 +91,9 @@ def _not_taken(failure: Failure) -> list[str]:
     if failure.kind != "raised":
         return []
     if _LACKS.search(failure.words):
-        return ["  the spec asks for it in [case]: leave it out there, or give the function the keyword"]
+        return ["  remove it from [case] in the spec, or give the function the keyword"]
     if case.heads != case.kv_heads:
-        return ["  a spec says what it need not take, as `group = 1` in [case]: as many heads of K as of Q"]
+        return ["  exclude it in [case] of the spec: `group = 1` means as many K heads as Q heads"]
     return []
 
 
@@ -113,7 +117,7 @@ def _place(found: Acceptance) -> str:
 def explained(found: Explained | Shrunk | None) -> list[str]:
     """What was found of why a case fails, a line each."""
     if found is None:
-        return ["nothing failed again of which a cause could be searched, in this call by itself"]
+        return ["no cause was searched: the case does not fail again when run alone"]
     if isinstance(found, Shrunk):
         return [*causes.lines(found.start, found.explained), *shrunk.lines(found)]
     return causes.lines(found.judged, found) if found.judged is not None else []
@@ -161,7 +165,7 @@ def junit(found: Acceptance) -> bytes:
     suite = ElementTree.SubElement(root, "testsuite", {**whole, "time": f"{found.seconds:.3f}"})
     verdict = ElementTree.SubElement(suite, "testcase", {"classname": found.target, "name": "verdict"})
     if found.verdict == UNFINISHED:
-        why = "too little could be judged" if too_little else "time was too short"
+        why = "too little could be judged" if too_little else "out of time"
         ElementTree.SubElement(verdict, "failure", {"message": why}).text = printable("\n".join(lines(found)))
     for name in names:
         case = ElementTree.SubElement(suite, "testcase", {"classname": found.target, "name": name})

@@ -29,9 +29,9 @@ COLUMNS = (
     "A",
     "B",
     "A against B",
-    "x of both budgets",
+    "error / budgets",
     "differ",
-    "max abs",
+    "max abs error",
     "made here",
     "max ulp",
     "worst at",
@@ -39,7 +39,7 @@ COLUMNS = (
     "value in B",
 )
 #: columns that a narrow screen does without, the most telling first
-_SPARE = ("x of both budgets", "worst at", "value in B", "value in A", "max abs", "differ", "max ulp", "made here")
+_SPARE = ("error / budgets", "worst at", "value in B", "value in A", "max abs error", "differ", "max ulp", "made here")
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
 #: how the sentence begins that says where two runs diverge
 OF_DIVERGENCE = ("first divergence", "no divergence", "nothing was compared")
@@ -69,7 +69,7 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
 
 def pairs_table(pairs: Sequence[Against]) -> tuple[Table, str]:
     """The table of `summary`, and the line below it."""
-    columns = ("A", "B", "verdict of A", "verdict of B", "part at", "x of both budgets")
+    columns = ("A", "B", "verdict of A", "verdict of B", "part at", "error / budgets")
     rows = [
         (
             " ".join([pair.a.trace.target, *case_options(pair.a.trace.case, own=False)]),
@@ -188,13 +188,13 @@ def findings(pair: Against) -> list[str]:
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
         lines.append(f"A and B read different inputs: {by}")
-        lines.append("  what rounding or quantising lost is no difference of a stage: each is held to what it read")
+        lines.append("  each is judged from its own inputs, so that difference counts for neither")
     lines += _parting(pair, pair[pair.parts_at]) if pair.parts_at else _explained(pair)
     reasons: dict[str, list[str]] = {}
     for name, reason in pair.apart.items():
         reasons.setdefault(reason, []).append(name)
     if in_part := [stage for stage in pair if stage.tiles is not None]:
-        where = f"{_tiles(in_part[0])} alone; in the others the running state starts at another key"
+        where = f"{_tiles(in_part[0])} only; elsewhere the running state starts at another key"
         lines.append(f"  compared in part: {', '.join(stage.name for stage in in_part)} ({where})")
     return [*lines, *(f"  not comparable: {', '.join(names)} ({reason})" for reason, names in reasons.items())]
 
@@ -213,14 +213,14 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
         worst = stage.worst
         axes = ", ".join(ranks.index(pair.a.trace, axis, i) for axis, i in worst.index.items())
         values = ((worst.a, worst.expected_a), (worst.b, worst.expected_b))
-        one, other = (f"{value(actual)}, should be {value(expected)}" for actual, expected in values)
-        lines.append(f"  worst at {axes}: A {one}; B {other}; {number(worst.budget)} of difference may arise here")
+        one, other = (f"{value(actual)}, expected {value(expected)}" for actual, expected in values)
+        lines.append(f"  worst at {axes}: A {one}; B {other}; budget of the difference {number(worst.budget)}")
     if stage.outside:
         share = f"{stage.outside} of {stage.size} ({stage.outside / stage.size:.1%})"
-        lines.append(f"  beyond both budgets: {share}; of them A is wrong at {stage.wrong[0]}, B at {stage.wrong[1]}")
-    nearest = f"{', '.join(stage.given)}, the nearest before it that both have" if stage.given else "q, k and v"
+        lines.append(f"  over both budgets: {share}; A is wrong at {stage.wrong[0]} of them, B at {stage.wrong[1]}")
+    nearest = f"{', '.join(stage.given)}, the nearest stages that both dumped" if stage.given else "q, k and v"
     lines.append(f"  judged from {nearest}")
-    for parting, words in (("parts", "they diverge too at"), ("carried", "as far apart as their inputs make them")):
+    for parting, words in (("parts", "also diverge"), ("carried", "differ only because their inputs do")):
         if names := [other.name for other in pair if other.verdict == parting and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
     return [*lines, *_same_before(pair)]
@@ -230,7 +230,7 @@ def _same_before(pair: Against) -> list[str]:
     """The stages before the first that differs."""
     names = [stage.name for stage in pair]
     same = names[: names.index(pair.differs_at)] if pair.differs_at else names
-    return [f"  the same bit for bit before {pair.differs_at}: {', '.join(same)}"] if same and pair.differs_at else []
+    return [f"  bit-identical before {pair.differs_at}: {', '.join(same)}"] if same and pair.differs_at else []
 
 
 def _explained(pair: Against) -> list[str]:
@@ -238,21 +238,21 @@ def _explained(pair: Against) -> list[str]:
     if pair.verdict == "untestable":
         return ["nothing was compared: no stage could be judged in both"]
     if wrong := [f"{letter} at {judged.origin}" for letter, judged in (("A", pair.a), ("B", pair.b)) if judged.origin]:
-        return [f"no divergence beyond both budgets, but against float64 {' and '.join(wrong)} is wrong"]
+        return [f"no divergence over both budgets, but wrong against float64: {' and '.join(wrong)}"]
     if pair.differs_at is None:
-        return ["no divergence: every stage that is compared is the same bit for bit"]
+        return ["no divergence: every compared stage is bit-identical"]
     first, nearest = pair[pair.differs_at], max(pair, key=lambda stage: largest(stage.over_budgets) or 0.0)
-    how = "rounding in another order explains" if _same_arithmetic(pair) else "rounding explains"
+    how = "a different order of sums explains" if _same_arithmetic(pair) else "rounding explains"
     if pair.moved:
-        how = "what they read and rounding explain"
+        how = "their inputs and rounding explain"
     apart = f"{number(largest(first.max_ulp))} ulp ({number(largest(first.max_abs))})"
-    own = f", of it {number(largest(first.max_own))} made here" if pair.moved else ""
+    own = f", {number(largest(first.max_own))} of it from this stage" if pair.moved else ""
     return [
         f"no divergence: {how} every difference",
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
-        f"{ratio(largest(first.over_budgets))} x of both budgets",
+        f"{ratio(largest(first.over_budgets))}x both budgets",
         *_same_before(pair),
-        f"  nearest to both budgets: {nearest.name}, {ratio(largest(nearest.over_budgets))} x",
+        f"  largest error / budgets: {ratio(largest(nearest.over_budgets))}, in {nearest.name}",
     ]
 
 

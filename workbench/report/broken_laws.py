@@ -1,4 +1,4 @@
-"""Laws that a kernel breaks whose fault nothing reproduces, in words and as a document."""
+"""Laws that a kernel breaks for which no cause was found, in words and as a document."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from workbench.explore.laws.law import Laws
 
 def lines(found: Laws, command: str) -> list[str]:
     """A line of how many were broken, and which. `command`: what asks them again; empty where only Python does."""
-    asks = f"`{command}`" if command else "`workbench.laws`, in Python,"
+    asks = f"`{command}`" if command else "`workbench.laws` in Python"
     told = document(found)
     broken, asked = told["broken"], sum(map(len, told.values()))
     if not broken:
-        return [f"laws: all {asked} that were asked hold"]
-    return [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)}; {asks} says how"]
+        return [f"laws: all {asked} hold"]
+    return [f"laws: {len(broken)} of {asked} broken: {', '.join(broken)}; {asks} shows how"]
 
 
 def document(found: Laws) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def headline(calibration: Calibration) -> str:
     capability, driver = calibration.compute_capability, calibration.driver
     gpu = f", compute capability {capability[0]}.{capability[1]}, driver for CUDA {driver}" if capability else ""
     tried = sum(errors.tried for errors in calibration.functions.values())
-    return f"{calibration.device}{gpu}: {tried:.2g} results of functions, all neighbours of the types cast to"
+    return f"{calibration.device}{gpu}: {tried:.2g} function results, all neighbours of each cast target"
 
 
 def rows(calibration: Calibration) -> list[dict[str, Any]]:

@@ -32,35 +32,32 @@ def lines(found: Report) -> list[str]:
         made.append(f"first wrong backward pass: of {one.named}, {one.verdict} at {one.stage}, {_place(one)}")
         made.append(f"  repeat: {command('diff', f'{found.folder}/backward')}")
     if found.awaited:
-        made.append(
-            f"backward passes: {found.awaited:,} did not run until now, or not to all arguments, or were dropped"
-        )
+        made.append(f"backward passes: {found.awaited:,} have not run, did not reach all arguments, or were dropped")
     if found.worst is not None:
-        made.append(f"worst within its budget: {found.worst.named}, {_place(found.worst)}")
+        made.append(f"largest error / budget of right calls: {found.worst.named}, {_place(found.worst)}")
     if found.doubted:
         made.append(
-            f"suspicious: {found.doubted:,} of {found.judged:,} judged, within 7 standard deviations{_doubt(found)}"
+            f"suspicious: {found.doubted:,} of {found.judged:,} judged calls are over their statistical budget"
+            f"{_doubt(found)}"
         )
     if found.judged and not found.wrong:
         made.append(
-            "each is right on its own inputs; whether these are right (cache, rotation, the layer before) no call tells"
+            "every call is right given its inputs; wrong inputs (cache, rotation, an earlier layer) would not show"
         )
     if not found.judged:
-        made.append("nothing was judged, and so nothing is known to be right")
+        made.append("nothing was judged: nothing is known to be right")
     if found.sampled:
         each = 1e3 * found.host_s / found.sampled
-        made.append(
-            f"cost: {each:.3g} ms of the caller for a sampled call, {found.judging_s:.3g} s of judgement in all"
-        )
+        made.append(f"cost: {each:.3g} ms per sampled call for the caller, {found.judging_s:.3g} s of judging in total")
     return made
 
 
 def _doubt(found: Report) -> str:
     if found.doubted <= FEW * found.judged:
-        return ", as some of many right calls are"
+        return "; a few such calls are normal"
     return (
-        ": more than chance makes of right calls; say what the function rounds to (contract=), or keep all calls "
-        '(keep="all") and look at one'
+        ": more than chance explains; declare the arithmetic (contract=), or keep all calls "
+        '(keep="all") and inspect one'
     )
 
 
@@ -68,11 +65,11 @@ def _place(found: Judged) -> str:
     """The element that is farthest from its budget."""
     of = found.element
     if not of:
-        return "no element of which could be judged"
+        return "no element could be judged"
     if found.reason:  # of one that is wrong by more than its elements
         return found.reason
     index = " ".join(f"{axis}={i}" for axis, i in of["index"].items())
     return (
-        f"{ratio(found.over_budget)} x of budget at {of['stage']} {index}: actual {value(of['actual'])}, expected "
-        f"{value(of['expected'])}, allowed {number(of['allowed'])}"
+        f"error {ratio(found.over_budget)}x its budget at {of['stage']} {index}: actual {value(of['actual'])}, "
+        f"expected {value(of['expected'])}, budget {number(of['allowed'])}"
     )

@@ -151,8 +151,9 @@ def _reproduced(cause: Cause) -> str:
     fit = cause.fit
     if fit.of_nan_alone:
         return f"NaN in exactly the {fit.nan} elements that have it"
-    flips = f" ({fit.off} differ by one rounding)" if fit.off else ""
-    return f"{fit.of - fit.off} of {fit.of} elements within budget (error / budget at most {ratio(fit.over_budget)}){flips}"
+    flips = f"; {fit.off} differ by one rounding" if fit.off else ""
+    found = f"{fit.of - fit.off} of {fit.of} elements within budget"
+    return f"{found} (error / budget at most {ratio(fit.over_budget)}{flips})"
 
 
 def _doubt(cause: Cause) -> str:

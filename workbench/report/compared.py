@@ -117,7 +117,7 @@ def _row(row: Row | None) -> str:
     if row is None:
         return "not there"
     at = f" at {', '.join(row.origins)}" if row.origins else ""
-    of_budget = "" if row.over_budget is None else f", {ratio(row.over_budget)} x of budget"
+    of_budget = "" if row.over_budget is None else f", error {ratio(row.over_budget)}x budget"
     return f"{row.outcome}{at}{of_budget}"
 
 

@@ -14,9 +14,9 @@ def lines(found: MeasuredContract) -> list[str]:
     them.
     """
     count = len(found.fields)
-    said = [f"{found.target}: {count} fields of its contract are read, in {found.calls} calls, of {found.case}"]
+    said = [f"{found.target}: {count} contract fields measured in {found.calls} calls on {found.case}"]
     said += [f"{one.name} = {word(one.value)}: {one.evidence}" for one in found.every if one.is_read]
-    said += [f"{name} cannot be read: {reason}" for name, reason in found.unread.items()]
+    said += [f"{name} cannot be measured: {reason}" for name, reason in found.unread.items()]
     return [*said, f"--contract {words(found.fields)}"]
 
 

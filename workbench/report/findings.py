@@ -47,7 +47,7 @@ def report(checked: Sequence["Checked"]) -> Text:
         )
         text.append("\n")
         for tool, why in one.silent.items():
-            text.append(f"{tool} gave no whole report: {why.rstrip()}\n", style="red")
+            text.append(f"{tool} gave an incomplete report: {why.rstrip()}\n", style="red")
         for finding in one.findings:
             text.append_text(_paragraph(one, finding))
     if len(checked) > 1:
@@ -73,7 +73,7 @@ def _scope(checked: "Checked") -> str:
     """What was watched, or by whom."""
     if not checked.launches:
         tools = [f"{tool} ({limits})" if limits else tool for tool, limits in checked.tools.items()]
-        return f"by {', '.join(tools) or 'nobody'}"
+        return f"by {', '.join(tools) or 'no tool'}"
     where = f"in {_many(checked.launches, 'launch')} of {_many(checked.blocks, 'block')}"
     return where + (f", {len(checked.schedules)} schedules" if len(checked.schedules) > 1 else "")
 

@@ -13,7 +13,7 @@ def report(found: GradientLaws, *, unicode: bool) -> RenderableType:
     run = found.subject.first.diff.run
     head = f"{run.target}: laws of {run.case.operation.name}, {found.subject.case}"
     told = ",".join(f"{name}={x}" for name, x in found.subject.adopted.items())
-    between = [f"held with conventions that were not told: {told}"] if told else []
+    between = [f"assumed conventions under which they hold: {told}"] if told else []
     below = laws.report(found.findings, operation_command("laws", run), unicode=unicode, between=between)
     return Group(*wrapped(head, "", None), below)
 

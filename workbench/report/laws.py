@@ -1,4 +1,4 @@
-"""What a kernel made of laws, in words: those that it broke first, and of those that were not asked why."""
+"""The laws that a kernel breaks, keeps, and those that do not apply to it, in words."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ def report(findings: Sequence[Finding], command: str, *, unicode: bool, between:
         if one.broke is not None:
             lines += [f"{one.law.name}: {one.law.says}", *f"  {one.broke.words}".splitlines()]
     counts = Counter(one.held for one in findings)
-    lines += [*between, f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not asked"]
+    lines += [*between, f"{counts[True]} laws held, {counts[False]} broken, {counts[None]} not applicable"]
     why: dict[str, list[str]] = {}
     for one in findings:
         if one.held is None:
@@ -41,10 +41,10 @@ def not_asked(why: Mapping[str, Sequence[str]]) -> str:
     """Which laws were not asked, in a line: reason -> their names; empty of none.
 
     >>> not_asked({"no splits": ["partials-doubled", "partial-maxima-moved"], "no pages": ["pages-in-another-order"]})
-    '3 laws were not asked: no splits (partials-doubled, partial-maxima-moved); no pages (pages-in-another-order)'
+    '3 laws not applicable: no splits (partials-doubled, partial-maxima-moved); no pages (pages-in-another-order)'
     """
     count = sum(map(len, why.values()))
     if not count:
         return ""
     said = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in why.items())
-    return f"{count} law{'s were' if count > 1 else ' was'} not asked: {said}"
+    return f"{count} law{'s' * (count > 1)} not applicable: {said}"

@@ -17,34 +17,34 @@ SCHEMA = "workbench.measure/1"
 def lines(found: Measured) -> list[str]:
     """All that was found, a line each."""
     trace = (found.target.whole or found.target).coded
-    said = [f"{headline(trace)}: {found.calls} calls", *([f"read of {found.part}"] if found.part else [])]
+    said = [f"{headline(trace)}: {found.calls} calls", *([f"measured on {found.part}"] if found.part else [])]
     said.append(of_weights(found))
     for one in found.findings:
-        of_all = f"{one.wrong:,} of {one.of:,} elements of what was read are not as they should be"
+        of_all = f"{one.wrong:,} of {one.of:,} fitted elements differ from the reference"
         beside = "" if found.proved else "not proved: "
         said.append(f"{one.stage}: {beside}{one.text}" + (f" ({of_all})" if one.of else ""))
     if not found.findings:
         if found.target.is_wrong:
             asks = run_command("explain", trace)
             library = f"`{asks}`" if asks else "`workbench.explain`"
-            said.append(f"out is wrong, and no reading tells how; {library} asks its library")
+            said.append(f"out is wrong, but no measurement shows how; next: {library} tries known faults")
         elif found.wrong:
-            said.append("out of this run is within its budgets, and weights are not; no reading tells why")
+            said.append("out is within budget, but its weights are not; no measurement shows why")
         else:
-            said.append("nothing found: weights and out of this run are within their budgets")
+            said.append("nothing found: weights and out are within budget")
             if beyond_usual := int(found.target.natural.wrong.sum()):
                 are = "is" if beyond_usual == 1 else "are"
                 said.append(
-                    f"{beyond_usual:,} of out {are} beyond the budgets of a usual kernel, within those of others"
+                    f"{beyond_usual:,} elements of out {are} over the budget of default arithmetic; declare yours"
                 )
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
-            said.append("which predicts runs on unseen inputs; a contract may allow it, and nobody declared one")
+            said.append("this predicts runs on unseen inputs; if your kernel means it, declare a contract")
         return said
     if all(one.reading == "cast" for one in found.findings):
         reads = run_command("contract", trace, ["--measure"])
         reads = f"`{reads}`" if reads else "`workbench.explore.read.measure_contract`"
-        said.append(f"a cast that the kernel means is no fault: say it (--contract); {reads} reads what it means")
+        said.append(f"if your kernel casts there on purpose, declare it (--contract); {reads} measures the contract")
     return said + _proofs(found)
 
 
@@ -53,12 +53,12 @@ def of_diff(diff: Diff) -> list[str]:
     if diff.of_measure is None:
         return []
     found = diff.of_measure.found
-    right = f"within their budgets, {ratio(found.ratio)} x at most"
+    right = f"within budget, error / budget at most {ratio(found.ratio)}"
     weights = beyond(found) if found.verdict.weights.summary.outside else right
     lines = [*(_proofs(found) if found.verdict.blames else []), *diff.of_measure.said]
     return [
         f"measured in {found.calls} call{'s' * (found.calls > 1)}: weights, {weights}",
-        *([f"  weights are those of {found.part}"] if found.part else []),
+        *([f"  measured on {found.part}"] if found.part else []),
         *(f"  {line}" for line in lines),
     ]
 
@@ -66,10 +66,10 @@ def of_diff(diff: Diff) -> list[str]:
 def _proofs(found: Measured) -> list[str]:
     said = []
     for proof in found.proofs:
-        beside = "" if proof.held and proof.lse_held else ": something else is wrong, too"
+        beside = "" if proof.held and proof.lse_held else "; something else is wrong too"
         said.append(
-            f"seed {proof.seed + found.target.case.seed}: RMS error {scientific(proof.error)}; what was read leaves "
-            f"{scientific(proof.left)}{beside}"
+            f"seed {proof.seed + found.target.case.seed}: RMS error {scientific(proof.error)}; the fitted model "
+            f"leaves {scientific(proof.left)} of it{beside}"
         )
     return said
 
@@ -83,7 +83,7 @@ def of_weights(found: Measured) -> str:
 def beyond(found: Measured) -> str:
     """How many weights are wrong, and how far."""
     weights = found.verdict.weights.summary
-    return f"{weights.outside:,} of {weights.size:,} beyond their budgets, worst {ratio(found.ratio)} x"
+    return f"{weights.outside:,} of {weights.size:,} over budget, worst error {ratio(found.ratio)}x its budget"
 
 
 def document(found: Measured) -> dict[str, Any]:

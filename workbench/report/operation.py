@@ -69,18 +69,18 @@ def sentences(diff: OperationDiff, explained: OperationExplained | None = None) 
         said.append(f"verdict: {diff.verdict}" + (": every judged element is within its budget"
                     if diff.verdict in ("exact", "rounding") else ""))  # fmt: skip
     else:
-        said.append(f"first wrong stage: {diff.origin} = {definition(table, diff.origin)}")
+        said.append(f"verdict: {diff.verdict}; first wrong stage: {diff.origin} = {definition(table, diff.origin)}")
         said += _of_origin(diff[diff.origin])
         said += [f"  {text}" for text in (explained or diff.explained).sentences]
     if diff.others:
         said.append(f"  not given: {', '.join(diff.others)}")
     if diff.assumed:
         assumed = ", ".join(f"{name}={x}" for name, x in diff.assumed.items())
-        said.append(f"  conventions that are assumed: {assumed} (--contract)")
-    said += [f"  all of it is right with another convention: {words} (--contract)" for words, _ in diff.explained_by]
+        said.append(f"  conventions assumed: {assumed} (--contract changes them)")
+    said += [f"  every stage is right under another convention: {words} (--contract)" for words, _ in diff.explained_by]
     if unjudged := [(one, n) for one in diff.stages if (n := _vacuous(one))]:
         found = ", ".join(f"{n} of {one.isolated.summary.size} of {one.name}" for one, n in unjudged if one.isolated)
-        said.append(f"  not judged, as their budget is as large as their terms: {found}")
+        said.append(f"  not judged, since the budget exceeds the terms: {found}")
     if diff.conditions:
         found = "; ".join(_condition(*one) for one in diff.conditions.items())
         said.append(f"  condition numbers (median, largest): {found}")
@@ -136,11 +136,11 @@ def _of_origin(stage: StageDiff) -> list[str]:
     found = stage.isolated.summary
     worst = stage.worst_of(stage.isolated, 1)[0]
     nan = found.count(State.NAN)
-    said = [f"  outside the budget: {found.outside} of {found.size} ({found.outside / found.size:.1%})"]
-    said += [f"  of these NaN or of another class: {nan}"] if nan else []
+    said = [f"  over budget: {found.outside} of {found.size} ({found.outside / found.size:.1%})"]
+    said += [f"  {nan} non-finite mismatches"] if nan else []
     said.append(
-        f"  worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, allowed error "
-        f"{value(worst.budget)}, {ratio(worst.over_budget)} x of budget"
+        f"  worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
+        f"{value(worst.budget)}, error {ratio(worst.over_budget)}x its budget"
     )
     said.append(f"  judged from {', '.join(stage.judged_from) or 'the inputs alone'}")
     return said
@@ -153,8 +153,8 @@ def in_short(diff: OperationDiff, explained: OperationExplained | None = None) -
 
 def shrunk(found: OperationShrunk) -> str:
     """What stands above the report of the smallest case."""
-    ended = "" if found.complete else ", more in more --seconds"
-    return f"smallest of {found.tried} cases that were tried{ended}:"
+    ended = "" if found.complete else "; a larger --seconds tries more"
+    return f"smallest of {found.tried} tried cases{ended}:"
 
 
 def shrunk_in_short(found: OperationShrunk) -> str:

@@ -18,12 +18,12 @@ def report(found: OperationSweep, *, unicode: bool) -> RenderableType:
             "case": one.case,
             "verdict": one.verdict,
             "first wrong": one.origin or "",
-            "x of budget": "" if one.over_budget is None else ratio(one.over_budget),
+            "error / budget": "" if one.over_budget is None else ratio(one.over_budget),
             "cause": one.cause,
         }
         for one in found.rows
     ]
-    table = listing(rows, ("case", "verdict", "first wrong", "x of budget", "cause"), unicode=unicode)
+    table = listing(rows, ("case", "verdict", "first wrong", "error / budget", "cause"), unicode=unicode)
     lines = [f"{sum(found.groups.values())} of {len(found.rows)} cases fail"]
     lines += [f"  {stage}, {count}: {cause}" for (stage, cause), count in found.groups.most_common()]
     smallest = found.smallest

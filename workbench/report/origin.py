@@ -143,7 +143,9 @@ def _of_empty_rows(diff: Diff, known: Explanation) -> list[str]:
         return [f"{empty} of these are in empty rows, where no cause is searched"]
     what = "empty_out=any" if _brings_contract(diff.trace) else "--contract empty_out=any"
     return [
-        _where_declared(f"only empty rows are wrong: if your kernel may leave anything there, declare {what}", diff.trace)
+        _where_declared(
+            f"only empty rows are wrong: if your kernel may leave anything there, declare {what}", diff.trace
+        )
     ]
 
 

@@ -18,13 +18,13 @@ def notes(diff: Diff) -> list[str]:
     lines = [*diff.trace.notes]
     if held:
         which = ", ".join(f"{count} in {x}" for x, count in held.items())
-        lines.append(f"inputs hold NaN, {which}: where these reach, NaN is right, and a number is not")
+        lines.append(f"the inputs have NaN ({which}): NaN is expected in every result that reads them")
     if diff.loss is None:
         return lines
     return [
         *lines,
         f"largest error of out: {np.abs(diff.loss.of_out).max():.3g} from quantisation, "
-        f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel on its codes",
+        f"{np.abs(diff.loss.of_kernel).max():.3g} from the kernel given its codes",
     ]
 
 
@@ -55,7 +55,7 @@ def bit_match(diff: Diff) -> str:
         for stage in diff.stages
         if stage.name in RESULTS and stage.reported is not None and stage.name not in diff.trace.sparse
     ]
-    return f"correctly rounded to the last bit: {', '.join(shares)}" if shares else ""
+    return f"correctly rounded: {', '.join(shares)}" if shares else ""
 
 
 def _said(rule: Rule) -> str:
@@ -63,5 +63,5 @@ def _said(rule: Rule) -> str:
     if rule.passes:
         return f"{rule.name} passes"
     if rule.name == "assert_close":
-        return f"{rule.name} fails ({rule.value:.3g} x its tolerance)"
+        return f"{rule.name} fails ({rule.value:.3g}x its tolerance)"
     return f"{rule.name} fails ({rule.value:.3g}, limit {rule.limit:.3g})"

@@ -30,13 +30,13 @@ def _row(pair: CallPair, departed: int | None) -> dict[str, Any]:
     return {
         "call": pair.call,
         "A": pair.a.verdict,
-        "x of budget A": ratio(pair.a.over_budget),
+        "error / budget A": ratio(pair.a.over_budget),
         "B": pair.b.verdict,
-        "x of budget B": ratio(pair.b.over_budget),
+        "error / budget B": ratio(pair.b.over_budget),
         "max |A - B|": number(pair.largest),
         "carried": number(pair.carried),
         "own": number(pair.own),
-        "of own": ", ".join(marks) or of,
+        "cause of own": ", ".join(marks) or of,
     }
 
 
@@ -60,8 +60,8 @@ def verdict(found: Runs) -> list[str]:
         first = pairs[0]
         of = first.a if name == "A" else first.b
         made.append(
-            f"{name} leaves its budget at {first.named}: {of.stage}, {ratio(of.over_budget)} x of budget"
-            + (f"; {len(pairs) - 1} more calls do" if len(pairs) > 1 else "")
+            f"{name} is over budget first at {first.named}: {of.stage}, error {ratio(of.over_budget)}x its budget"
+            + (f"; {len(pairs) - 1} more calls are" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:
             several = f"{cause.rivals} other formulas fit" if cause.rivals > 1 else "another formula fits"
@@ -69,14 +69,16 @@ def verdict(found: Runs) -> list[str]:
             made.append(f"  cause, in {cause.stage}: {cause.text}{others}")
         else:
             more = f"`{command('explain', of.file)}`" if of.file else "`workbench.explain` of the call"
-            made.append(f"  no cause of the library explains it: {more} says more")
+            made.append(f"  no known cause explains it; next: {more} searches longer")
     if (first_asked := next((pair for pair in found.pairs if pair.asked), None)) is not None:
         for what, (a, b) in first_asked.asked.items():
-            made.append(f"the two ask different things, first at {first_asked.named}: {what} {a} of A, {b} of B")
+            made.append(
+                f"the calls differ in what they compute, first at {first_asked.named}: {what} is {a} in A, {b} in B"
+            )
     if found.verdict in ("rounding", "suspicious", "identical"):
         made += _rounding(found)
     if found.verdict == "untestable":
-        made.append("a call could be judged on neither or one side, and so nothing is known to be right")
+        made.append("untestable: some calls could not be judged on both sides")
     return made
 
 
@@ -87,18 +89,18 @@ def _departed(runs: Runs) -> list[str]:
         return []
     if OUT in found.inputs:
         where = f": {found.where}" if found.where else ""
-        return [f"out of {named[found.call]} is NaN or infinite on one side alone, though right of what it read{where}"]
+        return [f"out of {named[found.call]} is non-finite on one side only, though right given its inputs{where}"]
     several = len(found.inputs) > 1
     names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
     by = f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} of {'their' if several else 'its'} size"
     if np.isinf(max(found.inputs.values())):
-        by = f"{'are' if several else 'is'} NaN or infinite on one side alone"
+        by = f"{'are' if several else 'is'} non-finite on one side only"
     if found.factor is not None:
-        by = f"{'are' if several else 'is'} {found.factor:.6g} x as large in A, in the mean of all rows"
+        by = f"{'are' if several else 'is'} {found.factor:.6g} times as large in A on average"
     rows = {*found.rows.values()}
     if len(rows) == 1:
         only = rows.pop()
-        place = f" in row{'s' * (not only.isdigit())} {only} alone" if only else ""
+        place = f" in row{'s' * (not only.isdigit())} {only} only" if only else ""
     else:
         place = " in rows " + ", ".join(f"{rows or 'all'} of {name}" for name, rows in found.rows.items())
     if found.batches:
@@ -106,43 +108,43 @@ def _departed(runs: Runs) -> list[str]:
     when = " before any attention ran" if found.call == 0 else ""
     look = "look before it" if found.behind is None else f"look between {named[found.behind]} and it"
     where = f": {found.where}" if found.where else ""
-    limit = f"  rounding makes at most {number(found.allowed)} of their size there"
+    limit = f"  rounding explains at most {number(found.allowed)} of their size there"
     if found.factor is not None:
-        limit = "  rounding is as often up as down, and makes no factor"
+        limit = "  rounding goes up as often as down, so it cannot make a factor"
     made = [f"{names} of {named[found.call]} {by}{when}{place}: {look}{where}", limit]
     if found.behind is not None and several and place == "":
-        made.append("  a factor of the hidden states may come from before: a norm hides it from the calls until then")
+        made.append("  the factor may be older: a norm hides it from earlier calls")
     return made
 
 
 def _rounding(found: Runs) -> list[str]:
     count = len(found.pairs)
     if found.verdict == "identical":
-        return [f"A and B are the same bit for bit in all {count} calls"]
+        return [f"A and B are bit-identical in all {count} calls"]
     largest = max(found.pairs, key=lambda pair: pair.largest)
     doubt = "" if found.verdict == "rounding" else ", though some are suspicious"
     made = [
-        f"both are within their budgets in all {count} calls{doubt}: the difference of {number(largest.largest)} "
+        f"both are within budget in all {count} calls{doubt}: the difference of {number(largest.largest)} "
         f"({largest.named}) is rounding"
     ]
     apart = max(found.pairs, key=lambda pair: pair.apart.largest)
     made.append(
-        f"q, k and v differ by {number(apart.apart.largest)} of their size at most ({apart.named}): rounding of what "
-        "came before"
+        f"q, k and v differ by at most {number(apart.apart.largest)} of their size ({apart.named}): rounding in "
+        "earlier layers"
     )
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:
         left = 1 - sum(one.share for one in found.shares)
-        made.append("of what arises in the calls (squares, what inputs differ by left out):")
+        made.append("where the difference of the calls comes from (share of squares, inputs excluded):")
         made += [f"  {percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
-        made.append(f"  {percent(left):>5}  what none of these explains: order of sums, exp, other casts")
-        made.append(f"  {percent(found.interaction):>5}  interaction: goes to another, left out in the other order")
+        made.append(f"  {percent(left):>5}  unexplained: order of sums, exp, other casts")
+        made.append(f"  {percent(found.interaction):>5}  interaction: counted differently in the other order")
     return made
 
 
 def _interaction(one: Share) -> str:
     """By how much it matters which rounding is taken away first."""
-    return f", {percent(one.interaction)} of it with others" if one.interaction >= WORTH else ""
+    return f", {percent(one.interaction)} shared with others" if one.interaction >= WORTH else ""
 
 
 def percent(x: float) -> str:

@@ -19,14 +19,18 @@ from workbench.trace.headline import headline
 from workbench.work import ENDED
 
 #: coordinates whose name is not that of a field of a case
-_NAMES = {"group": "query heads a kv head", "window_left": "window to the left", "window_right": "window to the right"}
+_NAMES = {
+    "group": "query heads per kv head",
+    "window_left": "window to the left",
+    "window_right": "window to the right",
+}
 #: length -> the tile that cuts it
 _CUT_BY = {"seqlen_q": "block_q", "seqlen_k": "block_k"}
 #: what a case has or has not, whose name is not that of a field
 _FEATURES = {"alibi_slopes": "ALiBi", "dropout_p": "dropout", "page_size": "pages"}
 #: coordinates that follow from head_dim where they are None
 _USUAL = {"scale": "1/sqrt(head_dim)", "head_dim_v": "head_dim"}
-_ENDED = {"done": "", "interrupt": "; stopped before all was tried", **ENDED}
+_ENDED = {"done": "", "interrupt": "; interrupted", **ENDED}
 
 
 def lines(found: Shrunk) -> list[str]:
@@ -35,16 +39,16 @@ def lines(found: Shrunk) -> list[str]:
     made = [
         f"start: {headline(found.start.trace)}",
         f"smallest: {headline(found.judged.trace)}",
-        f"  {size} elements in q, k and v, of {before}",
+        f"  {size} elements in q, k and v, down from {before}",
         *(f"  {line}" for line in _plain_inputs(found)),
         f"  {_same(found)}",
     ]
     if found.majority:
-        many = f"each case was run up to {MAJORITY_OF} times, and the majority counts"
+        many = f"each case ran up to {MAJORITY_OF} times, the majority decides"
         made.append(f"  failed in {found.failed} of {found.runs} runs on the same inputs; {many}")
     if found.boundaries:
         made += [
-            "boundaries, one change of the smallest case at a time:",
+            "boundaries, changing one field of the smallest case at a time:",
             *(f"  {x}" for x in boundary_lines(found)),
         ]
     made.append(f"{found.evaluations} runs in {found.seconds:.1f} s{_ENDED[found.ended]}")
@@ -59,7 +63,7 @@ def boundary_lines(found: Shrunk) -> list[str]:
     said = [_boundary(one, found.smallest) for one in found.boundaries if one not in free]
     if free:
         each = (f"{_named(one)} {_ranges(one.values(Outcome.FAILS))}" for one in free)
-        said.append(f"fails with every value that was tried of: {'; '.join(each)}")
+        said.append(f"fails with every tried value of: {'; '.join(each)}")
     return said
 
 
@@ -120,10 +124,10 @@ def _same(found: Shrunk) -> str:
     """What the smallest case shares with the start."""
     if found.cause is None:
         of_start = found.of_start
-        why = "nothing explains it" if of_start is None else f"what explains the start alone: {of_start.text}"
-        return f"wrong first in the start and in the smallest, and {found.kind}: {found.origin}; {why}"
-    some = "" if found.cause.stands else " (on some cases: it does not reproduce what the kernel does on fresh ones)"
-    return f"wrong first in the start and in the smallest, by the same cause: {found.origin}: {found.cause.text}{some}"
+        why = "no cause found" if of_start is None else f"cause of the start only: {of_start.text}"
+        return f"first wrong stage of both: {found.origin} ({found.kind}); {why}"
+    some = "" if found.cause.stands else " (not confirmed on fresh cases)"
+    return f"first wrong stage and cause of both: {found.origin}: {found.cause.text}{some}"
 
 
 def _plain_inputs(found: Shrunk) -> Iterator[str]:

@@ -13,7 +13,7 @@ from workbench.report.numbers import number, ratio
 from workbench.report.text import DOUBTFUL, gates, plain
 
 #: the last one marks rows
-COLUMNS = ("case", "verdict", "origin", "x of budget", "max abs", "")
+COLUMNS = ("case", "verdict", "origin", "error / budget", "max abs error", "")
 _LEFT = ("case", "verdict", "origin", "")
 
 
@@ -60,6 +60,6 @@ def total(rows: Rows) -> str:
     """How many runs passed, in a line."""
     passed = [row.passed for row in rows]
     failing = (
-        "with one, not testable, or a gate failed" if any(row.gates for row in rows) else "with one or not testable"
+        "with one, untestable, or with a failed gate" if any(row.gates for row in rows) else "with one or untestable"
     )
     return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} {failing}"

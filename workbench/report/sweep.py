@@ -32,11 +32,11 @@ def heads(found: Sweep) -> list[str]:
     outcomes = ", ".join(f"{n} {outcome}" for outcome, n in found.outcomes.items())
     made = [f"{target_of(found.plan)}: {done} case{'s' * (done != 1)}: {outcomes}"]
     if found.left:
-        made.append(f"{found.left} of {len(found.plan.cases)} cases have not run: --resume runs them")
+        made.append(f"{found.left} of {len(found.plan.cases)} cases have not run; --resume runs them")
     if found.codes > 1:
-        made.append(f"the code was changed while it ran: {found.codes} versions of it were judged")
+        made.append(f"the code changed during the sweep: {found.codes} versions were judged")
     made += [f"{n} refused: {why}" for why, n in found.refused.items()]
-    return made + [line for row in found.defects[:1] for line in ("a defect of the workbench itself:", row.reason)]
+    return made + [line for row in found.defects[:1] for line in ("internal error of the workbench:", row.reason)]
 
 
 def total(found: Sweep) -> str:
@@ -98,17 +98,17 @@ def group_lines(found: Sweep, one: Group, *, command: bool = True) -> Iterator[s
 def _cause(one: Group) -> str:
     if one.kind != UNEXPLAINED:
         cause = one.smallest.causes.get(one.origin or "")
-        return one.text + ("" if cause is None or cause.stands else " (these cases have it, and fresh ones do not)")
+        return one.text + ("" if cause is None or cause.stands else " (not confirmed on fresh cases)")
     return f"{one.text} ({one.searched} of {len(one.rows)} searched)"
 
 
 def _rule(rule: Rule | None) -> str:
     """Where a group fails, in words; never more than was seen."""
     if rule is None:
-        return "no rule of up to three terms holds in all of these and in no other case"
+        return "no rule with up to three terms separates these from the other cases"
     more = [*rule.beside, *([f"{rule.more} more"] if rule.more else [])]
-    beside = f"; the cases do not tell it from: {'; '.join(more)}" if more else ""
-    certain = "fails where" if rule.certain else "too few cases to tell from chance: fails where"
+    beside = f"; equally possible: {'; '.join(more)}" if more else ""
+    certain = "fails where" if rule.certain else "perhaps by chance, too few cases: fails where"
     seen = f"all {rule.failing} of these, none of {rule.others} others"
     return f"{certain} {rule.text} ({seen}{beside})"
 

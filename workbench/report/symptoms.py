@@ -12,7 +12,7 @@ from workbench.suggested import command
 
 #: sentences of one cause that are shown
 _NAMES = 6
-_RIGHT = "a kernel without a fault may have all of these errors, by rounding"
+_RIGHT = "rounding alone may explain all of these errors"
 
 
 def lines(found: Symptoms) -> list[str]:
@@ -23,13 +23,13 @@ def lines(found: Symptoms) -> list[str]:
     head = f"{table.stage} of {table.kernel}: {len(table.entries)} errors in {len(table.cases)} cases, {inputs}{open_}"
     if found.stopped:
         told = " and ".join([*table.unknown, "the errors of a smaller case"])
-        return [head, f"not finished: --effort 10 tries ten times as much; or give {told}"]
+        return [head, f"not finished: raise --effort, or give {told}"]
     if not found.plausible:
         return [head, *(_right(found) if found.rounding else _nothing(found))]
     count = len(found.plausible) + found.more
     few = f"; the likeliest {len(found.plausible)} are shown" if found.more else ""
     said = "one cause predicts" if count == 1 else f"{count} causes predict"
-    made = [head, *([f"{_RIGHT}, if {_values(found.rounding, table)}; else"] if found.rounding else [])]
+    made = [head, *([f"{_RIGHT} if {_values(found.rounding, table)}; else"] if found.rounding else [])]
     made.append(f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}")
     for n, cause in enumerate(found.plausible, 1):
         made += _cause(n, cause, table)
@@ -42,15 +42,13 @@ def _right(found: Symptoms) -> list[str]:
     told = _values(found.rounding, table)
     if not told or len(found.rounding) == math.prod(map(len, table.unknown.values())):
         return [line]
-    return [f"{line}, if {told}", "with other values it may not: give the value, and ask again"]
+    return [f"{line}, if {told}", "with other values it may not: give the value and run again"]
 
 
 def _nothing(found: Symptoms) -> list[str]:
     return [
-        f"no likely fault explains it: none of {found.tried} of kernels like this predicts these numbers",
-        "what else makes such a table: a binary older than the source, two kernels or cases mixed up in it, a "
-        "reference that is wrong, memory that differs from run to run, several faults at once, or a cause that the "
-        "library lacks",
+        f"no known fault explains it: none of {found.tried} predicts these numbers",
+        "check first: a binary older than its source, two kernels or cases mixed up, a wrong reference",
     ]
 
 
@@ -58,9 +56,9 @@ def _cause(n: int, cause: Plausible, table: SymptomTable) -> list[str]:
     first, *others = cause.names
     told = _values(cause.values, table)
     made = [f"{n:3}. {first}{f' ({told})' if told else ''}"]
-    made += [f"     the same in all runs: {name}" for name in others[: _NAMES - 1]]
+    made += [f"     equivalent: {name}" for name in others[: _NAMES - 1]]
     if len(others) >= _NAMES:
-        made.append(f"     and {len(others) - _NAMES + 1} more sentences for the same")
+        made.append(f"     and {len(others) - _NAMES + 1} more equivalents")
     return made
 
 
@@ -68,7 +66,7 @@ def _deciding(found: Symptoms) -> list[str]:
     if len(found.plausible) < 2:
         return []
     if found.measurement is None:
-        return ["no measurement among those that were tried parts these causes"]
+        return ["no tried measurement separates these causes"]
     one = found.measurement
     what = f"the largest error of {found.table.stage}" + ("" if one.row is None else f" in query {one.row}")
     told = [f"{n:3}. {_range(x)}" for n, x in enumerate(one.predicted, 1)]

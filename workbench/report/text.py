@@ -179,7 +179,7 @@ def _may_race(diff: Diff) -> bool:
 
 
 def explained(found: Explained, *, unicode: bool, width: int) -> RenderableType:
-    """What explains a wrong run: races and bad accesses first, then causes, then broken laws where no cause was found."""
+    """What explains a wrong run: races and bad accesses, then causes, then broken laws where no cause was found."""
     diff, fold = found.judged, width if unicode else None
     lines = [*of_watched(found), *causes(diff, found), *of_laws(found)]
     if found.watched is None and (diff.origins or found.usual) and (command := watch_command(diff.trace)):

@@ -21,9 +21,9 @@ from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.numbers import number as short
 from workbench.report.numbers import ratio
+from workbench.report.origin import beginning
 from workbench.report.text import WIDTH, headline, listing, plain
 from workbench.report.text import verdict as verdict_of
-from workbench.report.words import beginning
 from workbench.trace.trace import Trace
 
 #: elements that are printed at once, and of a stage without a choice
@@ -79,7 +79,7 @@ def expected_from(diff: Diff, stage: StageDiff) -> str:
         return beginning(diff.trace)
     read = stage.judged_from or direct(diff.run.table, stage.name)
     inputs, own = [name for name in read if name in INPUTS], [name for name in read if name not in INPUTS]
-    return " and ".join([*inputs, *([f"the kernel's own {', '.join(own)}"] if own else [])])
+    return " and ".join([*inputs, *([f"the kernel's {', '.join(own)}"] if own else [])])
 
 
 def checked(selection: Selection, text: str) -> Selection:
@@ -87,9 +87,9 @@ def checked(selection: Selection, text: str) -> Selection:
     if selection.size <= LIMIT:
         return selection
     sizes = " x ".join(f"{n} {spoken(AXIS_PLURALS[axis], selection.of_ranks)}" for axis, n in _long(selection).items())
-    worst = "" if selection.actual is None else ", or say --worst N"
+    worst = "" if selection.actual is None else ", or use --worst N"
     raise Refusal(
-        f"show prints at most {LIMIT} elements; {text} chooses {selection.size} ({sizes}): narrow the indices{worst}"
+        f"show prints at most {LIMIT} elements; {text} selects {selection.size} ({sizes}): narrow the indices{worst}"
     )
 
 
@@ -137,8 +137,8 @@ def html_stage(stage: StageDiff) -> str:
         return tables.lines([f"{title} ({stage.reason})"])
     found = stage.reported.summary
     worst = [element for element in stage.worst_of(stage.reported, WORST) if element.over_budget > 0]
-    end = ", end to end" if stage.role == "victim" else ""
-    said = f"{title}, {found.outside} of {found.size} elements outside their budget{end}"
+    end = ", from q, k and v" if stage.role == "victim" else ""
+    said = f"{title}, {found.outside} of {found.size} elements over budget{end}"
     if not worst:
         return tables.lines([said])
     rows = [{**vars(element), "error": element.actual - element.expected} for element in worst]
@@ -150,7 +150,7 @@ def html_stage(stage: StageDiff) -> str:
 def html_profile(profile: Profile) -> str:
     """A profile as a table for Jupyter, a row for each index of its axis, as far as it can be printed."""
     names = [one.name for one in fields(profile) if one.name not in ("axis", "first")]
-    columns = [profile.axis, *(name.replace("_", " ").replace("over budget", "x of budget") for name in names)]
+    columns = [profile.axis, *(name.replace("_", " ").replace("over budget", "error / budget") for name in names)]
     shown, size = min(LIMIT, len(profile.outside)), len(profile.outside)
     values = [[_cell(name, float(getattr(profile, name)[i])) for name in names] for i in range(shown)]
     rows = [[str(profile.first + i), *cells] for i, cells in enumerate(values)]
@@ -218,7 +218,7 @@ def _columns(
     axes: Sequence[str], known: Sequence[str], rows: Rows, *, verdict: bool
 ) -> tuple[list[str], list[dict[str, str]]]:
     """As `_cells`, of elements with the given axes and `known` quantities."""
-    names = {"over_budget": "x of budget"}
+    names = {"over_budget": "error / budget"}
     cells = [
         {axis: str(i) for axis, i in row["index"].items()}
         | {names.get(name, name): _cell(name, row[name]) for name in known}
@@ -233,7 +233,7 @@ def _matrix(selection: Selection, quantity: str, digits: int) -> tuple[str, list
     down, across = _long(selection)
     single = {axis: one[0] for axis, one in selection.indices.items() if len(one) == 1}
     fixed = [f"{spoken(AXIS_NAMES[axis], selection.of_ranks)} {axis}={i}" for axis, i in single.items()]
-    said = {"over_budget": "x of budget"}.get(quantity, quantity)
+    said = {"over_budget": "error / budget"}.get(quantity, quantity)
     corner = f"{down} \\ {across}"
     rows: dict[int, dict[str, str]] = {}
     for row in selection.rows():
@@ -241,7 +241,7 @@ def _matrix(selection: Selection, quantity: str, digits: int) -> tuple[str, list
         wrong = quantity == "actual" and row["state"] in WRONG
         line[str(row["index"][across])] = _cell(quantity, row[quantity], digits) + "*" * wrong
     columns = [corner, *map(str, selection.indices[across])]
-    marked = " (* outside its budget)" if any("*" in cell for line in rows.values() for cell in line.values()) else ""
+    marked = " (* over budget)" if any("*" in cell for line in rows.values() for cell in line.values()) else ""
     return f"{said}{marked}{' at ' if fixed else ''}{', '.join(fixed)}", columns, [*rows.values()]
 
 

@@ -29,9 +29,9 @@ SHOWN = 2
 
 
 def findings(diff: Diff, *, full: bool = False, details: bool = True, causes: bool = True) -> list[str]:
-    """The judgement in words. In short: the verdict, the first wrong stage with its causes, what it did to later stages.
-    `full`: everything that was checked. Without `details` an origin is its heading and `causes` alone; without these
-    its heading.
+    """The judgement in words. In short: the verdict, the first wrong stage with its causes, and its victims. `full`:
+    everything that was checked. Without `details` an origin is its heading and `causes` alone; without these its
+    heading.
     """
     lines = _of_preset(diff)
     lines += _of_origins(diff, full, details, causes) if diff.origins else _of_verdict(diff, full)
@@ -160,7 +160,9 @@ def _victims(diff: Diff) -> list[str]:
     maybe = [stage.name for stage in diff.stages if stage.maybe_victim]
     right = [name for name in diff.victims if name not in maybe]
     lines = [f"victim: {', '.join(right)} (right given its inputs; the row shows the inherited error)"] if right else []
-    return lines + ([f"victim?: {', '.join(maybe)} (cannot be judged apart from an earlier wrong stage)"] if maybe else [])
+    return lines + (
+        [f"victim?: {', '.join(maybe)} (cannot be judged apart from an earlier wrong stage)"] if maybe else []
+    )
 
 
 def _effects(diff: Diff) -> list[str]:

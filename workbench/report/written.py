@@ -61,7 +61,7 @@ def run_options(trace: Trace) -> dict[str, Any]:
             f"a test names its kernel, as path.py:function; {trace.target} is a callable, which has no such name"
         )
     if NAMELESS in called.feed.values():
-        raise Refusal(f"a test cannot hold the arrays that were put in: {', '.join(called.feed)}")
+        raise Refusal(f"a test cannot contain the replaced arrays: {', '.join(called.feed)}")
     found: dict[str, Any] = {"faults": list(trace.faults)} if trace.faults else {}
     found |= {"backend": trace.backend} if ours else {}
     given = called.given(OURS if ours else FOREIGN, ANY)
@@ -76,14 +76,14 @@ def _short(found: Shrunk) -> str:
 def _docstring(found: Shrunk) -> str:
     what = found.kind if found.cause is None else found.cause.text
     paragraphs = [
-        [f"{_short(found)}: {found.origin} is wrong first: {what}."],
+        [f"{_short(found)}: first wrong stage {found.origin}: {what}."],
         [f"The smallest case of {headline(found.start.trace)}:", f"{elements(found.smallest)} elements in q, k and v."],
         *[[f"- {line}"] for line in boundary_lines(found)],
     ]
     if found.majority:
         paragraphs.append([f"It failed in {found.failed} of {found.runs} runs on the same inputs."])
     if not found.complete:
-        paragraphs.append(["Not all was tried: it may be smaller."])
+        paragraphs.append(["The search was cut short: a smaller case may exist."])
     # names of files and faults stay whole
     wrapper = textwrap.TextWrapper(WIDTH - 3, break_long_words=False, break_on_hyphens=False)
     filled = [wrapper.fill(" ".join(words)) for words in paragraphs]

@@ -12,11 +12,12 @@ from workbench.judge.table import run_row
 from workbench.report.command import diff_command, watch_command
 from workbench.report.document import diff_document
 from workbench.report.numbers import number, ratio, value
+from workbench.report.origin import of_stage
 from workbench.report.page import runs
 from workbench.report.page.diff import page, short
 from workbench.report.page.page import rendered
 from workbench.report.text import sentences, stage_table
-from workbench.report.words import findings, of_stage
+from workbench.report.words import findings
 from workbench.trace.headline import headline
 
 

@@ -87,9 +87,9 @@ def _panel(pair: Against, name: str, stage: StageAgainst | None, row: dict[str, 
     worst = None if stage is None else stage.worst
     if worst is not None:
         facts += [
-            ["should be in A", value(worst.expected_a)],
-            ["should be in B", value(worst.expected_b)],
-            ["difference that may arise here", number(worst.budget)],
+            ["expected in A", value(worst.expected_a)],
+            ["expected in B", value(worst.expected_b)],
+            ["budget of the difference", number(worst.budget)],
         ]
     return Panel(
         name=name,

@@ -14,6 +14,7 @@ from workbench.report.causes import none_found
 from workbench.report.command import diff_command, watch_command
 from workbench.report.document import diff_document
 from workbench.report.numbers import number, ratio, value
+from workbench.report.origin import of_stage
 from workbench.report.page import page as pages
 from workbench.report.page.flow import Flow, Panel
 from workbench.report.page.graph import flow, laid_out
@@ -35,20 +36,20 @@ from workbench.report.text import (
     verdict,
 )
 from workbench.report.values import STATES, definition
-from workbench.report.words import findings, of_stage
+from workbench.report.words import findings
 from workbench.trace.headline import headline
 
 #: kinds of stages of which a map is kept in full
 _TOLD = ("origin", "victim", "doubtful")
 #: rows of the facts of a stage: heading -> field of the JSON document, and how it is written
 _FACTS = {
-    "x of budget": ("over_budget", ratio),
-    "max abs": ("max_abs", number),
+    "error / budget": ("over_budget", ratio),
+    "max abs error": ("max_abs", number),
     "max ulp": ("max_ulp", number),
-    "mean signed": ("mean_signed", number),
+    "mean error": ("mean_signed", number),
     "actual": ("actual", value),
     "expected": ("expected", value),
-    "allowed error": ("budget", number),
+    "budget": ("budget", number),
 }
 
 
@@ -156,7 +157,7 @@ def _panel(diff: Diff, stage: StageDiff, told: dict[str, Any] | None, details: t
         name=stage.name,
         kind=shown,
         role="not given" if shown == "not given" else verdict(stage),
-        number=f"{ratio(worst[0].over_budget)} x" if worst else "",
+        number=f"{ratio(worst[0].over_budget)}x" if worst else "",
         definition=definition(diff.run, stage.name),
         lines=of_stage(diff, stage.name),
         facts=None if told is None else _facts(stage, told),
@@ -171,11 +172,11 @@ def _panel(diff: Diff, stage: StageDiff, told: dict[str, Any] | None, details: t
 
 def _facts(stage: StageDiff, told: dict[str, Any]) -> Table | None:
     """Both comparisons of a stage side by side, as the JSON document has them."""
-    sides = {"from what it read": told["isolated"], "from q, k and v": told["propagated"]}
+    sides = {"from its inputs": told["isolated"], "from q, k and v": told["propagated"]}
     found = {heading: side for heading, side in sides.items() if side is not None}
     if not found:
         return None
-    rows = [["outside", *(f"{side['outside']}/{side['size']}" for side in found.values())]]
+    rows = [["over budget", *(f"{side['outside']}/{side['size']}" for side in found.values())]]
     rows += [[name, *(_written(side[key], write) for side in found.values())] for name, (key, write) in _FACTS.items()]
     rows.insert(5, ["worst at", *(_at(side["worst"]) for side in found.values())])
     return Table(["", *found], rows, [""] * len(rows), left=[""], folds=[*found])
@@ -197,7 +198,7 @@ def _numbers(one: Element) -> list[str]:
 
 
 def _worst(worst: Sequence[Element], rows: Sequence[Sequence[str]]) -> Table:
-    columns = ("worst at", "actual", "expected", "error", "allowed error", "x of budget", "verdict")
+    columns = ("worst at", "actual", "expected", "error", "budget", "error / budget", "verdict")
     cells = [[place(one), *row] for one, row in zip(worst, rows, strict=True)]
     return Table(columns, cells, [""] * len(cells), left=("worst at", "verdict"), folds=("worst at",))
 
@@ -210,7 +211,7 @@ def _parts(diff: Diff, document: dict[str, Any], said: Sequence[str]) -> list[Pa
     more = [*findings(diff, full=True, details=False, causes=False), *remarks(diff)]
     found = [
         Part("All stages", table=stage_table(diff, full=True), opened=True),
-        Part("What else was looked at", [line for line in more if line not in said]),
+        Part("What else was checked", [line for line in more if line not in said]),
         Part("The case", table=_fields(document["case"])),
         Part("The contract", _assumed(diff), table=_fields(document["contract"])),
     ]
@@ -229,7 +230,7 @@ def _parts(diff: Diff, document: dict[str, Any], said: Sequence[str]) -> list[Pa
 
 def _assumed(diff: Diff) -> list[str]:
     names = ", ".join(sorted(diff.trace.contract.assumed))
-    return [f"assumed, since nobody declared them: {names}"] if names else []
+    return [f"undeclared, so assumed: {names}"] if names else []
 
 
 def _fields(plain: dict[str, Any]) -> Table:

@@ -19,7 +19,7 @@ function general(x, digits) {
 
 const number = (x) => (Number.isNaN(x) ? "-" : general(x, 3));
 
-/** x of budget: near 1 as many digits as tell it from 1. */
+/** error / budget: near 1 as many digits as tell it from 1. */
 function ratio(x) {
   if (Number.isNaN(x)) return "-";
   for (let digits = 3; digits < 10; digits++) if (general(x, digits) !== "1") return general(x, digits);
@@ -112,7 +112,7 @@ async function interactive(panel, name, map) {
     const cells = map.exact[key] ??
       [general(own[0], 6), general(own[1], 6), number(own[2]), number(own[3]), ratio(own[4]), verdict(shown.shade[cell])];
     const many = shown.steps[0] * shown.steps[1] > 1 ? `, the worst of ${shown.steps.join(" x ")} elements` : "";
-    const rows = ["actual", "expected", "error", "allowed error", "x of budget", "verdict"].map((heading, i) =>
+    const rows = ["actual", "expected", "error", "budget", "error / budget", "verdict"].map((heading, i) =>
       made("tr", {}, made("th", { scope: "row", textContent: heading }), made("td", { textContent: cells[i] })));
     read.replaceChildren(made("caption", { textContent: said(index) + many }), made("tbody", {}, ...rows));
   }

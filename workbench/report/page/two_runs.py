@@ -50,11 +50,11 @@ def _kind(pair: CallPair, first: bool) -> str:
 def _part(pair: CallPair) -> Part:
     """What is known of one call, folded."""
     lines = [
-        f"the two differ by {number(pair.largest)} at most, {number(pair.difference)} root mean square",
-        f"q, k and v differ by {number(pair.apart.largest)} of their size at most",
-        f"its inputs carry {number(pair.carried)} to it, and {number(pair.own)} arises in it",
-        *(f"{what}: {a} of A, {b} of B" for what, (a, b) in pair.asked.items()),
-        *(f"{name} leaves its budget at {side.stage}" for name, side in (("A", pair.a), ("B", pair.b)) if side.wrong),
-        *(f"{percent(one.share)} of what arises: {one.words}" for one in pair.shares),
+        f"A and B differ by at most {number(pair.largest)}, RMS {number(pair.difference)}",
+        f"q, k and v differ by at most {number(pair.apart.largest)} of their size",
+        f"{number(pair.carried)} of it comes from the inputs, {number(pair.own)} from this call",
+        *(f"{what}: {a} in A, {b} in B" for what, (a, b) in pair.asked.items()),
+        *(f"{name} is over budget at {side.stage}" for name, side in (("A", pair.a), ("B", pair.b)) if side.wrong),
+        *(f"{percent(one.share)} of its own difference: {one.words}" for one in pair.shares),
     ]
     return Part(f"Call {pair.call}", lines)

@@ -59,7 +59,7 @@ def in_words(bits: np.ndarray) -> str:
     """Median, maximum and how many are ill-conditioned."""
     known = bits[~np.isnan(bits)]
     if not known.size:
-        return "no sum of numbers"
+        return "no finite sum"
     few = int(ill_conditioned(bits).sum())
     return f"median {np.median(known):.1f}, max {known.max():.1f}; {few:,} of {bits.size:,} ill-conditioned"
 

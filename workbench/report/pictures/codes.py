@@ -60,7 +60,7 @@ def decode_table(stage: StageDiff) -> "Figure":
     decades = {position(0.0): "0", -2.0: "1e-2", 0.0: "budget", 4.0: "1e4", position(np.inf): "inf"}
     errors.set_yticks(list(decades), list(decades.values()))
     errors.set_ylim(EDGES[0] - SLOT, EDGES[-1] + SLOT)
-    errors.set_ylabel("x of budget", fontsize=LABEL, color=INK)
+    errors.set_ylabel("error / budget", fontsize=LABEL, color=INK)
     errors.set_xlabel("code", fontsize=LABEL, color=INK)
     for axes in (values, differences, errors):
         look.bare(axes)
@@ -108,7 +108,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     bar = figure.colorbar(image, cax=scale)
     bar.ax.tick_params(labelsize=SMALL, labelcolor=INK)
     right.imshow(maps.colours(shades), **style)
-    for axes, heading in ((left, "decoded values"), (right, "x of budget")):
+    for axes, heading in ((left, "decoded values"), (right, "error / budget")):
         _labelled(axes, heading, word)
         if worst is not None:
             ring: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "none", "mec": INK, "ms": 11, "clip_on": False}

@@ -61,11 +61,11 @@ def in_words(worst: np.ndarray, first: int = 0) -> str:
     """How many heads have elements outside their budget, and which where they are few."""
     outside = np.flatnonzero((worst >= OVER).any(axis=0))
     if not outside.size:
-        return f"worst of each head, none of {worst.shape[1]} outside"
+        return f"worst of each head, none of {worst.shape[1]} over budget"
     if len(outside) == worst.shape[1]:
-        return f"worst of each head, all {len(outside)} outside"
+        return f"worst of each head, all {len(outside)} over budget"
     listed = f": {', '.join(str(h + first) for h in outside)}" if len(outside) <= LISTED else ""
-    return f"worst of each head, {len(outside)} of {worst.shape[1]} outside{listed}"
+    return f"worst of each head, {len(outside)} of {worst.shape[1]} over budget{listed}"
 
 
 def _sizes(stage: StageDiff) -> dict[str, int]:

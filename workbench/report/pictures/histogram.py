@@ -111,7 +111,7 @@ def _strip(axes: "Axes", comparison: Comparison) -> None:
     for x, text, side, colour in (
         (0, "budget", "center", look.INK),
         (-0.95, f"{within:,} within", "right", look.CALM),
-        (0.95, f"{outside:,} outside", "left", look.HOT),
+        (0.95, f"{outside:,} over budget", "left", look.HOT),
     ):
         style: dict[str, Any] = {
             "ha": side,

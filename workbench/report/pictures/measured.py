@@ -23,7 +23,7 @@ def measured(found: Measured) -> "Figure":
     b, h = np.unravel_index(int(off.argmax()), off.shape)
     shown = ratio[b, h]
     figure = page(WIDTH, HEIGHT)
-    first = found.findings[0].text if found.findings else "weights are within their budgets"
+    first = found.findings[0].text if found.findings else "weights are within budget"
     headline(figure, f"ln(P / expected), batch {b}, head {h}", first)
     axes = figure.add_axes((LEFT / WIDTH, BOTTOM / HEIGHT, MAP / WIDTH, MAP / HEIGHT))
     colours = {"cmap": "RdBu_r", "vmin": -END, "vmax": END, "interpolation": "nearest", "aspect": "auto"}

@@ -33,7 +33,7 @@ __all__ = ["cancellation", "errors", "heatmap", "histogram", "overview", "save"]
 ROLES = {"origin": look.HOT, "victim": look.VICTIM, "clean": look.CALM, "not judged": look.FAINT}
 
 #: heading of a column beside the overview -> its place, in widths of the plot
-COLUMNS = {"role": 1.02, "verdict": 1.135, "\u25ae isolated": 1.3, "\u25c7 propagated": 1.46, "outside": 1.655}
+COLUMNS = {"role": 1.02, "verdict": 1.135, "\u25ae isolated": 1.3, "\u25c7 propagated": 1.46, "over budget": 1.655}
 ROW, TOP, BOTTOM = 0.27, 1.1, 0.55  #: inches of the overview: a stage's row, above the rows, below them
 
 

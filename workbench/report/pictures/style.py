@@ -39,7 +39,7 @@ def shown(stage: StageDiff) -> Comparison:
 
 def title(stage: StageDiff) -> str:
     """A stage and what it is, in a few words."""
-    victim = f"victim ({stage.verdict} by itself)" if not stage.behind else "victim, or wrong by itself too"
+    victim = f"victim ({stage.verdict} given its inputs)" if not stage.behind else "victim, or wrong by itself too"
     return f"{stage.name}: {victim if stage.role == 'victim' else stage.verdict}"
 
 
@@ -71,7 +71,7 @@ def numbers_line(comparison: Comparison) -> str:
     judged, poisoned = np.count_nonzero(comparison.judged), np.count_nonzero(comparison.state == State.POISONED)
     size = np.count_nonzero(comparison.state != State.ABSENT)
     unjudged = size - judged - poisoned
-    outside = f"{np.count_nonzero(comparison.outside):,} outside"
+    outside = f"{np.count_nonzero(comparison.outside):,} over budget"
     if suspicious := np.count_nonzero(comparison.state == State.SUSPICIOUS):
         outside = f"{suspicious:,} suspicious, {outside}"
     text = f"{size:,} element{'s' if size > 1 else ''}, {outside}, {poisoned:,} poisoned"
@@ -87,7 +87,7 @@ def worst_line(stage: StageDiff) -> str:
     place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
     actual, expected = float(to_float64(comparison.actual).flat[flat]), float(comparison.expected.flat[flat])
     over = ratio(float(comparison.over_budget.flat[flat]))
-    return f"worst at {place}: actual {value(actual)}, expected {value(expected)}, {over} x of budget"
+    return f"worst at {place}: actual {value(actual)}, expected {value(expected)}, error {over}x its budget"
 
 
 def page(width: float, height: float) -> "Figure":
