@@ -39,7 +39,7 @@ def test_each_field_is_told_with_what_shows_it_and_the_file_is_a_contract(target
     found = asked(target, "--measure", *CASE, "--out", f"{tmp_path}/read.json")
     assert found.exit_code == 0
     assert "row_sum_of_cast = true: lse follows" in found.stdout
-    assert "block_k cannot be read: no run of the 24 keys is rescaled by itself" in found.stdout
+    assert "block_k cannot be measured: no run of the 24 keys is rescaled by itself" in found.stdout
     assert found.stdout.splitlines()[-1].startswith("--contract scores_dtype=float32,")
     told = json.loads((tmp_path / "read.json").read_text())
     assert told["schema"] == "workbench.measured-contract/1"
@@ -55,7 +55,7 @@ def test_files_that_hold_none_are_refused(target: str, tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text("[]")
     with pytest.raises(Refusal, match='must be a JSON object with "fields", as `workbench contract TARGET --measure'):
         run(target, contract=f"@{tmp_path}/none.json")
-    with pytest.raises(Refusal, match="the file cannot be read: No such file"):
+    with pytest.raises(Refusal, match="the file cannot be measured: No such file"):
         run(target, contract=f"@{tmp_path}/lacking.json")
     (tmp_path / "odd.json").write_text('{"fields": 3}')
     with pytest.raises(Refusal, match='its "fields" must be an object; got 3'):

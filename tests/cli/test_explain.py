@@ -44,7 +44,7 @@ def test_a_cause_is_printed_with_its_proof_and_exits_with_1(tmp_path: Path) -> N
 def test_a_right_kernel_has_nothing_to_explain_and_exits_with_0(tmp_path: Path) -> None:
     result = explained(tmp_path, "1")
     assert result.exit_code == 0
-    assert result.stdout.splitlines()[1:] == ["nothing to explain: no stage is wrong by itself"]
+    assert result.stdout.splitlines()[1:] == ["nothing to explain: every stage is right given its inputs"]
 
 
 def test_the_document_names_its_schema_and_the_cause(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def of_racing(folder: Path, barrier: str, *words: str) -> Any:
 def test_a_race_is_told_before_any_cause_and_laws_are_not_asked(tmp_path: Path) -> None:
     lines = of_racing(tmp_path, "pass").stdout.splitlines()
     assert (
-        lines[1] == "watched: mend this first: it makes numbers wrong in any way, and what is named below may be that"
+        lines[1] == "fix this first: it makes numbers wrong in any way, and what is named below may be that"
     )
     assert [line.split(":")[0] for line in lines if line.startswith("  ") and "[" in line and "is " in line] == [
         "  uninitialised-read",
@@ -114,7 +114,7 @@ def attention(q, k, v, *, scale, causal):
 
 
 @pytest.mark.campaign(but=1)
-@pytest.mark.parametrize(("kernel", "beside"), [(RACING, "watched: mend this first"), (ODD, "laws: ")])
+@pytest.mark.parametrize(("kernel", "beside"), [(RACING, "fix this first"), (ODD, "laws: ")])
 def test_print_shows_what_the_command_line_shows(tmp_path: Path, kernel: str, beside: str) -> None:
     """What a watched run finds among it, and the laws that are broken."""
     (tmp_path / "mine.py").write_text(kernel.replace("BARRIER", "pass"))
@@ -152,7 +152,7 @@ def test_a_wrong_kernel_in_which_nothing_is_found_is_said_to_be_watched(tmp_path
 def test_a_run_that_is_too_large_to_be_watched_unasked_names_the_command(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("workbench.foreign.check.IN_SECONDS", 63)
     last = of_racing(tmp_path, "pass").stdout.splitlines()[-1]
-    assert last == f"races, unwritten reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"
+    assert last == f"check for races and unwritten reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"
 
 
 @pytest.mark.campaign(but=1)

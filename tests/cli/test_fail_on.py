@@ -71,7 +71,7 @@ def test_evidence_exits_with_1_unless_it_is_said_otherwise(name: str, target: st
 def test_so_do_a_row_of_several_cases_and_a_second_run_beside_it(target: str) -> None:
     several = CliRunner().invoke(commands, ["diff", target + "in_bfloat16", "--seqlen", "8,512", "--dtype", "bfloat16"])
     assert several.exit_code == 1 and "suspicious (evidence)" in several.stdout
-    assert "2 runs: 1 without a bug, 1 with one or not testable" in several.stdout
+    assert "2 runs: 1 without a bug, 1 with one or untestable" in several.stdout
     beside = ("--against", target + "attention", "--seqlen", "512", "--dtype", "bfloat16")
     assert exit_code("diff", target + "in_bfloat16", *beside) == 1
 

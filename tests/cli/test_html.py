@@ -37,11 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("words", "first"),
     [
         (["diff", "--seqlen", "16"], "bug first wrong stage: lse"),
-        (["diff", "--seqlen", "16,24"], "bug 2 runs: 0 without a bug, 2 with one or not testable"),
+        (["diff", "--seqlen", "16,24"], "bug 2 runs: 0 without a bug, 2 with one or untestable"),
         (["explain", "--seqlen", "128", "--seconds", "4"], "bug first wrong stage: lse"),
         (
             ["explain", "--seqlen", "112,128", "--seconds", "4"],
-            "bug 2 runs: 0 without a bug, 2 with one or not testable",
+            "bug 2 runs: 0 without a bug, 2 with one or untestable",
         ),
     ],
     ids=["diff", "diffs", "explain", "explains"],
@@ -61,7 +61,7 @@ def test_a_page_of_two_runs(folder: Path) -> None:
     target = f"{folder}/right.py:attention"
     result = invoked("diff", target, "--against", target, "--seqlen", 16, "--head-dim", 8, "--html", page)
     assert result.stdout.splitlines()[-1] == f"page: {page}"
-    assert "no divergence: every stage that is compared is the same bit for bit" in text_of(page.read_text())
+    assert "no divergence: every compared stage is bit-identical" in text_of(page.read_text())
 
 
 def test_a_page_of_a_watched_run(folder: Path) -> None:

@@ -134,7 +134,7 @@ def test_lists_give_a_row_for_each_case_and_mark_where_it_starts_to_fail() -> No
         (False, True),
         (False, False),
     ]
-    assert result.stdout.splitlines()[-1] == "3 runs: 1 without a bug, 2 with one or not testable"
+    assert result.stdout.splitlines()[-1] == "3 runs: 1 without a bug, 2 with one or untestable"
     document = json.loads(workbench(*command, "--json").stdout)
     assert document["schema"] == "workbench.diffs/1" and [run["origin"] for run in document["runs"]] == [
         None,

@@ -29,14 +29,14 @@ def asked(folder: Path, factor: str, *words: str, command: str = "measure", stag
 
 def test_a_right_function_exits_with_0_and_nothing_is_found(tmp_path: Path) -> None:
     found = asked(tmp_path, "1")
-    assert found.exit_code == 0 and "nothing found: weights and out of this run are within" in found.stdout
+    assert found.exit_code == 0 and "nothing found: weights and out are within budget" in found.stdout
 
 
 def test_what_is_wrong_is_said_with_its_proof_and_drawn(tmp_path: Path) -> None:
     found = asked(tmp_path, "2", "--picture", f"{tmp_path}/p.png")
     assert found.exit_code == 1
     assert "scores: scores are 2 times what they should be: the scale is 0.5, not 0.25" in found.stdout
-    assert found.stdout.count("; what was read leaves ") == 2
+    assert found.stdout.count("; the fitted model leaves ") == 2
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -68,7 +68,7 @@ def test_measured_stages_beside_those_of_a_diff(tmp_path: Path, monkeypatch: pyt
     assert "calls: weights, 1,02" in found.stdout and "--measure" in found.stdout.splitlines()[-2]
     assert "scores (measured)" in page.read_text()
     right = asked(tmp_path, "1", "--measure", command="diff")
-    assert right.exit_code == 0 and "calls: weights, within their budgets, " in right.stdout
+    assert right.exit_code == 0 and "calls: weights, within budget, " in right.stdout
     assert "weights" not in asked(tmp_path, "1", command="diff").stdout
 
 

@@ -67,11 +67,11 @@ def test_by_name_and_the_worst_of_a_faulty_stage() -> None:
 
 def test_many_elements_along_two_axes_make_a_matrix() -> None:
     lines = cells(show("flash", "scores[0,0,0:20,4:12]", "--causal", "--fault", "flash-scale-twice", *SMALL))
-    assert " ".join(lines[3]) == "actual (* outside its budget) at batch b=0, head h=0"
+    assert " ".join(lines[3]) == "actual (* over budget) at batch b=0, head h=0"
     assert lines[4] == ["q", "\\", "k", *map(str, range(4, 12))]
     assert lines[5] == ["0", *["-inf"] * 8]  # hidden, as they should be
     assert all(cell.endswith("*") for cell in lines[24][1:]) and lines[24][0] == "19"
-    assert " ".join(lines[25]) == "x of budget at batch b=0, head h=0"
+    assert " ".join(lines[25]) == "error / budget at batch b=0, head h=0"
     assert len(lines) == 47 and all(float(cell) > 1 for cell in lines[46][1:])
 
 
@@ -172,11 +172,11 @@ def test_every_state_has_a_word() -> None:
         ),
         (
             ["flash", "qk"],
-            "show prints at most 256 elements; qk chooses 400 (20 queries x 20 keys): narrow the indices, or say --worst N",
+            "show prints at most 256 elements; qk selects 400 (20 queries x 20 keys): narrow the indices, or use --worst N",
         ),
         (
             ["flash", "qk[:]", "--reference"],
-            "show prints at most 256 elements; qk[:] chooses 400 (20 queries x 20 keys): narrow the indices",
+            "show prints at most 256 elements; qk[:] selects 400 (20 queries x 20 keys): narrow the indices",
         ),
         (["flash", "qk", "--worst", "257"], "show prints at most 256 elements; got --worst 257"),
         (

@@ -95,7 +95,7 @@ def test_a_comparison_in_lines(before_and_after: Any) -> None:
     assert first == f"{old} -> {new}: 1 worse, 2 better, 2 changed, 1 same" and code.startswith("  code: ")
     assert lines[0] == "worse:" and lines[2] == "better:" and lines[5] == "changed:"
     assert lines[1].startswith("  rounding, ") and lines[1].endswith(": Case(seqlen=36, head_dim=8, causal=True)")
-    assert " x of budget -> bug at scores, " in lines[1]
+    assert "x budget -> bug at scores, " in lines[1]
     assert lines[-1] == f"repeat: workbench diff {target} --seqlen 36 --head-dim 8 --causal"
 
 

@@ -59,19 +59,19 @@ def test_a_spec_that_lies_in_no_file_is_repeated_in_python(failed):
 
 
 def raising(q, k, v, *, scale, causal):
-    raise ValueError("as many heads of k as of q")
+    raise ValueError("as many K heads as Q heads")
 
 
 def test_what_raises_is_told_what_a_spec_may_leave_out():
     said = str(accept(raising, seed=2, only=0))
-    assert "as many heads of k as of q" in said and "`group = 1` in [case]" in said
+    assert "as many K heads as Q heads" in said and "`group = 1` in [case]" in said
     assert "`group = 1`" not in str(accept(raising, {"case": {"group": 1}}, seed=2, only=0))
 
 
 def test_a_keyword_that_is_lacking_is_told_with_where_the_spec_asks_for_it():
     said = str(accept(raising, {"case": {"feature": ["alibi"], "kv_heads": 2, "group": 2}}, seed=1, only=0))
     assert "takes no alibi_slopes, which the case has" in said and "`group = 1`" not in said
-    assert "  the spec asks for it in [case]: leave it out there, or give the function the keyword\n" in said
+    assert "  remove it from [case] in the spec, or give the function the keyword\n" in said
 
 
 def test_one_of_something_is_said_as_one(failed):

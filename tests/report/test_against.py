@@ -69,9 +69,9 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
     assert lines[2] == "no divergence: rounding in another order explains every difference"
     assert lines[3] == (
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {first.max_ulp:.3g} ulp "
-        f"({first.max_abs:.3g}), {first.over_budgets:.3g} x of both budgets"
+        f"({first.max_abs:.3g}), {first.over_budgets:.3g}x both budgets"
     )
-    assert findings(pairs["identical"])[2:] == ["no divergence: every stage that is compared is the same bit for bit"]
+    assert findings(pairs["identical"])[2:] == ["no divergence: every compared stage is bit-identical"]
     other_log = against(judged("flash"), diff(run(_foreign, CASE)))
     assert findings(other_log)[2] == "no divergence: rounding explains every difference"
 
@@ -86,7 +86,7 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
     lines = findings(pair)
     assert lines[2:5] == [
         f"A and B read different inputs: {by}",
-        "  what rounding or quantising lost is no difference of a stage: each is held to what it read",
+        "  each is judged from its own inputs, so that difference counts for neither",
         "no divergence: what they read and rounding explain every difference",
     ]
     assert f"of it {pair['qk'].max_own:.3g} made here" in lines[5]
@@ -95,7 +95,7 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
 def test_a_bug_within_both_budgets_is_not_called_rounding() -> None:
     pair = against(judged("split_k", CASE, "reduce-max-first-split"), judged("flash"))
     assert pair.parts_at is None
-    assert findings(pair)[2] == "no divergence beyond both budgets, but against float64 A at merge_max is wrong"
+    assert findings(pair)[2] == "no divergence over both budgets, but wrong against float64: A at merge_max"
 
 
 def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
@@ -114,7 +114,7 @@ def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
 
 def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
     lines = printed(summary([pairs["parts"], pairs["rounding"]], unicode=False))
-    assert lines[0].split() == "A B verdict of A verdict of B part at x of both budgets".split()
+    assert lines[0].split() == "A B verdict of A verdict of B part at error / budgets".split()
     assert lines[1].split()[:-2] == "split_k --seqlen 64 --head-dim 8 --causal flash bug rounding".split()
     assert lines[1].split()[-2] == "out" and lines[2].split()[-2] == "-"
     assert lines[3] == "2 pairs: 1 diverge by more than both budgets"

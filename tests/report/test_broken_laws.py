@@ -42,7 +42,7 @@ def test_broken_laws_are_named() -> None:
 def test_a_right_kernel_breaks_none() -> None:
     text, told = said(run(attention, CASE))
     assert told["broken"] == [] and len(told["held"]) > 8
-    assert text == [f"laws: all {len(told['held'])} that were asked hold"]
+    assert text == [f"laws: all {len(told['held'])} hold"]
 
 
 def test_a_trace_that_cannot_be_run_again_is_not_asked() -> None:

@@ -39,7 +39,7 @@ def test_a_row_for_each_measurement_and_no_remark_where_all_is_as_assumed() -> N
 
 
 def test_headlines() -> None:
-    assert headline(MEASURED) == "emulator: 7e+03 results of functions, all neighbours of the types cast to"
+    assert headline(MEASURED) == "emulator: 7e+03 function results, all neighbours of each cast target"
     gpu = replace(MEASURED, device="NVIDIA H200", compute_capability=(9, 0), driver="13.0")
     assert headline(gpu).startswith("NVIDIA H200, compute capability 9.0, driver for CUDA 13.0: ")
 

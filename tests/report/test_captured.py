@@ -9,7 +9,7 @@ from workbench.explore.capturing.verdict import Judged
 
 RIGHT = Judged(4, "rounding", False, None, 0.3, 1e-6, {})
 FOUND = Report("mine", "seen", 15, 15, 15, {}, {}, 0, 0, RIGHT, None, (), 0.1, 0.1)
-INPUTS = "each is right on its own inputs; whether these are right (cache, rotation, the layer before) no call tells"
+INPUTS = "every call is right given its inputs; wrong inputs (cache, rotation, an earlier layer) would not show"
 
 
 def said(found: Report, begins: str) -> list[str]:
@@ -19,10 +19,10 @@ def said(found: Report, begins: str) -> list[str]:
 @pytest.mark.parametrize(
     ("judged", "doubted", "words"),
     [
-        (100, 2, "suspicious: 2 of 100 judged, within 7 standard deviations, as some of many right calls are"),
-        (15, 15, "suspicious: 15 of 15 judged, within 7 standard deviations: more than chance makes of right calls"),
-        (100, 3, "suspicious: 3 of 100 judged, within 7 standard deviations: more than chance makes of right calls"),
-        (3, 1, "suspicious: 1 of 3 judged, within 7 standard deviations: more than chance makes of right calls"),
+        (100, 2, "suspicious: 2 of 100 judged calls are over their statistical budget; a few such calls are normal"),
+        (15, 15, "suspicious: 15 of 15 judged calls are over their statistical budget: more than chance explains"),
+        (100, 3, "suspicious: 3 of 100 judged calls are over their statistical budget: more than chance explains"),
+        (3, 1, "suspicious: 1 of 3 judged calls are over their statistical budget: more than chance explains"),
     ],
 )
 def test_of_suspicious_calls_few_are_by_chance(judged: int, doubted: int, words: str) -> None:

@@ -31,10 +31,10 @@ def test_every_row_of_the_table_is_what_json_says_of_what_is_shown(judged):
         row = text.cells(stage)
         shown = said["propagated" if stage.role == "victim" else "isolated"] or said["propagated"]
         assert (said["name"], said["role"]) == (row["stage"], stage.role)
-        assert row["x of budget"] == ratio(shown["over_budget"])
-        assert row["outside"] == f"{shown['outside']}/{shown['size']}"
-        assert row["max abs"] == number(shown["max_abs"]) and row["max ulp"] == number(shown["max_ulp"])
-        assert row["mean signed"] == number(shown["mean_signed"])
+        assert row["error / budget"] == ratio(shown["over_budget"])
+        assert row["over budget"] == f"{shown['outside']}/{shown['size']}"
+        assert row["max abs error"] == number(shown["max_abs"]) and row["max ulp"] == number(shown["max_ulp"])
+        assert row["mean error"] == number(shown["mean_signed"])
         if row["worst at"]:
             assert row["worst at"] == " ".join(f"{axis}={i}" for axis, i in shown["worst"].items())
             assert (row["actual"], row["expected"]) == (value(shown["actual"]), value(shown["expected"]))
@@ -44,8 +44,8 @@ def test_every_row_of_the_table_is_what_json_says_of_what_is_shown(judged):
 def test_every_picture_shows_the_numbers_of_the_table(judged):
     for stage in judged:
         row = text.cells(stage)
-        outside, size = (int(part) for part in row["outside"].split("/"))
-        worst = f"{row['x of budget']} x of budget"
+        outside, size = (int(part) for part in row["over budget"].split("/"))
+        worst = f"error {row['error / budget']}x its budget"
         for figure in (histogram(stage), errors(stage), heatmap(stage, case=judged.trace.case)):
             said = [line for one in texts(figure) for line in one.split("\n")]
             if row["worst at"]:
@@ -53,7 +53,7 @@ def test_every_picture_shows_the_numbers_of_the_table(judged):
                 assert f"worst at {row['worst at']}: {values}, {worst}" in said
             assert any(line == headline(judged.trace) for line in (one.replace("\n", " ") for one in texts(figure)))
         drawn = texts(histogram(stage))
-        assert {f"worst {row['x of budget']}", f"{outside:,} outside"} <= {*drawn}
+        assert {f"worst {row['error / budget']}", f"{outside:,} over budget"} <= {*drawn}
         assert any(one.startswith(f"{size:,} elements, ") for one in drawn)
 
 
@@ -62,19 +62,19 @@ def test_the_overview_shows_them_too(judged):
     for stage in judged:
         for comparison in (stage.isolated, stage.propagated):
             assert ratio(comparison.summary.worst.over_budget) in said
-        assert text.cells(stage)["outside"].replace("/", " / ") in [one.replace(",", "") for one in said]
+        assert text.cells(stage)["over budget"].replace("/", " / ") in [one.replace(",", "") for one in said]
 
 
 def test_words_say_the_same_numbers(judged):
     row, lines = text.cells(judged["merge_weight"]), "\n".join(text.sentences(judged, full=True))
-    outside, size = row["outside"].split("/")
-    assert f"outside the budget: {outside} of {size} (" in lines
+    outside, size = row["over budget"].split("/")
+    assert f"over budget: {outside} of {size} (" in lines
     assert (
         f"actual {row['actual']}, expected {row['expected']}, " in lines
-        and f"{row['x of budget']} x of budget" in lines
+        and f"error {row['error / budget']}x its budget" in lines
     )
     out = text.cells(judged["out"])
-    assert f"effect on out: {out['outside'].replace('/', ' of ')} elements outside" in lines
-    assert f"largest error {out['max abs']}\n" in lines
+    assert f"effect on out: {out['over budget'].replace('/', ' of ')} elements over budget" in lines
+    assert f"largest error {out['max abs error']}\n" in lines
     exact = judged["out"].propagated.summary
-    assert f"last bit: out {exact.states[0] / exact.size:.1%}" in lines
+    assert f"correctly rounded: out {exact.states[0] / exact.size:.1%}" in lines

@@ -108,4 +108,4 @@ def test_elements_that_nothing_can_tell_are_counted() -> None:
     got = diff_operation(tiny, "attention_backward", dtype="float16", distribution="one-hot", numbers={"scale": 4.0})
     found = got["dk"].isolated
     assert found is not None and found.summary.judged < found.summary.size
-    assert "not judged, as their budget is as large as their terms: " in str(got)
+    assert "not judged, since the budget exceeds the terms: " in str(got)

@@ -37,7 +37,7 @@ def test_a_set_is_told_with_values_and_the_measurement():
         HEAD,
         "2 causes predict every number, as far as random inputs tell",
         "  1. the scale is twice (input_std 1, block_k any)",
-        "     the same in all runs: scores are doubled",
+        "     equivalent: scores are doubled",
         "  2. no key is masked (input_std 0.5 or 1, block_k 16)",
         "to decide, measure the largest error of out in query 3, with scale 0.176777, on the q, k and v of",
         "     workbench inputs --seqlen 64 --head-dim 32 --causal --out inputs.safetensors",
@@ -50,13 +50,13 @@ def test_a_set_is_told_with_values_and_the_measurement():
 def test_of_many_causes_the_likeliest_are_shown():
     told = lines(found(*(cause(f"cause {i}") for i in range(5)), more=3))
     assert told[1].endswith("8 causes predict every number, as far as random inputs tell; the likeliest 5 are shown")
-    assert told[-1] == "no measurement among those that were tried parts these causes"
+    assert told[-1] == "no tried measurement separates these causes"
 
 
 def test_rounding_with_some_values_and_causes_with_others_are_both_told():
     told = lines(found(cause("the scale is twice"), rounding=({"input_std": 2.0, "block_k": 16},)))
     assert told[1:3] == [
-        "a kernel without a fault may have all of these errors, by rounding, if input_std 2, block_k 16; else",
+        "rounding alone may explain all of these errors, if input_std 2, block_k 16; else",
         "one cause predicts every number, as far as random inputs tell",
     ]
 
@@ -64,18 +64,18 @@ def test_rounding_with_some_values_and_causes_with_others_are_both_told():
 def test_rounding_is_told_with_the_values_that_it_takes():
     some = tuple({"input_std": std, "block_k": block} for std in STDS[1:] for block in (16, 32))
     every = tuple({"input_std": std, "block_k": block} for std in STDS for block in (16, 32))
-    line = "nothing to explain: a kernel without a fault may have all of these errors, by rounding"
+    line = "nothing to explain: rounding alone may explain all of these errors"
     assert lines(found(rounding=every)) == [HEAD, line]
     assert lines(found(rounding=some))[1] == f"{line}, if input_std 1 or 2, block_k any"
 
 
 def test_what_was_not_finished_says_how_to_go_on():
     told = lines(found(stopped=True, seconds=45.0))
-    line = "not finished: --effort 10 tries ten times as much; or give input_std and block_k and the errors of a smaller case"
+    line = "not finished: raise --effort, or give input_std and block_k and the errors of a smaller case"
     assert told == [HEAD, line]
 
 
 def test_no_cause_is_said_to_be_none():
     told = lines(found())
-    assert told[1] == "no likely fault explains it: none of 7 of kernels like this predicts these numbers"
+    assert told[1] == "no known fault explains it: none of 7 predicts these numbers"
     assert "a binary older than the source" in told[2] and len(told) == 3

@@ -73,20 +73,20 @@ def test_no_number_is_cut_and_no_line_is_too_long(judged, name, width, terminal,
     lines = shown(text.report(one, unicode=terminal, width=width, full=full), width, terminal)
     assert not any("\u2026" in line for line in lines)
     rows = table_of(lines)
-    assert len(rows) == 1 + len(one.stages)
     header = rows[0]
     every = text.stage_table(one, full)
+    assert len(rows) == 1 + len(every.rows) and (not full or len(every.rows) == len(one.stages))
     for all_cells, row in zip(every.rows, rows[1:], strict=True):
         cells = dict(zip(every.columns, all_cells, strict=True))
         assert row == [cells[column] for column in header if cells[column]], "every cell is there whole"
     if width >= 80:
-        assert {"x of budget", "outside"} <= {*header}
+        assert {"error / budget", "over budget"} <= {*header}
     if terminal:
         assert all(len(line) <= width for line in lines if not line.startswith(("repeat:", text.RACES)))
 
 
 def test_all_columns_are_there_where_the_screen_is_wide_enough(judged):
-    short = [column for column in text.COLUMNS if column not in ("max ulp", "mean signed", "bits lost")]
+    short = [column for column in text.COLUMNS if column not in ("max ulp", "mean error", "bits lost")]
     assert table_of(shown(text.report(judged["fault"], unicode=True, width=200), 200))[0] == short
     assert table_of(shown(text.report(judged["fault"], unicode=True, width=200, full=True), 200))[0] == [*text.COLUMNS]
 
@@ -95,12 +95,12 @@ def test_on_80_columns_a_stage_of_a_billion_elements_keeps_its_counts():
     """Five axes, the widest counts and numbers, and a victim among them."""
     elements = Elements(*(np.zeros((1, 1, 1, 1, 1)) for _ in range(5)), np.zeros((1, 1, 1, 1, 1), np.uint8))
     stage = StageDiff("merge_weight", "bhqtd", "bug", whole(elements), None)
-    cells = {"stage": stage.name, "verdict": "suspicious", "x of budget": "1.00000012", "max abs": "9.45e-123"}
-    cells |= {"outside": "1073741824/1073741824", "worst at": "b=0 h=127 q=65535 t=1023 d=127"}
+    cells = {"stage": stage.name, "verdict": "suspicious", "error / budget": "1.00000012", "max abs error": "9.45e-123"}
+    cells |= {"over budget": "1073741824/1073741824", "worst at": "b=0 h=127 q=65535 t=1023 d=127"}
     cells |= {"actual": "-1.23457e-38", "expected": "-1.23457e-38"}
     for unicode in (False, True):
         table = Table([*cells], [[*cells.values()]], [""], spare=text.SPARE).screen(unicode=unicode, width=80)
-        assert {"x of budget", "outside"} <= {column.header for column in table.columns}
+        assert {"error / budget", "over budget"} <= {column.header for column in table.columns}
         lines = shown(table, 80, unicode)
         assert any("1.00000012" in line and "1073741824/1073741824" in line for line in lines)
 
@@ -125,7 +125,7 @@ def test_where_a_gate_failed_the_summary_calls_nothing_right(judged):
 
 def below(lines):
     """The lines below the table."""
-    last = max(i for i, line in enumerate(lines) if re.match(r"\w+  ", line))
+    last = max(i for i, line in enumerate(lines) if re.match(r"(\w+|\d+ more stages)  ", line))
     return [line for line in lines[last + 1 :] if line]
 
 
@@ -136,28 +136,30 @@ def over_budget_of_cause(judged):
 
 def test_short(judged):
     lines = below(shown(text.report(judged["fault"], unicode=False, width=200), 200, False))
-    worst, merged = judged["fault"]["merge_weight"].worst(1)[0], judged["fault"]["merge_weight"].isolated
-    out, lse = (judged["fault"][name].propagated.summary for name in ("out", "lse"))
-    n = merged.summary.outside
-    place = f"batch 0, head 0, split {worst.index['s']}, query {worst.index['q']}"
+    n = judged["fault"]["merge_weight"].isolated.summary.outside
+    options = f"split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert lines == [
-        "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
-        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; "
-        f"reproduces {n} of {n} elements within their budgets, {over_budget_of_cause(judged['fault']):.3g} x at most; "
-        f"not proved: it moves {n} elements, and fewer than 100 may fit by chance",
-        f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",
-        f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, "
-        f"allowed error {worst.budget:.3g}, {worst.over_budget:.3g} x of budget",
+        "verdict: bug; first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
+        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; reproduces "
+        f"{n} of {n} elements within budget (error / budget at most {over_budget_of_cause(judged['fault']):.3g}); "
+        f"not proved: it changes {n} elements; fewer than 100 may fit by chance",
         f"  look at: {judged['fault'].trace.lines['merge_weight']}",
-        "victim: out (right from what it read; a victim's row shows the error from q, k and v)",
-        f"effect on out: {out.outside} of {out.size} elements outside the budget from q, k and v, "
-        f"largest error {out.max_abs:.3g}",
-        f"effect on lse: none of its elements is outside the budget from q, k and v, largest error {lse.max_abs:.3g}",
-        *(
-            f"{what} split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
-            for what in ("races, unwritten reads: workbench check", "repeat: workbench diff")
-        ),
+        "victim: out (right given its inputs; the row shows the inherited error)",
+        f"check for races and unwritten reads: workbench check {options}",
+        f"repeat: workbench diff {options}",
     ]
+
+
+def test_right_stages_of_a_wrong_run_share_a_row_and_its_results_have_their_own(judged):
+    one = judged["fault"]
+    table = text.stage_table(one, full=False)
+    assert [row[0] for row in table.rows] == ["merge_weight", "out", "lse", "13 more stages"]
+    cells = dict(zip(table.columns, table.rows[-1], strict=True))
+    right = [stage.reported for stage in one if stage.name not in ("merge_weight", "out", "lse")]
+    assert cells["verdict"] == "right" and cells["over budget"] == f"0/{sum(x.summary.size for x in right)}"
+    worst = max(x.summary.worst.over_budget for x in right if x.summary.worst is not None)
+    assert cells["error / budget"] == text.ratio(worst)
+    assert len(text.stage_table(judged["right"], full=False).rows) == len(judged["right"].stages)
 
 
 @pytest.mark.campaign
@@ -257,8 +259,8 @@ def test_ranges_of_x_of_budget_can_be_read():
     from workbench.report.origin import bins
 
     assert bins(whole(Elements(ones.astype(np.float32), ones, ones, ones, over, state))) == (
-        "elements by x of budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "
-        "1 at 1 to 2, 1 at 2 to 10, 1 beyond 10, 1 at inf"
+        "elements by error / budget: 1 at 0, 1 at 0 to 0.01, 1 at 0.01 to 0.1, 1 at 0.1 to 0.5, 1 at 0.5 to 1, "
+        "1 at 1 to 2, 1 at 2 to 10, 1 above 10, 1 at inf"
     )
 
 

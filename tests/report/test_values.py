@@ -19,7 +19,7 @@ def html(shown: Any) -> str:
 def test_html() -> None:
     judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"][0, 0, 3, 0:2])
-    columns = ("b", "h", "q", "k", "actual", "expected", "error", "budget", "x of budget", "verdict")
+    columns = ("b", "h", "q", "k", "actual", "expected", "error", "budget", "error / budget", "verdict")
     assert page.startswith("<div>scores</div><table><tr>" + "".join(f"<th>{name}</th>" for name in columns))
     assert page.count("<tr>") == 3 and page.count("<td>bug</td>") == 2
     value = judged["scores"].judged.actual[0, 0, 3, 1]
@@ -33,7 +33,7 @@ def test_html() -> None:
 def test_html_of_many_elements_along_two_axes_is_a_matrix_of_each_quantity() -> None:
     judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"].select(q=slice(0, 5), k=slice(2, 9)))
-    titles = ("actual (* outside its budget) at batch b=0, head h=0", "x of budget at batch b=0, head h=0")
+    titles = ("actual (* over budget) at batch b=0, head h=0", "error / budget at batch b=0, head h=0")
     assert all(f"<div>{title}</div><table>" in page for title in titles)
     assert page.count("<tr><th>q \\ k</th><th>2</th>") == 2 and page.count("<tr>") == 2 * 6
     assert f"<td>4</td><td>{judged['scores'].judged.actual[0, 0, 4, 2]:.4g}*</td>" in page
@@ -44,7 +44,7 @@ def test_html_of_a_stage_has_its_worst_elements() -> None:
     judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page, worst = html(judged["scores"]), judged["scores"].worst(5)
     assert page.startswith(
-        "<div>scores [b h q k]: bug &lt;- origin, 400 of 400 elements outside their budget; the worst:"
+        "<div>scores [b h q k]: bug &lt;- origin, 400 of 400 elements over budget; the worst:"
     )
     assert page.count("<td>bug</td>") == 5 == len(worst)
     assert "".join(f"<td>{i}</td>" for i in worst[0].index.values()) + f"<td>{worst[0].actual:.9g}</td>" in page
@@ -61,7 +61,7 @@ def test_html_of_a_stage_has_its_worst_elements() -> None:
 def test_html_of_a_profile() -> None:
     judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page = html(judged["scores"].profile("q"))
-    columns = "outside", "share outside", "x of budget", "mean signed", "mean abs", "sign disagreements"
+    columns = "over budget", "share over budget", "error / budget", "mean error", "mean abs", "sign disagreements"
     assert page.startswith("<table><tr><th>q</th>" + "".join(f"<th>{name}</th>" for name in columns))
     assert page.count("<tr>") == 1 + 20 and "<tr><td>19</td><td>20</td><td>1</td>" in page
     window = diff(stored("flash", CASE, where="q=8:10"))
@@ -88,5 +88,5 @@ def test_elements_in_print() -> None:
     head, titles, *rows = str(judged["scores"].select(q=5, k=slice(0, 3))).splitlines()
     assert head == "scores" and titles.split()[:6] == ["b", "h", "q", "k", "actual", "expected"]
     assert [row.split()[:4] for row in rows] == [["0", "0", "5", str(k)] for k in range(3)]
-    assert "actual (* outside its budget) at batch b=0, head h=0\n" in str(judged["scores"][0, 0, :6, :6])
+    assert "actual (* over budget) at batch b=0, head h=0\n" in str(judged["scores"][0, 0, :6, :6])
     assert str(judged["scores"][...]) == "scores\n400 elements; at most 256 are shown"

@@ -46,10 +46,10 @@ def sentences(judged: Diff) -> list[str]:
 
 
 SUSPECT = (
-    "right, each element within its budget from q, k and v: suspect the probe of scores first (another value than the "
-    "stage's, or at another index), then errors that cancel or are too small to be seen there"
+    "right from q, k and v: suspect the probe of scores first (wrong variable or index), then errors that cancel or "
+    "are too small to show"
 )
-FIRST = "first wrong stage: scores = qk * scale, -inf where masked"
+FIRST = "verdict: bug; first wrong stage: scores = qk * scale, -inf where masked"
 OUT = "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0"
 
 
@@ -58,9 +58,9 @@ def test_a_probe_of_another_value_is_suspected_where_out_and_lse_are_right() -> 
     judged = diff(run(kernel(next_key), CASE))
     assert judged.verdict == "bug" and judged.right_ends == ("out", "lse")
     assert sentences(judged) == [
-        f"out and lse are {SUSPECT}",
         FIRST,
-        f"wrong given what was dumped before it, right without: out = {OUT}",
+        f"wrong given its dumped inputs, right from q, k and v: out = {OUT}",
+        f"out and lse are {SUSPECT}",
     ]
     assert diff(run(kernel(next_key, lse=False), CASE)).right_ends == ("out",)
 
@@ -87,11 +87,11 @@ def test_a_victim_whose_inputs_are_nan_is_not_said_to_be_right() -> None:
     assert [judged[name].maybe_victim for name in ("out", "lse")] == [True, True]
     assert sentences(judged) == [
         FIRST,
-        "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)",
+        "victim?: out, lse (cannot be judged apart from an earlier wrong stage)",
     ]
     assert [line for line in findings(judged) if "untestable" in line] == [
-        "  out is untestable by itself: no element could be judged: 192 poisoned, 0 with a budget that says nothing",
-        "  lse is untestable by itself: no element could be judged: 24 poisoned, 0 with a budget that says nothing",
+        "  out is untestable, beyond what it inherits: no element could be judged: 192 poisoned, 0 with a budget that says nothing",
+        "  lse is untestable, beyond what it inherits: no element could be judged: 24 poisoned, 0 with a budget that says nothing",
     ]
 
 
@@ -121,14 +121,15 @@ def test_of_out_alone_the_cause_comes_first_and_no_line_that_it_does_not_name() 
 
     judged = diff(run(out_alone, CASE))
     found = findings(judged)
-    assert found[0].startswith("cause, one of 4 that fit: the scale is applied twice (")
+    assert found[0] == "verdict: bug; first wrong stage: out or one before it (only out was given)"
+    assert found[1].startswith("  cause, one of 4 that fit: the scale is applied twice (")
     at_rest = diff(replace(judged.trace, rerun=None))
     vars(at_rest).update(explained=judged.explained)  # which takes a second
-    line = findings(at_rest)[0]
-    assert line.startswith("cause, one of 4 that fit: the scale is applied twice; or ") and line.count("; or ") == 3
-    assert "tells them apart" in found[0] and "tells them apart" not in line
-    assert found[1] == "out is wrong; only out was given"
-    assert "first wrong stage" not in "".join(found) and "look at: " not in "".join(found)
+    line = findings(at_rest)[1]
+    assert line.startswith("  cause, one of 4 that fit: the scale is applied twice; or ") and line.count("; or ") == 2
+    assert line.endswith("; 1 more (-v)")
+    assert "tells them apart" in found[1] and "tells them apart" not in line
+    assert "look at: " not in "".join(found)
     assert len([line for line in found if "cause, " in line]) == 1
 
 
@@ -141,15 +142,15 @@ def test_what_to_declare_of_a_trace_at_rest_is_declared_where_it_is_made(tmp_pat
     inputs["mask"] = np.tri(CASE.seqlen_q, CASE.seqlen_k, -1, dtype=bool)
     trace = run(empty_rows, CASE, inputs=inputs)
     save(trace, tmp_path / "run.safetensors")
-    begins = "only rows without keys are wrong: if these may hold anything, "
+    begins = "only empty rows are wrong: if your kernel may leave anything there, declare "
     said = []
     for one in (trace, load(tmp_path / "run.safetensors")):
         judged = diff(one)
         vars(judged).update(explained=Explained((), ("out",), (), 0, "", 0.0))  # which takes a second
         said += [line.strip() for line in findings(judged) if begins in line]
     assert said == [
-        f"{begins}--contract empty_out=any says so",
-        f"{begins}declare empty_out=any, where the trace is made (`contract=` of a capture)",
+        f"{begins}--contract empty_out=any",
+        f"{begins}empty_out=any, where the trace is made (`contract=` of a capture)",
     ]
 
 
@@ -174,7 +175,7 @@ def test_what_it_might_declare_is_said_last_and_beside_a_cause_only_where_a_budg
     assert "  declare it" not in said(named, tells=False)
     for tells in (True, False):
         found = said(unknown, tells=tells)
-        assert found[0] == "out is wrong; only out was given" and "look at: " not in "".join(found)
+        assert found[0] == "verdict: bug; first wrong stage: out or one before it (only out was given)" and "look at: " not in "".join(found)
         assert [line for line in found if line.startswith("  ")][-1] == "  declare it"
 
 

@@ -69,7 +69,7 @@ def _proofs(found: Measured) -> list[str]:
         beside = "" if proof.held and proof.lse_held else "; something else is wrong too"
         said.append(
             f"seed {proof.seed + found.target.case.seed}: RMS error {scientific(proof.error)}; the fitted model "
-            f"leaves {scientific(proof.left)} of it{beside}"
+            f"leaves {scientific(proof.left)}{beside}"
         )
     return said
 

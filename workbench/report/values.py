@@ -46,6 +46,13 @@ STATES: dict[State | None, str] = {
     State.EMPTY: "bug",
     None: "not judged",
 }
+#: columns of a profile whose heading is not the name of the field
+_HEADINGS = {
+    "outside": "over budget",
+    "share_outside": "share over budget",
+    "over_budget": "error / budget",
+    "mean_signed": "mean error",
+}
 _QUANTITIES = ("actual", "expected", "error", "budget", "over_budget")
 
 Rows = Sequence[dict[str, Any]]
@@ -150,7 +157,7 @@ def html_stage(stage: StageDiff) -> str:
 def html_profile(profile: Profile) -> str:
     """A profile as a table for Jupyter, a row for each index of its axis, as far as it can be printed."""
     names = [one.name for one in fields(profile) if one.name not in ("axis", "first")]
-    columns = [profile.axis, *(name.replace("_", " ").replace("over budget", "error / budget") for name in names)]
+    columns = [profile.axis, *(_HEADINGS.get(name, name.replace("_", " ")) for name in names)]
     shown, size = min(LIMIT, len(profile.outside)), len(profile.outside)
     values = [[_cell(name, float(getattr(profile, name)[i])) for name in names] for i in range(shown)]
     rows = [[str(profile.first + i), *cells] for i, cells in enumerate(values)]

@@ -39,7 +39,7 @@ def test_the_graph_is_coloured_by_where_they_part(pair: Against) -> None:
     assert worst is not None and panel.facts is not None
     facts = dict(panel.facts.rows)
     assert facts["value in A"] == value(worst.a) and facts["value in B"] == value(worst.b)
-    assert facts["should be in A"] == value(worst.expected_a)
+    assert facts["expected in A"] == value(worst.expected_a)
     assert facts["difference that may arise here"] == number(worst.budget)
     assert "parts" in text_of(rendered(page(pair)))
 

@@ -93,8 +93,8 @@ def told(name: str) -> dict[str, Any]:
             "actual": value(shown["actual"]),
             "expected": value(shown["expected"]),
             "error": number(error),
-            "allowed error": number(shown["budget"]),
-            "x of budget": ratio(shown["over_budget"]),
+            "budget": number(shown["budget"]),
+            "error / budget": ratio(shown["over_budget"]),
         },
     }
 
@@ -139,8 +139,8 @@ def test_a_map_is_zoomed_from_the_stage_to_a_tile_to_an_element(reader: Reader) 
             "actual": value(row["actual"]),
             "expected": value(row["expected"]),
             "error": number(row["error"]),
-            "allowed error": number(row["budget"]),
-            "x of budget": ratio(row["over_budget"]),
+            "budget": number(row["budget"]),
+            "error / budget": ratio(row["over_budget"]),
             "verdict": "exact" if row["error"] == 0 else "rounding",
         }
     reader.point(canvas, 0.5, 0.5, click=True)

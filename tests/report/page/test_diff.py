@@ -67,16 +67,16 @@ def test_the_numbers_are_those_of_the_document() -> None:
         sides = [side for side in (document["isolated"], document["propagated"]) if side is not None]
         assert panel.facts is not None
         facts = {row[0]: row[1:] for row in panel.facts.rows}
-        assert facts["x of budget"] == [ratio(side["over_budget"]) for side in sides]
+        assert facts["error / budget"] == [ratio(side["over_budget"]) for side in sides]
         assert facts["actual"] == [value(float(side["actual"])) for side in sides]
-        assert facts["allowed error"] == [number(side["budget"]) for side in sides]
+        assert facts["budget"] == [number(side["budget"]) for side in sides]
         assert facts["outside"] == [f"{side['outside']}/{side['size']}" for side in sides]
         assert {source: share for source, share, _ in panel.shares} == document["budget_terms"]
         shown = document["propagated" if panel.kind == "victim" else "isolated"]
         if panel.worst is not None:
             first = dict(zip(panel.worst.columns, panel.worst.rows[0], strict=True))
             assert first["worst at"] == " ".join(f"{axis}={i}" for axis, i in shown["worst"].items())
-            assert first["actual"] == value(shown["actual"]) and first["x of budget"] == ratio(shown["over_budget"])
+            assert first["actual"] == value(shown["actual"]) and first["error / budget"] == ratio(shown["over_budget"])
         else:
             assert shown["over_budget"] == 0, panel.name
 
@@ -132,7 +132,7 @@ def test_case_and_contract_are_those_of_the_document() -> None:
 def test_several_runs_are_a_row_each_and_what_is_said_of_each() -> None:
     both = [right(), wrong()]
     made = runs.page([run_row(one) for one in both], [short(one) for one in both])
-    assert made.lines == ["2 runs: 1 without a bug, 1 with one or not testable"]
+    assert made.lines == ["2 runs: 1 without a bug, 1 with one or untestable"]
     assert made.verdict == "bug" and made.kind == "origin"
     table = made.parts[0].table
     assert table is not None and [row[1] for row in table.rows] == ["rounding", "bug"]

@@ -64,7 +64,7 @@ def test_a_decode_table_shows_the_head_of_its_worst_entry_on_the_ideal_line():
     hot = [np.allclose(colour[:3], reddest) for colour in dots.get_facecolors()]
     assert codes[np.flatnonzero(hot)].tolist() == [200]
     assert "lut_k: bug" in texts(figure)
-    worst = "head 1, isolated |error| / budget\nworst at h=1 c=200: actual 343, expected 328, 30 x of budget"
+    worst = "head 1, isolated |error| / budget\nworst at h=1 c=200: actual 343, expected 328, error 30x its budget"
     assert worst in texts(figure)
 
 
@@ -101,7 +101,7 @@ def test_a_ragged_tile_is_cut_off():
 def test_windows_are_drawn_with_the_indices_of_their_run():
     drawn = replace(table(), first={"h": 4})
     figure = decode_table(drawn)
-    worst = "head 5, isolated |error| / budget\nworst at h=5 c=200: actual 343, expected 328, 30 x of budget"
+    worst = "head 5, isolated |error| / budget\nworst at h=5 c=200: actual 343, expected 328, error 30x its budget"
     assert worst in texts(figure)
     (dots,) = figure.axes[0].collections
     assert dots.get_offsets()[0].tolist() == [0, drawn.isolated.actual[1, 0]]

@@ -20,9 +20,9 @@ def some_heads(wrong, batches=1, size=6):
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ([(0, 1), (0, 4)], "worst of each head, 2 of 6 outside: 1, 4"),
-        ([(0, h) for h in range(6)], "worst of each head, all 6 outside"),
-        ([], "worst of each head, none of 6 outside"),
+        ([(0, 1), (0, 4)], "worst of each head, 2 of 6 over budget: 1, 4"),
+        ([(0, h) for h in range(6)], "worst of each head, all 6 over budget"),
+        ([], "worst of each head, none of 6 over budget"),
     ],
 )
 def test_a_map_shows_which_heads_are_wrong(wrong, words):

@@ -74,7 +74,7 @@ def test_the_plane_goes_through_the_worst_element_and_marks_it():
     (subtitle,) = [text for text in texts(figure) if text.startswith("worst of")]
     assert subtitle == (
         "worst of 2 batches x 4 heads: b=1 h=2, isolated |error| / budget\n"
-        "worst at b=1 h=2 q=3 k=5: actual 22, expected 2, 40 x of budget"
+        "worst at b=1 h=2 q=3 k=5: actual 22, expected 2, error 40x its budget"
     )
     image = pixels(figure)
     assert np.argwhere((image != image[0, 0]).any(-1)).tolist() == [[3, 5]]
@@ -120,7 +120,7 @@ def test_a_window_is_drawn_with_the_indices_of_its_run():
     ratios[0, 0, 2, 5] = 40
     window = replace(stage(ratios, verdict="bug"), first={"b": 1, "h": 2, "q": 3})
     figure = heatmap(window, case=CASE)
-    place = "b=1 h=2, isolated |error| / budget\nworst at b=1 h=2 q=5 k=5: actual 22, expected 2, 40 x of budget"
+    place = "b=1 h=2, isolated |error| / budget\nworst at b=1 h=2 q=5 k=5: actual 22, expected 2, error 40x its budget"
     assert place in texts(figure)
     plot = figure.axes[0]
     assert plot.get_ylim() == (5.5, 2.5) and plot.images[0].get_extent() == [-0.5, 7.5, 5.5, 2.5]

@@ -51,7 +51,7 @@ def test_histogram_says_what_it_counts():
     figure = histogram(stage(ratios, [[[[0, 0], [State.POISONED, 0]]]], verdict="bug", name="merge_weight"))
     assert "merge_weight: bug" in texts(figure)
     summary = (
-        "4 elements, 1 outside, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, 3e+05 x of budget"
+        "4 elements, 1 over budget, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, error 3e+05x its budget"
     )
     assert summary in texts(figure)
     assert {"worst 3e+05", "budget", "2 within", "1 outside", "0", ">1e8", "inf"} <= set(texts(figure))
@@ -128,5 +128,5 @@ def test_a_victim_is_drawn_by_its_propagated_errors_as_tables_show_it():
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["propagated", "isolated"]
     drawn = heatmap(victim, case=CASE)
     assert (pixels(drawn) == shades.colours(shades.shade(np.array([300.0]), np.zeros(1, np.uint8)))[0]).all()
-    assert any("expected 2, 300 x of budget" in text for text in texts(drawn))
+    assert any("expected 2, error 300x its budget" in text for text in texts(drawn))
     assert any("16 outside" in text for text in texts(plots.errors(victim)))
