@@ -55,7 +55,7 @@ def test_files_that_hold_none_are_refused(target: str, tmp_path: Path) -> None:
     (tmp_path / "none.json").write_text("[]")
     with pytest.raises(Refusal, match='must be a JSON object with "fields", as `workbench contract TARGET --measure'):
         run(target, contract=f"@{tmp_path}/none.json")
-    with pytest.raises(Refusal, match="the file cannot be measured: No such file"):
+    with pytest.raises(Refusal, match="the file cannot be read: No such file"):
         run(target, contract=f"@{tmp_path}/lacking.json")
     (tmp_path / "odd.json").write_text('{"fields": 3}')
     with pytest.raises(Refusal, match='its "fields" must be an object; got 3'):

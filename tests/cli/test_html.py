@@ -53,7 +53,7 @@ def test_a_page_of_what_was_found(folder: Path, words: list[str], first: str) ->
     assert result.exit_code == 1 and result.stdout.splitlines()[-1] == f"page: {page}"
     said = text_of(page.read_text())
     assert first in said and "lse is in base 2" in said
-    assert ("proof: it reproduces" in said) is (command == "explain")
+    assert ("proof: reproduces" in said) is (command == "explain")
 
 
 def test_a_page_of_two_runs(folder: Path) -> None:

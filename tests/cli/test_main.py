@@ -50,10 +50,13 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert any("merge_weight" in line and "bug <- origin" in line for line in lines)
-    assert "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf" in lines
+    assert (
+        "verdict: bug; first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf"
+        in lines
+    )
     cause = "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; reproduces 40 of 40"
     assert any(line.startswith(cause) for line in lines)
-    assert "victim: out (right from what it read; a victim's row shows the error from q, k and v)" in lines
+    assert "victim: out (right given its inputs; the row shows the inherited error)" in lines
     assert (
         "repeat: workbench diff split_k --fault reduce-double-counts-sum --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
         in lines
@@ -216,10 +219,13 @@ def test_a_foreign_kernel(tmp_path: Path) -> None:
     assert workbench("diff", f"{path}:attention", *options).exit_code == 0
     result = workbench("diff", f"{path}:wrong", *options)
     assert result.exit_code == 1
-    assert "  judged from q, k and v alone: the cause is at or before out" in result.stdout.splitlines()
-    assert "fields assumed of the kernel, the weakest choice (-v lists them)" in result.stdout
+    assert "verdict: bug; first wrong stage: out or one before it (only out was given)" in result.stdout.splitlines()
+    assert "arithmetic settings undeclared; the loosest is assumed (-v lists them)" in result.stdout
     result = workbench("diff", f"{path}:wrong", *options, "-v")
-    assert "fields assumed of the kernel, the weakest choice: block_k=None, splits=None, scores_dtype=" in result.stdout
+    assert (
+        "arithmetic settings undeclared; the loosest is assumed: block_k=None, splits=None, scores_dtype="
+        in result.stdout
+    )
 
 
 def test_untestable_exits_with_1() -> None:

@@ -53,7 +53,7 @@ def test_the_document(tmp_path: Path) -> None:
 def test_the_weights_come_first(tmp_path: Path) -> None:
     lines = asked(tmp_path, "2").stdout.splitlines()
     assert re.fullmatch(
-        r"weights: 1,02\d of 1,024 beyond their budgets, worst \S+ x; first wrong stage: scores", lines[1]
+        r"weights: 1,02\d of 1,024 over budget, worst error \S+x its budget; first wrong stage: scores", lines[1]
     )
     told = json.loads(asked(tmp_path, "1", "--json").stdout)
     assert told["stage"] is None and told["weights"]["outside"] == 0 and 0 < told["weights"]["over_budget"] < 1

@@ -44,7 +44,7 @@ def test_a_row_for_each_element() -> None:
     assert " ".join(lines[0]).startswith("flash on emulator: float32 b=1 h=1 q=20 k=20 d=8, full, ")
     assert " ".join(lines[1]) == "qk [b h q k] = sum_d q k, before scale and mask"
     assert " ".join(lines[2]) == "rounding; expected: float64 from q and k"
-    assert lines[3] == ["b", "h", "q", "k", "actual", "expected", "error", "budget", "x", "of", "budget", "verdict"]
+    assert lines[3] == ["b", "h", "q", "k", "actual", "expected", "error", "budget", "error", "/", "budget", "verdict"]
     assert [line[:4] for line in lines[4:]] == [["0", "0", "1", "19"], ["0", "0", "2", "19"]]
     for *_, actual, expected, error, budget, over, verdict in lines[4:]:
         # as printed: nine digits of the values, three of the rest
@@ -56,7 +56,7 @@ def test_a_row_for_each_element() -> None:
 def test_by_name_and_the_worst_of_a_faulty_stage() -> None:
     faulty = ["split_k", "--fault", "reduce-double-counts-sum", *SMALL]
     lines = cells(show(*faulty[:1], "merge_weight[s=0]", *faulty[1:], "--worst", "3"))
-    assert " ".join(lines[2]) == "bug; expected: float64 from the kernel's own partial_max, merge_max"
+    assert " ".join(lines[2]) == "bug; expected: float64 from the kernel's partial_max, merge_max"
     assert len(lines) == 7 and all(line[2] == "0" and line[-1] == "bug" for line in lines[4:])
     over = [float(line[-2]) for line in lines[4:]]
     assert over == sorted(over, reverse=True) and over[-1] > 1
@@ -93,9 +93,9 @@ def test_numbers_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         next(line for line in printed(width, "qk[0,0,0,0:3]") if line[:4] == ["b", "h", "q", "k"])
         for width in (100, 76, 66)
     )
-    assert wide[5:] == ["expected", "error", "budget", "x", "of", "budget", "verdict"]
-    assert narrow[5:] == ["expected", "error", "x", "of", "budget", "verdict"]
-    assert narrower[5:] == ["expected", "x", "of", "budget", "verdict"]
+    assert wide[5:] == ["expected", "error", "budget", "error", "/", "budget", "verdict"]
+    assert narrow[5:] == ["expected", "error", "error", "/", "budget", "verdict"]
+    assert narrower[5:] == ["expected", "error", "/", "budget", "verdict"]
 
 
 def test_the_reference_alone_of_stages_that_nobody_dumped(mine: str) -> None:
@@ -116,7 +116,7 @@ def test_values_of_stages_that_were_not_judged(mine: str) -> None:
 
 def test_codes_of_a_quantised_kernel() -> None:
     lines = cells(show("fp8", "codes_q[0,0,0,:2]", "--seqlen", "20", "--head-dim", "16", "--backend", "emulator"))
-    assert " ".join(lines[2]) == "exact; expected: float64 from q and the kernel's own scale_q"
+    assert " ".join(lines[2]) == "exact; expected: float64 from q and the kernel's scale_q"
     assert all(line[4] == line[5] and line[-1] == "exact" for line in lines[4:])
 
 

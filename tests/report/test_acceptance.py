@@ -27,7 +27,7 @@ def unfinished():
 def test_a_failure_says_where_and_how_it_is_repeated(failed):
     said = str(failed).splitlines()
     assert said[0].startswith(f"{failed.target}: fail, 0 cases right")
-    assert any("out: bug" in line and "elements outside their budgets" in line for line in said)
+    assert any("out: bug" in line and "elements over budget" in line for line in said)
     assert any(line.strip().startswith("worst at b=") for line in said)
     command = f"workbench accept {failed.target} --dtype float16 --seed 1 --only 0"
     assert said[-2:] == [f"repeat: {command}", f"why: {command} --explain"]
@@ -59,12 +59,12 @@ def test_a_spec_that_lies_in_no_file_is_repeated_in_python(failed):
 
 
 def raising(q, k, v, *, scale, causal):
-    raise ValueError("as many K heads as Q heads")
+    raise ValueError("as many heads of k as of q")
 
 
 def test_what_raises_is_told_what_a_spec_may_leave_out():
     said = str(accept(raising, seed=2, only=0))
-    assert "as many K heads as Q heads" in said and "`group = 1` in [case]" in said
+    assert "as many heads of k as of q" in said and "`group = 1` in [case]" in said
     assert "`group = 1`" not in str(accept(raising, {"case": {"group": 1}}, seed=2, only=0))
 
 

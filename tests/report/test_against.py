@@ -49,15 +49,15 @@ def test_where_they_part(pairs: dict[str, Against]) -> None:
         "  in B: acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0",
     ]
     place = f"batch 0, head 0, query {out.worst.index['q']}, dim {out.worst.index['d']}"
-    assert lines[4].startswith(f"  worst at {place}: A {out.worst.a:.6g}, should be {out.worst.expected_a:.6g}; B ")
+    assert lines[4].startswith(f"  worst at {place}: A {out.worst.a:.6g}, expected {out.worst.expected_a:.6g}; B ")
     assert lines[5] == (
-        f"  beyond both budgets: {out.outside} of 512 ({out.outside / 512:.1%}); "
-        f"of them A is wrong at {out.outside}, B at 0"
+        f"  over both budgets: {out.outside} of 512 ({out.outside / 512:.1%}); "
+        f"A is wrong at {out.outside} of them, B at 0"
     )
     assert lines[6:] == [
-        "  judged from scores, the nearest before it that both have",
-        "  the same bit for bit before out: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc",
-        "  compared in part: row_max, correction, probs, probs_cast, row_sum, acc (tiles 0-1 alone; in the others the running state starts at another key)",
+        "  judged from scores, the nearest stages that both dumped",
+        "  bit-identical before out: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc",
+        "  compared in part: row_max, correction, probs, probs_cast, row_sum, acc (tiles 0-1 only; elsewhere the running state starts at another key)",
         "  not comparable: partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum (B has no such stage)",
     ]
 
@@ -66,7 +66,7 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
     pair = pairs["splits"]
     first = pair[str(pair.differs_at)]
     lines = findings(pair)
-    assert lines[2] == "no divergence: rounding in another order explains every difference"
+    assert lines[2] == "no divergence: a different order of sums explains every difference"
     assert lines[3] == (
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {first.max_ulp:.3g} ulp "
         f"({first.max_abs:.3g}), {first.over_budgets:.3g}x both budgets"
@@ -87,9 +87,9 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
     assert lines[2:5] == [
         f"A and B read different inputs: {by}",
         "  each is judged from its own inputs, so that difference counts for neither",
-        "no divergence: what they read and rounding explain every difference",
+        "no divergence: their inputs and rounding explain every difference",
     ]
-    assert f"of it {pair['qk'].max_own:.3g} made here" in lines[5]
+    assert f"{pair['qk'].max_own:.3g} of it from this stage" in lines[5]
 
 
 def test_a_bug_within_both_budgets_is_not_called_rounding() -> None:

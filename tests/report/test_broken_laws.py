@@ -36,7 +36,7 @@ def said(trace: Trace) -> tuple[list[str], dict[str, Any]]:
 def test_broken_laws_are_named() -> None:
     text, told = said(run(phantom, CASE))
     assert told["broken"] == ["exact-inputs"] and "rows-alone" in told["held"]
-    assert text == [f"laws: 1 of {1 + len(told['held'])} broken: exact-inputs; `workbench laws mine.py:f` says how"]
+    assert text == [f"laws: 1 of {1 + len(told['held'])} broken: exact-inputs; `workbench laws mine.py:f` shows how"]
 
 
 def test_a_right_kernel_breaks_none() -> None:

@@ -59,8 +59,9 @@ def stored(name: str) -> Any:
 @pytest.mark.parametrize(("name", "told"), [("dprobs", "dprobs_dtype=inputs"), ("probs", "dscores_of=cast probs")])
 def test_the_convention_that_explains_all_of_it_is_named(name: str, told: str) -> None:
     got = diff_operation(stored(name), "attention_backward", dtype="bfloat16")
-    assert got.verdict == "bug" and f"  all of it is right with another convention: {told} (--contract)" in sentences(
-        got
+    assert (
+        got.verdict == "bug"
+        and f"  every stage is right under another convention: {told} (--contract)" in sentences(got)
     )
     assert [words for words, _ in got.explained_by] == [told]
     key, value = told.split("=")

@@ -56,7 +56,7 @@ def test_of_many_causes_the_likeliest_are_shown():
 def test_rounding_with_some_values_and_causes_with_others_are_both_told():
     told = lines(found(cause("the scale is twice"), rounding=({"input_std": 2.0, "block_k": 16},)))
     assert told[1:3] == [
-        "rounding alone may explain all of these errors, if input_std 2, block_k 16; else",
+        "rounding alone may explain all of these errors if input_std 2, block_k 16; else",
         "one cause predicts every number, as far as random inputs tell",
     ]
 
@@ -78,4 +78,4 @@ def test_what_was_not_finished_says_how_to_go_on():
 def test_no_cause_is_said_to_be_none():
     told = lines(found())
     assert told[1] == "no known fault explains it: none of 7 predicts these numbers"
-    assert "a binary older than the source" in told[2] and len(told) == 3
+    assert "a binary older than its source" in told[2] and len(told) == 3

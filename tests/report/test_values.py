@@ -43,17 +43,15 @@ def test_html_of_many_elements_along_two_axes_is_a_matrix_of_each_quantity() -> 
 def test_html_of_a_stage_has_its_worst_elements() -> None:
     judged = diff(stored("flash", CASE, faults=["flash-scale-twice"]))
     page, worst = html(judged["scores"]), judged["scores"].worst(5)
-    assert page.startswith(
-        "<div>scores [b h q k]: bug &lt;- origin, 400 of 400 elements over budget; the worst:"
-    )
+    assert page.startswith("<div>scores [b h q k]: bug &lt;- origin, 400 of 400 elements over budget; the worst:")
     assert page.count("<td>bug</td>") == 5 == len(worst)
     assert "".join(f"<td>{i}</td>" for i in worst[0].index.values()) + f"<td>{worst[0].actual:.9g}</td>" in page
     outside = judged["lse"].propagated.summary.outside
     assert html(judged["lse"]).startswith(
-        f"<div>lse [b h q]: rounding (victim), {outside} of 20 elements outside their budget, end to end; the worst:"
+        f"<div>lse [b h q]: rounding (victim), {outside} of 20 elements over budget, from q, k and v; the worst:"
     )
     right = diff(stored("flash", CASE))
-    assert html(right["row_max"]) == "<div>row_max [b h q t]: exact, 0 of 40 elements outside their budget</div>"
+    assert html(right["row_max"]) == "<div>row_max [b h q t]: exact, 0 of 40 elements over budget</div>"
     lean = diff(stored("flash", CASE, probes="output"))
     assert html(lean["probs"]) == "<div>probs [b h q k]: not judged (not given)</div>"
 

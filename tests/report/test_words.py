@@ -175,7 +175,10 @@ def test_what_it_might_declare_is_said_last_and_beside_a_cause_only_where_a_budg
     assert "  declare it" not in said(named, tells=False)
     for tells in (True, False):
         found = said(unknown, tells=tells)
-        assert found[0] == "verdict: bug; first wrong stage: out or one before it (only out was given)" and "look at: " not in "".join(found)
+        assert (
+            found[0] == "verdict: bug; first wrong stage: out or one before it (only out was given)"
+            and "look at: " not in "".join(found)
+        )
         assert [line for line in found if line.startswith("  ")][-1] == "  declare it"
 
 

@@ -222,7 +222,7 @@ def test_a_kernel_that_raises_while_its_case_is_shrunk_does_not_hide_the_report(
     finally:
         current.reset(token)
     assert (
-        said.count("lse is wrong; only out and lse were given") == 1
+        said.count("first wrong stage: lse or one before it (only out and lse were given)") == 1
         and "q=20" in said.split("smallest: ")[1].splitlines()[0]
     )
 

@@ -66,7 +66,7 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     said = findings(found)
     assert said[0] == "first wrong stage: scores = qk * scale, -inf where masked"
     assert "  outside the budget: 10 of 10 (100.0%)" in said
-    assert "  judged from q, k and v alone: the cause is at or before scores" in said
+    assert "  judged from q, k and v alone: the bug may be anywhere up to scores" in said
     assert "  right where they were given, before it: qk" in said
     assert "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)" in said
     assert not any(line.startswith("  not given, so that") for line in said)

@@ -62,7 +62,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
         rows = sorted(_rows(found), key=lambda row: not row["broken"])
         of_some = [row for row in rows if row["held"] or row["broken"]]
         show(of_some, ("law", "class", "held", "broken", "not asked", "first broken", "repeat"))
-        if line := not_asked({"of no case": [row["law"] for row in rows if row not in of_some]}):
+        if line := not_asked({"on any case": [row["law"] for row in rows if row not in of_some]}):
             click.echo(line)
         for reason, count in refused.items():
             click.echo(f"{count} case{'s' * (count > 1)} refused: {reason}")

@@ -96,7 +96,7 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         if cause.trial is not None and cause.trial.held:
             lines.append(f"perhaps: {cause.text}; it explains where NaN is, but no two fresh cases confirm it")
         else:
-            lines.append(f"withdrawn: {cause.text}; it fits this run, but not a fresh case: {_trial(judged, cause)}")
+            lines.append(f"withdrawn: {cause.text}; it fits this run, but not a fresh case {_trial(judged, cause)}")
     if found.causes and not found.usual:
         lines.append(_remaining(found))
     lines.append(f"{found.tried} hypotheses tried{ENDED[found.ended_by]}")
@@ -134,7 +134,7 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
         yield f"and {len(cause.rivals) - LISTED} more"
     if cause.trial is not None:
         cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first"
-        yield f"{'confirmed' if cause.trial.held else 'refuted'} on {cases} {_trial(judged, cause)}"
+        yield f"{'confirmed on' if cause.trial.held else 'does not fit'} {cases} {_trial(judged, cause)}"
         if cause.trial.beyond:
             yield f"wrong in another way where {cause.trial.beyond}; the kernel may not support that"
     elif judged.trace.rerun is None:
@@ -170,11 +170,10 @@ def _doubt(cause: Cause) -> str:
 
 
 def _trial(judged: Diff, cause: Cause) -> str:
+    """The fresh case that decided, and of what was measured how far the fit goes there."""
     trial = cause.trial
     assert trial is not None
-    if cause.measured:
-        return f"with {_changes(judged, trial.case)}: {trial.seen}; {trial.predicted}"
-    return f"with {_changes(judged, trial.case)} it predicts {trial.predicted}, the kernel gives {trial.seen}"
+    return f"with {_changes(judged, trial.case)}" + (f": {trial.seen}; {trial.predicted}" if cause.measured else "")
 
 
 def _changes(judged: Diff, case: object) -> str:

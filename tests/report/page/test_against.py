@@ -40,7 +40,7 @@ def test_the_graph_is_coloured_by_where_they_part(pair: Against) -> None:
     facts = dict(panel.facts.rows)
     assert facts["value in A"] == value(worst.a) and facts["value in B"] == value(worst.b)
     assert facts["expected in A"] == value(worst.expected_a)
-    assert facts["difference that may arise here"] == number(worst.budget)
+    assert facts["budget of the difference"] == number(worst.budget)
     assert "parts" in text_of(rendered(page(pair)))
 
 

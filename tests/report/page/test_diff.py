@@ -31,12 +31,13 @@ def attention(q, k, v, *, scale, causal):
 
 def test_the_sentence_comes_first_and_all_of_them_are_there() -> None:
     made = page(wrong())
-    assert [*made.lines] == findings(wrong(), details=False)
+    first, *others = findings(wrong(), details=False)
+    assert [*made.lines] == [first.removeprefix("verdict: bug; "), *others]
     assert made.lines[0].startswith("first wrong stage: merge_weight = ")
     assert made.about == [headline(wrong().trace)] and made.verdict == "bug" and made.kind == "origin"
     assert [*made.commands] == [
         ("repeat", diff_command(wrong())),
-        ("races, unwritten reads", watch_command(wrong().trace)),
+        ("check for races and unwritten reads", watch_command(wrong().trace)),
     ]
     said = text_of(rendered(made))
     for line in (
@@ -70,7 +71,7 @@ def test_the_numbers_are_those_of_the_document() -> None:
         assert facts["error / budget"] == [ratio(side["over_budget"]) for side in sides]
         assert facts["actual"] == [value(float(side["actual"])) for side in sides]
         assert facts["budget"] == [number(side["budget"]) for side in sides]
-        assert facts["outside"] == [f"{side['outside']}/{side['size']}" for side in sides]
+        assert facts["over budget"] == [f"{side['outside']}/{side['size']}" for side in sides]
         assert {source: share for source, share, _ in panel.shares} == document["budget_terms"]
         shown = document["propagated" if panel.kind == "victim" else "isolated"]
         if panel.worst is not None:
@@ -120,7 +121,7 @@ def test_a_gate_that_failed_is_never_shown_as_fine() -> None:
 def test_case_and_contract_are_those_of_the_document() -> None:
     told = diff_document(wrong())
     parts = {part.title: part for part in page(wrong()).parts}
-    assert [*parts] == ["All stages", "What else was looked at", "The case", "The contract"]
+    assert [*parts] == ["All stages", "What else was checked", "The case", "The contract"]
     case, contract = parts["The case"].table, parts["The contract"].table
     assert case is not None and contract is not None
     assert {row[0] for row in case.rows} == {name for name, x in told["case"].items() if x is not None}
@@ -146,5 +147,5 @@ def test_causes_stand_among_the_sentences() -> None:
     assert found.judged is judged
     lines = [*page(judged, found).lines]
     assert any(line.startswith("merge_weight: weights of partial_O are multiplied by partial_sum") for line in lines)
-    assert any(line.strip().startswith("proof: it reproduces") for line in lines)
-    assert "proof: it reproduces" in found._repr_html_().split("<iframe", 1)[0]
+    assert any(line.strip().startswith("proof: reproduces") for line in lines)
+    assert "proof: reproduces" in found._repr_html_().split("<iframe", 1)[0]

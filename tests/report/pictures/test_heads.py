@@ -42,12 +42,12 @@ def test_a_map_shows_which_heads_are_wrong(wrong, words):
 def test_the_heads_of_several_batches_and_of_a_window_have_their_own_numbers():
     found = replace(some_heads([(1, 2)], batches=2), first={"b": 3, "h": 8})
     (strip,) = [axes for axes in heatmap(found, case=CASE).axes if axes.get_xlabel().startswith("worst of each")]
-    assert strip.get_xlabel() == "worst of each head, 1 of 6 outside: 10" and strip.get_ylabel() == "batch"
+    assert strip.get_xlabel() == "worst of each head, 1 of 6 over budget: 10" and strip.get_ylabel() == "batch"
     assert strip.images[0].get_extent() == [7.5, 13.5, 4.5, 2.5]
 
 
 def test_many_heads_are_counted_and_a_strip_needs_several():
     many = heads.worst_shades(some_heads([(0, h) for h in range(0, 40, 2)], size=40))
-    assert heads.in_words(many) == "worst of each head, 20 of 40 outside"
+    assert heads.in_words(many) == "worst of each head, 20 of 40 over budget"
     assert len(heatmap(some_heads([], size=1), case=CASE).axes) == 2
     assert len(heatmap(some_heads([(0, 1)]), case=CASE, axes=("h", "q")).axes) == 2

@@ -50,11 +50,9 @@ def test_histogram_says_what_it_counts():
     ratios = np.array([0.25, 3e5, 0.5, 0.1]).reshape(1, 1, 2, 2)
     figure = histogram(stage(ratios, [[[[0, 0], [State.POISONED, 0]]]], verdict="bug", name="merge_weight"))
     assert "merge_weight: bug" in texts(figure)
-    summary = (
-        "4 elements, 1 over budget, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, error 3e+05x its budget"
-    )
+    summary = "4 elements, 1 over budget, 1 poisoned\nworst at b=0 h=0 q=0 k=1: actual 150002, expected 2, error 3e+05x its budget"
     assert summary in texts(figure)
-    assert {"worst 3e+05", "budget", "2 within", "1 outside", "0", ">1e8", "inf"} <= set(texts(figure))
+    assert {"worst 3e+05", "budget", "2 within", "1 over budget", "0", ">1e8", "inf"} <= set(texts(figure))
     assert figure.axes[0].get_xlabel() == "isolated |error| / budget"
     assert figure.axes[0].get_yscale() == "log"
 
@@ -76,7 +74,7 @@ def test_suspicious_elements_are_counted_once_more_in_a_colour_of_their_own():
     assert np.argmax(np.nan_to_num(within.get_data().values)) == np.argmax(np.nan_to_num(suspicious.get_data().values))
     assert len({patch.get_facecolor() for patch in figure.axes[0].patches[-3:]}) == 3
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["isolated", "suspicious"]
-    assert any(text.startswith("4 elements, 2 suspicious, 0 outside, 0 poisoned\n") for text in texts(figure))
+    assert any(text.startswith("4 elements, 2 suspicious, 0 over budget, 0 poisoned\n") for text in texts(figure))
 
 
 def test_the_statistical_budget_is_a_tick_at_its_median():
@@ -123,10 +121,12 @@ def test_a_victim_is_drawn_by_its_propagated_errors_as_tables_show_it():
     victim = StageDiff("out", "bhqd", "exact", comparison(good), comparison(bad))
     assert victim.role == "victim"
     figure = histogram(victim)
-    assert "out: victim (exact by itself)" in texts(figure) and {"16 outside", "worst 300"} <= set(texts(figure))
+    assert "out: victim (exact given its inputs)" in texts(figure) and {"16 over budget", "worst 300"} <= set(
+        texts(figure)
+    )
     assert figure.axes[0].get_xlabel() == "propagated |error| / budget"
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["propagated", "isolated"]
     drawn = heatmap(victim, case=CASE)
     assert (pixels(drawn) == shades.colours(shades.shade(np.array([300.0]), np.zeros(1, np.uint8)))[0]).all()
     assert any("expected 2, error 300x its budget" in text for text in texts(drawn))
-    assert any("16 outside" in text for text in texts(plots.errors(victim)))
+    assert any("16 over budget" in text for text in texts(plots.errors(victim)))

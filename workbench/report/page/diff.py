@@ -58,6 +58,7 @@ def page(diff: Diff, found: Explained | None = None) -> Page:
     document = diff_document(diff)
     # what the panels of stages say is not said above them, nor a cause twice
     heading, *judgement = findings(diff, details=False, causes=found is None)
+    heading = heading.removeprefix(f"verdict: {diff.verdict}; ")  # the badge beside it shows the verdict
     said = [heading, *_watched(found), *judgement, *notes(diff), *_explained(diff, found)]
     return Page(
         title=f"{diff.trace.target}: {diff.verdict}",
