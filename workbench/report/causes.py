@@ -149,7 +149,7 @@ def _unknown(found: Explained, name: str) -> Iterator[str]:
 
 def _reproduced(cause: Cause) -> str:
     fit = cause.fit
-    if fit.of_nan_alone:
+    if fit.of_nan_alone and fit.nan:
         return f"NaN in exactly the {fit.nan} elements that have it"
     flips = f"; {fit.off} differ by one rounding" if fit.off else ""
     found = f"{fit.of - fit.off} of {fit.of} elements within budget"
