@@ -380,3 +380,15 @@ def diff(as_json: bool) -> None:
     from campaigns import verdict_cost
 
     measured(verdict_cost, as_json)
+
+
+@commands.command()
+@click.option("--since", default="", metavar="REV", help="Also count what changed since a revision of git")
+@click.option("--draw", default=0, help="List so many sentences at random [0]")
+@click.option("--seed", default=0, help="Seed of the draw [0]")
+@json_option
+def sentences(since: str, draw: int, seed: int, as_json: bool) -> None:
+    """List every sentence that a user may read: reports, messages, help, README and docs."""
+    from campaigns import sentences as sentences_campaign
+
+    measured(sentences_campaign, as_json, since, draw, seed)
