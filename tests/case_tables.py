@@ -126,13 +126,13 @@ def fields() -> str:
 
 def adapters() -> str:
     """Functions of packages: how their arrays lie, and their keywords."""
-    head = ["TARGET", "q, out", "k, v", "lse", "preset", "what of a case, and its keywords"]
+    head = ["TARGET", "q, out", "k, v", "lse", "preset", "keywords"]
     rows = []
     for target, one in ADAPTERS.items():
         axes = [f"[{' '.join(x)}]" if x else "pages" for x in (one.q, one.kv)]
         lse = f"[{' '.join(one.lse)}]{', base 2' if one.base2 else ''}" if one.lse else "none"
-        takes = [f"{what}: {words}" if words else what for what, words in one.takes.items()]
-        rows.append([f"`{target}`", *axes, lse, one.contract or "none", "; ".join(takes)])
+        keywords = dict.fromkeys(f"`{word}`" for words in one.takes.values() if words for word in words.split(", "))
+        rows.append([f"`{target}`", *axes, lse, one.contract or "none", ", ".join(keywords)])
     return "\n".join(_rows(head, *rows)) + "\n"
 
 
