@@ -21,7 +21,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 TABLE = re.compile(r"(<!-- table: (\w+) -->\n)((?:\|.*\n)*)")
 
 BASE = Case(seqlen_q=1, seqlen_k=12, heads=2, head_dim=16, dtype="float16", scale=0.3)
-#: field -> cases that have it, by what their being taken means; of several that are, all are named
+#: field -> cases that have it, by what their being taken means; `both` where two are
 SHOWN: dict[str, dict[str, dict[str, Any]]] = {
     "batch": {"any": {"batch": 2}},
     "heads": {"yes": {}},
@@ -76,12 +76,12 @@ YOURS = {
     "shared_kv": "v is a view of k",
     "scale": "`scale`",
     "causal": "`causal`",
-    "causal_alignment": "as it does",
-    "alibi_form": "as it does",
+    "causal_alignment": "its own; or `causal_alignment`",
+    "alibi_form": "its own; or `alibi_form`",
     "mask_mod": "`mask_mod`; or `mask`",
     "dropout_p": "`dropout_p`, `dropout_mask`",
     "page_size": "`block_table`; or `kv_indptr`, `kv_indices`, `kv_last_page_len`",
-    "kv_layout": "as it lies",
+    "kv_layout": "`kv_layout`",
 }
 
 
@@ -102,7 +102,7 @@ def _cell(target: str, field: str) -> str:
     taken = [what for what, more in SHOWN[field].items() if _takes(target, BASE.but(**{**pages, **more}))]
     if not taken:
         return {"batch": "1", "seqlen_q": "1"}.get(field, "")
-    return ", ".join(taken)
+    return "both" if len(taken) > 1 else taken[0]
 
 
 def _rows(*columns: list[str]) -> Iterator[str]:
@@ -115,12 +115,15 @@ def _rows(*columns: list[str]) -> Iterator[str]:
 def fields() -> str:
     """Fields of a case against targets."""
     assert {*SHOWN} == {*of_role(PROBLEM, LAID)} and {*SHORT} == {*ADAPTERS}
-    targets = [*KERNELS, *ADAPTERS]
-    head = ["field", *(f"`{name}`" for name in KERNELS), *SHORT.values(), "a function of yours"]
+    alike: dict[tuple[str, ...], list[str]] = {}  # built-in kernels that take the same share a column
+    for name in KERNELS:
+        alike.setdefault(tuple(_cell(name, field) for field in SHOWN), []).append(f"`{name}`")
+    head = ["field", *(", ".join(names) for names in alike.values()), *SHORT.values(), "your function"]
     rows = []
-    for field in SHOWN:
+    for number, field in enumerate(SHOWN):
         keywords = ", ".join(f"`{word}`" for word in FEATURES.get(field, ()))
-        rows.append([f"`{field}`", *(_cell(target, field) for target in targets), YOURS.get(field, keywords)])
+        cells = [*(column[number] for column in alike), *(_cell(target, field) for target in ADAPTERS)]
+        rows.append([f"`{field}`", *cells, YOURS.get(field, keywords)])
     return "\n".join(_rows(head, *rows)) + "\n"
 
 

@@ -57,7 +57,7 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
 
 
 def test_the_words_of_the_documentation_are_read():
-    _, _, listed = PAGE.partition("What belongs together is one option")
+    _, _, listed = PAGE.partition("Related settings share one option")
     said = re.findall(r"`(--[\w-]+ [^`]+)`", listed.partition("\n## ")[0])
     assert {words.split()[0] for words in said} >= {f"--{x.replace('_', '-')}" for x in WORDS if x != "against"}
     for words in said:
