@@ -66,9 +66,7 @@ def test_the_words_of_the_documentation_are_read():
 
 def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff", asked="--help-all"))
-    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
-        *found["The case; lists make a run of every combination"]
-    }
+    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["Case (lists run every combination)"]}
     assert {"--arrays", "--isolate", "--runs"} <= {*found["A kernel of yours"]}
     assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
         *found["What is printed"]

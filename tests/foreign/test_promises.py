@@ -49,7 +49,7 @@ def test_an_out_that_holds_less_than_its_case_is_a_finding(of_case: str, out: st
     trace = run(stored(out), CASE.but(dtype=of_case))
     (said,) = trace.gates
     assert said.endswith(
-        f"returned out in {out}, and a kernel of {of_case} returns {of_case}: if it is meant, declare out_dtype={out}"
+        f"returned out in {out}, and a kernel of {of_case} returns {of_case}: if that is intended, declare out_dtype={out}"
     )
     assert classed(diff(trace)) in failing()
 

@@ -99,10 +99,10 @@ def test_what_stands_above_a_verdict() -> None:
         "f gives other bits from run to run (3 runs): the verdict is on the first",
     )
     assert failed(of(OBJECT, plain_agrees=False), "f") == (
-        "f gives other bits with its probes than without: the verdict is on the probed kernel, which is another one",
+        "f gives different bits with and without probes; the probed kernel is judged, not the plain one",
     )
     assert failed(of(replace(OBJECT, sha256="")), "f") == (
-        "mine.so was replaced on disk after it was loaded: what ran is the old one; restart",
+        "mine.so was replaced on disk after loading, and the old version ran: restart",
     )
 
 
@@ -200,8 +200,8 @@ def test_probes_that_change_the_outputs_are_said(mine: str) -> None:
     right, wrong = (run(f"{mine}:{name}", CASE, runs=2) for name in ("probed", "disturbed"))
     assert right.provenance is not None and (right.provenance.plain_agrees, right.gates) == (True, ())
     assert wrong.gates == (
-        f"{mine}:disturbed gives other bits with its probes than without: the verdict is on the probed kernel, which is "
-        "another one",
+        f"{mine}:disturbed gives different bits with and without probes; the probed kernel is judged, not the "
+        "plain one",
     )
 
 

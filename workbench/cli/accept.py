@@ -15,17 +15,19 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("target", metavar="FILE.py:FUNCTION", shell_complete=complete)
-@click.option("--spec", metavar="FILE", help="TOML of what it must do [forward attention, lengths to 256]")
-@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For cases [10]")
-@click.option("--dtype", help="float32, float16 or bfloat16, in place of the spec's [float32]")
-@click.option("--unsafe", is_flag=True, help="Beside this process, with its network, where Linux allows no namespaces")
+@click.option("--spec", metavar="FILE", help="TOML spec of the function [forward attention, lengths up to 256]")
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="Time for the cases [10]")
+@click.option("--dtype", help="float32, float16 or bfloat16, overriding the spec [float32]")
 @click.option(
-    "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="What its process may take [8]"
+    "--unsafe", is_flag=True, help="Run in a process without isolation, where Linux forbids namespaces"
 )
-@click.option("--explain", is_flag=True, help="Search the cause of a failing case, and the smallest; up to 30 s more")
-@click.option("--seed", type=int, help="Of the cases, to repeat them [of the operating system]")
-@click.option("--only", type=click.IntRange(min=0), help="One case alone, by its place; with --seed")
-@click.option("--junit", type=_FILE, help="Write the families as tests into this file of JUnit, for CI")
+@click.option(
+    "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="Memory limit of its process [8]"
+)
+@click.option("--explain", is_flag=True, help="Find the cause and the smallest failing case; up to 30 s more")
+@click.option("--seed", type=int, help="Seed of the cases, to repeat them [from the operating system]")
+@click.option("--only", type=click.IntRange(min=0), help="Run only the case with this index; needs --seed")
+@click.option("--junit", type=_FILE, help="Write one test per family to this JUnit file, for CI")
 @json_option
 def accept(
     target: str, spec: str | None, seconds: float, dtype: str | None, unsafe: bool, memory_gb: float, explain: bool,

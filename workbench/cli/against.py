@@ -40,8 +40,8 @@ against_option = click.option(
     "--against",
     metavar="OTHER",
     shell_complete=complete,
-    help="A second run to hold it beside: another TARGET, itself with splits=4,block_k=32, or split_k,splits=4",
-    type=Text(("  since=FILE", "Trace of an earlier run: what changed of the code since, and whether that ran")),
+    help="Compare with a second run: another TARGET, the same with splits=4,block_k=32, or split_k,splits=4",
+    type=Text(("  since=FILE", "Trace of an earlier run: list the code changes since, and check that they ran")),
 )
 
 

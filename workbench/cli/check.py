@@ -36,13 +36,13 @@ FOUND = 1  #: exit code
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @fault_option
 @case_options
-@click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
+@click.option("--backend", default="emulator", help="emulator, or cuda: your function under compute-sanitizer")
 @run_option("probes", "arrays", "device", "layout")
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),
     default=1,
-    help="Orders of blocks and threads to run, each with other bits looked for [1]",
+    help="Run N orders of blocks and threads and compare their bits [1]",
 )
 @json_option
 @html_option

@@ -18,18 +18,18 @@ from workbench.refusal import Refusal
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "The case; lists make a run of every combination": (
+    "Case (lists run every combination)": (
         "seqlen", *of_role(PROBLEM, LAID, DRAWN), "codes", "inputs",
     ),
-    "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "schedules"),
-    "A kernel of yours": (*options.of_role(options.FOREIGN), "values", "mapping"),
-    "A part of a run": ("where", "by_head", "feed"),
-    "A second run beside it": ("against", "measure"),
-    "An operation beside attention": ("operation", "axes"),
-    "Many cases, and where they run": (
+    "Built-in kernels": ("faults", "backend", "probes", *of_role(TILES), "schedules"),
+    "Your kernel": (*options.of_role(options.FOREIGN), "values", "mapping"),
+    "Part of a run": ("where", "by_head", "feed"),
+    "Further runs": ("against", "measure"),
+    "Other operations": ("operation", "axes"),
+    "Many cases": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
-    "What is printed": (
+    "Output": (
         "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all",
     ),
 }  # fmt: skip
@@ -91,7 +91,7 @@ class Command(click.Command):
         found = super().get_params(ctx)
         if not self.takes_cases:
             return found
-        text = "Show every option, by what it is for, and exit."
+        text = "Show every option, by topic, and exit."
         asked = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all, help=text
         )
@@ -164,7 +164,7 @@ class Command(click.Command):
                 records[heading if self.takes_cases else OTHERS] += [record, *below]
         if short:
             first = [record for listed in records.values() for record in listed]
-            records = {f"Options; all {len(options)} with --help-all": first}
+            records = {f"Common options (--help-all shows all {len(options)})": first}
         for heading, listed in records.items():
             if listed:
                 with formatter.section(heading):

@@ -17,7 +17,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("new", type=_FILE)
 @json_option
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a pull request")
-@click.option("--junit", type=_FILE, help="Write the cases as tests into this file of JUnit, for CI")
+@click.option("--junit", type=_FILE, help="Write one test per case to this JUnit file, for CI")
 def compare(old: Path, new: Path, as_json: bool, markdown: bool, junit: Path | None) -> None:
     """Say which cases got worse, better, or other bits between two files of `workbench sweep`.
 

@@ -13,10 +13,12 @@ from workbench.cli.options import given, json_option, one_target, run_options
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
-@click.option("--measure", is_flag=True, help="Read the contract of TARGET off its outputs")
+@click.option("--measure", is_flag=True, help="Measure the contract of TARGET from its outputs")
 @run_options
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write what was read to FILE, for --contract @FILE"
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the measured contract to FILE, for --contract @FILE",
 )
 @json_option
 def contract(target: str | None, measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:

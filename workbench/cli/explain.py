@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 @click.option(
     "--symptoms",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Instead of a TARGET: a table of largest errors, FILE.json, which is all that was written down",
+    help="Explain a table of largest errors, FILE.json, instead of a TARGET",
 )
 @click.option(
     "--script",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write FILE.py: the wrong run in NumPy alone, for the tracker of whoever owns the kernel",
+    help="Also write FILE.py, which reproduces the wrong run in NumPy, for a bug report",
 )
 @json_option
 @html_option

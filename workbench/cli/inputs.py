@@ -23,7 +23,7 @@ _OF_KERNELS = of_role(TILES, ARITHMETIC)
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the inputs into this file, .safetensors or .npz",
+    help="Write the inputs to this file, .safetensors or .npz",
 )
 @json_option
 def inputs(out: Path, as_json: bool, **options: Any) -> None:

@@ -25,8 +25,8 @@ _AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many head
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
-@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
-@click.option("--invariant", is_flag=True, help="The kernel claims bits that do not depend on what is beside a row")
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="Run N random cases; case options limit them")
+@click.option("--invariant", is_flag=True, help="Also require that the bits of a row do not depend on the other rows")
 @json_option
 def laws(target: str | None, random: int | None, invariant: bool, as_json: bool, **options: Any) -> None:
     """Hold TARGET to laws of attention, which need no reference values.

@@ -136,9 +136,9 @@ for command in (
 @measure_option
 @effort_option
 @json_option
-@click.option("-v", "--verbose", is_flag=True, help="Print budgets, other rules, assumptions, too")
+@click.option("-v", "--verbose", is_flag=True, help="Also print budgets, other rules and assumptions")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace to this folder"
 )
 @html_option
 def diff(
@@ -324,12 +324,12 @@ def doctor(target: str | None, as_json: bool) -> None:
 
 
 @commands.command()
-@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--backend", default="auto", help="Where to measure: auto, emulator or cuda [auto: a GPU if present]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default="calibration.json",
-    help="Write the calibration into this file [calibration.json]",
+    help="Write the calibration to this file [calibration.json]",
 )
 @json_option
 def calibrate(backend: str, out: Path, as_json: bool) -> None:

@@ -29,18 +29,18 @@ TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backe
 CHECKED = ("dtype", "seed", "distribution", "faults", "probes", "backend", "schedules")
 
 
-_NAMES = "rmsnorm, gated_delta_rule, attention_backward, rope"
+_NAMES = "Judge another operation: rmsnorm, gated_delta_rule, attention_backward or rope"
 _WORDS = Text(
-    ("  ,NAME=X", "Its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
-    ("  ,NAME", "Its flags, and inputs that it may have: attention_backward,causal,sinks"),
-    ("  ,gradients", "attention_backward of a forward pass in torch, by autograd"),
+    ("  ,NAME=X", "Set its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
+    ("  ,NAME", "Set its flags and optional inputs: attention_backward,causal,sinks"),
+    ("  ,gradients", "Take the backward pass of a torch forward pass by autograd"),
 )
 
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name an operation, and say the sizes of its case."""
     for option in (
-        click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
+        click.option("--axes", metavar="NAME=N[,...]", help="Set the sizes of its axes: rows=64,dim=512"),
         click.option("--operation", metavar="NAME", type=_WORDS, help=_NAMES),
     ):
         command = option(command)

@@ -14,8 +14,8 @@ from workbench.cli.options import json_option, mapping_option, measure_option, r
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @click.argument("elements", metavar="STAGE[INDICES]", shell_complete=complete)
 @run_options
-@click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
-@click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@click.option("--worst", type=click.IntRange(min=1), help="Print only the N elements farthest over budget")
+@click.option("--reference", is_flag=True, help="Print only the float64 reference from q, k and v")
 @mapping_option
 @measure_option
 @json_option

@@ -24,7 +24,7 @@ from workbench.cli.options import effort_option, json_option, one_target, run_op
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the test into this file, test_NAME.py, instead of printing it",
+    help="Write the test to this file, test_NAME.py, instead of printing it",
 )
 @json_option
 def shrink(

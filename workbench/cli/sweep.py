@@ -30,7 +30,7 @@ from workbench.cli.options import (
 @case_options
 @run_option(*TARGETS, "limit_gb")
 @operation_options
-@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="Run N random cases; case options limit them")
 @click.option(
     "--timeout",
     "case_timeout",
@@ -42,17 +42,17 @@ from workbench.cli.options import (
     "--memory-gb",
     "case_memory_gb",
     type=click.FloatRange(min=0, min_open=True),
-    help="End a case whose process takes more [half of the machine's]",
+    help="End a case whose process uses more memory [half of the machine's]",
 )
-@click.option("--disk-gb", type=click.FloatRange(min=0), help="For traces of failing cases [1]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes that run cases [as many as processors]")
-@click.option("--scheduler", metavar="tcp://HOST:PORT", help="Instead: the workers of a Dask scheduler that runs")
-@click.option("--resume", is_flag=True, help="Go on with the sweep in --out, which was stopped")
+@click.option("--disk-gb", type=click.FloatRange(min=0), help="Disk space for traces of failing cases [1]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes that run cases [number of CPUs]")
+@click.option("--scheduler", metavar="tcp://HOST:PORT", help="Run cases on the workers of a running Dask scheduler")
+@click.option("--resume", is_flag=True, help="Resume the stopped sweep in --out")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default="sweep.sqlite",
-    help="The file of the sweep; traces lie beside it [sweep.sqlite]",
+    help="File of the sweep; traces are written next to it [sweep.sqlite]",
 )
 @json_option
 @html_option

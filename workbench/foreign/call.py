@@ -87,7 +87,7 @@ def run_foreign(
         trace = _run(function, case, replace(options, arrays="torch"), name, code)
     except Raised as on_torch:  # of a file without torch nobody knows for which it was written
         raise (on_torch if names_torch(function) else Raised(on_numpy)) from None
-    return replace(trace, notes=(*trace.notes, "called with torch tensors, as it raises on NumPy arrays"))
+    return replace(trace, notes=(*trace.notes, "called with torch tensors: it raises on NumPy arrays"))
 
 
 def _run(function: Function, case: Case, options: Options, name: str, code: Provenance | None) -> Trace:

@@ -41,10 +41,8 @@ _FIELDS: Fields = {
     "results": (..., list_of(f"a list of some of {', '.join(OF_MERGE)}", OF_MERGE)),
     "rank": (..., INDEX),
 }
-_LSE = (
-    "partial_max holds the lse of each rank; a wrong one shows in partial_sum, the sum of exp(score - lse), which is 1"
-)
-_BY_RANK = "keys lie rank by rank: what the case hides of them is put in as a mask"
+_LSE = "partial_max is the lse of each rank; where it is wrong, partial_sum, the sum of exp(score - lse), is not 1"
+_BY_RANK = "keys are stored rank by rank; the case's mask is passed as an explicit mask"
 #: results -> the axis of queries
 _QUERIES = {"q": 2, "outs": 3, "lses": 3} | {name: 2 + ("s" in STAGES[name].axes) for name in OF_MERGE}
 #: fields of a case of which a mask tells nothing where keys are not in their order, or of which ranks know nothing
