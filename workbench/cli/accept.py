@@ -18,9 +18,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--spec", metavar="FILE", help="TOML spec of the function [forward attention, lengths up to 256]")
 @click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="Time for the cases [10]")
 @click.option("--dtype", help="float32, float16 or bfloat16, overriding the spec [float32]")
-@click.option(
-    "--unsafe", is_flag=True, help="Run in a process without isolation, where Linux forbids namespaces"
-)
+@click.option("--unsafe", is_flag=True, help="Run in a process without isolation, where Linux forbids namespaces")
 @click.option(
     "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="Memory limit of its process [8]"
 )
@@ -33,11 +31,10 @@ def accept(
     target: str, spec: str | None, seconds: float, dtype: str | None, unsafe: bool, memory_gb: float, explain: bool,
     seed: int | None, only: int | None, junit: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Say whether a function does what a spec says: on cases that it cannot know, in a process without network.
+    """Check a function against a spec, on cases that it cannot know, in a process without network.
 
-    It may be lazy, or written to pass a check. Random cases, and those that such functions do not stand, are judged
-    until one fails, or --seconds are over. Exits with 1 where one fails, and where time was too short for every family
-    of cases.
+    The function may be written to game the check. Random and adversarial cases are judged until one fails or --seconds
+    are over. Exits with 1 if a case fails, or if time was too short for every family of cases.
     """
     from workbench.explore.acceptance.run import PASS
     from workbench.explore.acceptance.run import accept as accepted

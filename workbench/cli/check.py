@@ -48,17 +48,17 @@ FOUND = 1  #: exit code
 @html_option
 @operation_options
 def check(target: str, as_json: bool, html: Path | None, operation: str | None, **options: Any) -> None:
-    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
+    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out of bounds.
 
-    TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
-    of numba.cuda: one that takes q, k and v, as for `workbench diff`, or one without parameters, of any kernels; or
-    such a kernel, path.py:kernel, which the function `launch` of its file launches. Case options take comma-separated
-    lists; every combination is run. Exits with 1 where something was found.
+    TARGET is a built-in kernel, or a function path.py:function that launches numba.cuda kernels. Several built-in
+    kernels are separated by commas. The function takes q, k and v as for `workbench diff`, or has no parameters and
+    launches any kernels. TARGET may also be a kernel path.py:kernel, which the function `launch` of its file launches.
+    Case options take comma-separated lists; every combination is run. Exits with 1 if anything is found.
 
-    With --operation TARGET is a kernel of ours of that operation, as of `workbench diff`.
+    With --operation, TARGET is a built-in kernel of that operation, as in `workbench diff`.
 
-    With --backend cuda, NVIDIA's compute-sanitizer watches a function on a GPU, in any language: memcheck, racecheck,
-    initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
+    With --backend cuda, NVIDIA's compute-sanitizer watches a function in any language on a GPU: memcheck, racecheck,
+    initcheck, synccheck. Compile kernels with -lineinfo to get source lines.
     """
     from workbench.progress import shown
 

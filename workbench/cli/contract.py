@@ -22,15 +22,14 @@ from workbench.cli.options import given, json_option, one_target, run_options
 )
 @json_option
 def contract(target: str | None, measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
-    """List the fields of a contract, what each means and what is assumed where nobody says it; the presets; and what
-    tensor cores of each generation keep.
+    """List the fields of a contract, their meanings and assumed values, the presets, and the precision of tensor cores.
 
-    A function says them in the "contract" that it returns, a trace in its manifest; else they are said by an option,
-    such as --contract triton,block_k=64,exp_ulps=4: fields override presets. A dtype may be `inputs`: that of q, k and
-    v.
+    A function returns its fields as "contract", a trace has them in its manifest, or an option declares them, such as
+    --contract triton,block_k=64,exp_ulps=4. Fields override presets. A dtype may be `inputs`: the dtype of q, k and v.
 
-    With --measure, read them off TARGET, a function that is believed right, by choosing its inputs: options are those
-    of `workbench measure`. Each field comes with what shows it, or with why it cannot be read.
+    With --measure, infer the contract of TARGET, a function believed to be right, from its outputs on chosen inputs.
+    Options are those of `workbench measure`. Each field comes with its evidence, or with the reason why it cannot be
+    measured.
     """
     from workbench.refusal import Refusal
     from workbench.suggested import command

@@ -60,12 +60,12 @@ def explain(
 ) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
-    TARGET, LOG and options are those of `workbench diff`, traces in files and folders among them. Thousands of named
-    faults are put into the float64 reference, one and two at a time; a cause is one that gives the kernel's wrong
-    numbers within the error budget, and gives them again on a fresh case where the kernel can be run. Kernels in
-    numba.cuda are watched first: of a race no cause is to be told from its numbers. Where nothing does, the kernel is
-    held to the laws of attention, and those that it breaks are named. Exits as `diff` does. With --operation TARGET is
-    a function, or a kernel of ours, of another operation, whose own faults are tried.
+    TARGET and options are those of `workbench diff`, including traces and --values. Thousands of named faults are
+    injected into the float64 reference, one and two at a time. A cause must reproduce the kernel's wrong numbers within
+    the error budget, and again on a fresh case if the kernel can be run. Kernels in numba.cuda are first checked for
+    races, whose cause the numbers cannot show. If no cause fits, the laws of attention that the kernel breaks are
+    listed. Exits as `diff` does. With --operation, TARGET is a function or a built-in kernel of another operation, and
+    the faults of that operation are tried.
     """
     from workbench.cli.runs import runs
     from workbench.judge.diff import diff

@@ -27,10 +27,10 @@ _OF_KERNELS = of_role(TILES, ARITHMETIC)
 )
 @json_option
 def inputs(out: Path, as_json: bool, **options: Any) -> None:
-    """Write q, k and v of a case into a file, for a kernel that is run elsewhere, such as in a program in C++.
+    """Write q, k and v of a case to a file, for a kernel that runs elsewhere, such as in a C++ program.
 
-    With --codes, the codes and scales of q, k and v are there, too. The commands that judge what the kernel makes of
-    them are printed.
+    With --codes, the file also has the codes and scales of q, k and v. Prints the commands that judge the kernel's
+    results.
     """
     from workbench.case.command_line import case_options as words
     from workbench.foreign.arguments import drawn

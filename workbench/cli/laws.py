@@ -29,11 +29,11 @@ _AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many head
 @click.option("--invariant", is_flag=True, help="Also require that the bits of a row do not depend on the other rows")
 @json_option
 def laws(target: str | None, random: int | None, invariant: bool, as_json: bool, **options: Any) -> None:
-    """Hold TARGET to laws of attention, which need no reference values.
+    """Test TARGET against laws of attention, which need no reference values.
 
-    TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
-    within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken. With --operation
-    attention_backward TARGET is a backward pass, and with attention_backward,gradients a forward pass in torch.
+    TARGET and options are those of `workbench diff`. A law compares runs of the kernel with each other, bit for bit or
+    within both error budgets. docs/laws.md lists the laws. Exits with 1 if one is broken. With --operation
+    attention_backward, TARGET is a backward pass; with attention_backward,gradients it is a forward pass in torch.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal

@@ -22,14 +22,14 @@ from workbench.cli.options import json_option, mapping_option, measure_option, r
 def show(
     target: str, elements: str, worst: int | None, reference: bool, measure: bool, as_json: bool, **options: Any
 ) -> None:
-    """Print elements of a stage of TARGET: actual, expected, error, budget, x of budget.
+    """Print elements of a stage of TARGET: actual, expected, error, budget, error / budget.
 
     \b
-    workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as NumPy's
-    workbench show flash 'qk[q=5,k=-3:]'               by axis name; of axes not named all
-    workbench show flash acc --worst 5                 the elements farthest outside their budget
+    workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as in NumPy
+    workbench show flash 'qk[q=5,k=-3:]'               axes by name; axes not named in full
+    workbench show flash acc --worst 5                 the elements farthest over budget
     workbench show run.safetensors 'out[...,0]' --reference
-    workbench show mine.py:attention 'weights[q=5]' --measure    what no function returns, read off its outputs
+    workbench show mine.py:attention 'weights[q=5]' --measure    stages inferred from outputs
 
     TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart

@@ -70,16 +70,16 @@ def sweep(
     case_memory_gb: float | None,
     **options: Any,
 ) -> None:
-    """Judge TARGET on every combination of the case options, or on N random cases; group what fails.
+    """Judge TARGET on every combination of the case options, or on N random cases, and group the failures.
 
-    TARGET and options are those of `workbench diff`; case options take lists. Beside each combination a TARGET that is
-    no kernel of ours runs on the inputs comb and needle, in which the absence of any key shows. Each case runs in a
-    process that may crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped
-    by the first wrong stage and its cause, each group with its smallest case and the rule of where it fails. Exits with
-    1 where a case fails, with 2 where none does and one was refused.
+    TARGET and options are those of `workbench diff`; case options take lists. Your kernel also runs each combination on
+    the inputs comb and needle, which expose any missing key. Each case runs in a process that may crash, hang or run
+    out of memory, and is written to the file --out once judged. Failures are grouped by first wrong stage and cause.
+    Each group shows its smallest case and a rule for where it fails. Exits with 1 if a case fails, with 2 if none fails
+    and one was refused.
 
-    With --operation every combination of axes and numbers, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, and of lists
-    is judged in this process, and a table printed.
+    With --operation, every combination of axes, numbers and lists, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, is
+    judged in this process and printed as a table.
     """
     if (operation := options.pop("operation")) is not None:
         of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}

@@ -233,8 +233,7 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
         lines.append(f"{name} gives different bits from run to run ({provenance.runs} runs); the first run is judged")
     if provenance.plain_agrees is False:
         lines.append(
-            f"{name} gives different bits with and without probes; the probed kernel is judged, not "
-            "the plain one"
+            f"{name} gives different bits with and without probes; the probed kernel is judged, not the plain one"
         )
     if gone := [file.name for file in provenance.files if file.loaded and not file.sha256]:
         lines.append(f"{', '.join(gone)} was replaced on disk after loading, and the old version ran: restart")
