@@ -115,7 +115,7 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
 def test_wrong_words_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal): return v\n")
-    rule = "--contract takes FIELD=VALUE, @FILE or a preset, and has no preset {!r}; it is one of " + ", ".join(PRESETS)
+    rule = "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset {!r}; it is one of " + ", ".join(PRESETS)
     for text, said in {
         "flash3": rule.format("flash3"),
         "triton,block_k": rule.format("block_k"),
@@ -164,7 +164,7 @@ def test_fields_and_presets_are_listed() -> None:
     lines = contract().stdout.splitlines()
     assert len([line for line in lines if line.split(":")[0] in fields]) == len(fields) > 30
     assert (
-        "mma_extra_bits: bits that it keeps below float32's last; negative where its accumulator is narrower (a whole "
+        "mma_extra_bits: bits that a tensor core keeps below float32's last bit; negative for a narrower accumulator (a whole "
         "number from -23 to 64) [0; -10 of e4m3 codes and e5m2 codes]" in lines
     )
     assert (

@@ -67,7 +67,7 @@ def test_the_words_of_the_documentation_are_read():
 def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff", asked="--help-all"))
     assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["Case (lists run every combination)"]}
-    assert {"--arrays", "--isolate", "--runs"} <= {*found["A kernel of yours"]}
+    assert {"--arrays", "--isolate", "--runs"} <= {*found["Your kernel"]}
     assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
         *found["What is printed"]
     }
@@ -184,7 +184,7 @@ def test_words_that_are_none_are_refused(words, said):
         (
             "diff flash --head-dim 64,shared_kv",
             "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: "
-            "v is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was absorbed, here "
+            "v is the first 512 dims of k, and the scale is 1 / sqrt(head dimension before absorption), here "
             "192**-0.5",
         ),
         ("diff mine.py:f --causal top-left", "--causal takes no, yes and align=; got 'top-left'"),
@@ -225,7 +225,7 @@ def test_words_that_are_none_are_refused(words, said):
             "diff mine.py:f --operation rmsnorm,eps",
             "--operation rmsnorm has no word 'eps'; it is said eps=",
         ),
-        ("diff flash --window 4", "--window must be two whole numbers of at least -1, left and right; got 4"),
+        ("diff flash --window 4", "--window must be two whole numbers, left and right, of at least -1; got 4"),
         ("diff flash --seqlen 0", "--seqlen must be a whole number of at least 1; got 0"),
         ("diff flash --contract triton", "--contract is for foreign kernels; flash is one of ours"),
         ("diff flash --seqlen 16 --seqlen 32", "--seqlen is given 2 times, and takes one value or list"),

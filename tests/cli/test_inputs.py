@@ -105,7 +105,7 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     other = tmp_path / "other.npz"
     np.savez(other, weights=np.zeros(3))
     assert message("--out", other) == (
-        f"inputs take the place of others only; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
+        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
         "scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, bias, "
         "dropout_mask, alibi_slopes, sinks; got weights"
     )

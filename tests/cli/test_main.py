@@ -252,7 +252,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
-            "seqlen is the length of what seqlen_q and seqlen_k do not say; got all three",
+            "give at most two of seqlen, seqlen_q and seqlen_k; got all three",
         ),
         (["flash", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
         (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),

@@ -185,8 +185,8 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m["stages"]["acc"].update(statistics={"dtype": "float32", "count": 5120, "max": 3.25}),
-            "FILE: statistics of acc are judged no more: write the elements, of a large stage those of a part of the run "
-            '(its "window"), or leave the stage out',
+            "FILE: statistics of acc are no longer judged: write the elements (of a large stage, those in a "
+            '"window" of the run), or leave the stage out',
         ),
         (lambda m: m.update(colour="red"), f"FILE: the manifest has unknown fields colour; its fields are {FIELDS}"),
         (
@@ -212,7 +212,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m["contract"].pop("block_k"),
-            'FILE: "contract" lists what is "assumed", and so holds every field; it lacks block_k',
+            'FILE: a "contract" with "assumed" must list every field; it lacks block_k',
         ),
         (
             lambda m: m["contract"].update(assumed=["colour"]),
@@ -290,7 +290,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
             lambda x: x.update(colour=np.zeros(3, np.float32)),
             "FILE: the file holds colour, which the manifest does not name",
         ),
-        (lambda x: x.pop("k"), "FILE: k is missing, and so are quantised codes and scales that were put in for it"),
+        (lambda x: x.pop("k"), "FILE: k is missing, and so are its quantised codes and scales"),
     ],
 )
 def test_wrong_arrays_are_refused(saved: Path, change: Callable[[Any], Any], message: str) -> None:

@@ -221,7 +221,7 @@ def test_elements_printed_twice(tmp_path: Path) -> None:
     found = judged(tmp_path, text)
     assert found.verdict in ("exact", "rounding") and found.trace.notes == (
         "4 lines give 2 elements; other lines, ignored: 0",
-        f"scores: 1 element printed with different values, of which the last is judged: [0, 0, 1, 2] is 7.5 (line 1), "
+        f"scores: 1 element printed with different values; the last is judged: [0, 0, 1, 2] is 7.5 (line 1), "
         f"{x} (line 2)",
     )
 

@@ -87,7 +87,7 @@ class Sides(NamedTuple):
         """As of `Whole`."""
         sides = tuple(value) if isinstance(value, list | tuple) else ()
         if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, Integral) or x < -1 for x in sides):
-            raise Refusal(f"{name} must be two whole numbers of at least -1, left and right; got {value!r}")
+            raise Refusal(f"{name} must be two whole numbers, left and right, of at least -1; got {value!r}")
         return int(sides[0]), int(sides[1])
 
 

@@ -157,7 +157,7 @@ def test_a_file_with_a_wrong_probe_is_refused_without_a_traceback(tmp_path: Path
     path = tmp_path / "mine.py"
     path.write_text(HEAD + "@cuda.jit\n@probed\ndef kernel(x):\n    probe.nope[0] = 1\n")
     assert refusal(find, f"{path}:attention") == (
-        f"{path} could not be imported, as of its line 8:\n"
+        f"{path} could not be imported because of its line 8:\n"
         f"{path}:10: probe.nope: there is no stage 'nope'; stages are: {', '.join(STAGES)}"
     )
 
