@@ -133,7 +133,7 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
     assert refusal(run, f"{path}:attention", contract=3) == (
         "a contract is a dict of its fields, or text such as triton,block_k=64; got 3"
     )
-    assert message("flash", "--contract", "triton") == "--contract is for foreign kernels; flash is one of ours"
+    assert message("flash", "--contract", "triton") == "--contract is for your own kernels; flash is built in"
 
 
 def test_dtypes_may_be_those_of_libraries() -> None:

@@ -135,11 +135,11 @@ def test_an_option_that_no_command_had_is_unknown_still():
         ),
         (
             ("--alibi-slopes", "form=column"),
-            "--alibi-slopes form=column says nothing without its value, as in --alibi-slopes geometric,form=column",
+            "--alibi-slopes form=column needs the option's own value, as in --alibi-slopes geometric,form=column",
         ),
         (
             ("--page-size", "layout=HND"),
-            "--page-size layout=HND says nothing without its value, as in --page-size 16,layout=HND",
+            "--page-size layout=HND needs the option's own value, as in --page-size 16,layout=HND",
         ),
         (
             ("--operation", "rmsnorm,rows=8", "--axes", "rows=9"),
@@ -227,9 +227,9 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         ("diff flash --window 4", "--window must be two whole numbers, left and right, of at least -1; got 4"),
         ("diff flash --seqlen 0", "--seqlen must be a whole number of at least 1; got 0"),
-        ("diff flash --contract triton", "--contract is for foreign kernels; flash is one of ours"),
+        ("diff flash --contract triton", "--contract is for your own kernels; flash is built in"),
         ("diff flash --seqlen 16 --seqlen 32", "--seqlen is given 2 times, and takes one value or list"),
-        ("accept mine.py", "a foreign kernel is given as path.py:function; got 'mine.py'; functions in it: f"),
+        ("accept mine.py", "give your kernel as path.py:function; got 'mine.py'; functions in it: f"),
     ],
 )
 def test_what_is_refused_is_said_as_it_was_typed(line, said, tmp_path, monkeypatch):

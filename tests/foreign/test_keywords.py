@@ -210,7 +210,7 @@ def dropping(q, k, v, *, scale, causal, dropout_p): ...
         (capped, SMALL.but(mask_mod=third), f"capped takes no mask_mod, which the case has (mask_mod={__name__}:third): give it, or mask; it takes softcap"),
         (capped, RAGGED, "capped takes no cu_seqlens_q, seqlens_k or mask, which tells seqlens_q=9,0,4, seqlens_k=6,3,12: give it one of these keywords; it takes softcap"),
         (capped, SMALL.but(page_size=4), "capped takes no block_table, which the case has (page_size=4): give it, or kv_indptr, kv_indices and kv_last_page_len; it takes softcap"),
-        (paged, SMALL, "paged takes block_table, and the case has no pages: choose a page_size"),
+        (paged, SMALL, "paged takes block_table, but the case has no pages: choose a page_size"),
         (paged, SMALL.but(page_size=4), "paged takes no seqlens_k, which tells where keys in pages end: give it that keyword, or cu_seqlens_k; it takes block_table"),
     ],
 )  # fmt: skip
@@ -240,7 +240,4 @@ def test_codes_lie_in_boxes() -> None:
     def kernel(q, k, v, *, scale, causal, scale_q, scale_k, scale_v, cu_seqlens_q, cu_seqlens_k): ...
 
     case = RAGGED.but(codes="e4m3")
-    assert (
-        refusal(run, kernel, case)
-        == "kernel: quantised codes are handed over in boxes, and neither packed nor in pages"
-    )
+    assert refusal(run, kernel, case) == "kernel: quantised codes cannot be packed or paged; use the padded layout"

@@ -178,7 +178,7 @@ def test_wrong_usage_is_refused() -> None:
 
     case = CASE.but(codes="int8", scale_of="token")
     assert refusal(kernel("int8", "out"), case.but(codes_of="qkv")) == (
-        "plain takes quantised codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv"
+        "plain takes quantised codes of k and v only: it has no keyword scale_q; got codes_of=qkv"
     )
     assert refusal(kernel("int8", "out"), case.but(codes="int4")) == (
         "plain takes int4 codes, which have zero_k, zero_v, too: give it the keywords"

@@ -306,7 +306,7 @@ def test_what_has_no_provenance_is_refused(mine: str, tmp_path: Path) -> None:
         "--against since=FILE is for foreign functions, whose code is told; of flash it is not"
     )
     assert message(f"{mine}:attention", "--against", "since=nowhere.safetensors") == "nowhere.safetensors: no such file"
-    assert message("flash", "--runs", "2") == "--runs is for foreign kernels; flash is one of ours"
+    assert message("flash", "--runs", "2") == "--runs is for your own kernels; flash is built in"
 
 
 def test_a_library_that_the_system_loaded_is_none_of_the_run() -> None:

@@ -222,4 +222,4 @@ def test_windows_that_are_none_are_refused(text: str, message: str) -> None:
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     both = workbench("diff", "flash", "--by-head", "--where", "b=0")
-    assert str(both.exception) == "--by-head takes one head after the other, and --where some of them; got both"
+    assert str(both.exception) == "--by-head takes every head, but --where only some; got both"

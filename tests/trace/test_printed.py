@@ -269,7 +269,7 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
             "run.log, line 1: stage qk given in part has at most 33554432 elements; this case has 67108864 (b=1, h=1, "
             "q=8192, k=8192): run a smaller one",
         ),
-        ("WB qk 0 0 0 0 1", CASE.but(probs_dtype="float32"), "--dtype probs is for kernels of ours; run.log was printed by another"),
+        ("WB qk 0 0 0 0 1", CASE.but(probs_dtype="float32"), "--dtype probs is for built-in kernels; run.log comes from another kernel"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, case: Case, expected: str, tmp_path: Path) -> None:

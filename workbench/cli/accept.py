@@ -44,7 +44,7 @@ def accept(
     from workbench.report import acceptance as report
 
     if only is not None and seed is None:
-        raise Refusal("--only is a place among the cases of a --seed; got no --seed")
+        raise Refusal("--only is the index of a case of a --seed; pass that --seed too")
     with shown():
         found = accepted(
             target, spec, seconds=seconds, dtype=dtype, unsafe=unsafe, memory_gb=memory_gb, seed=seed, only=only

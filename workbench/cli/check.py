@@ -104,7 +104,7 @@ def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, 
 
     targets = target.split(",")
     if foreign := given(options, FOREIGN):
-        raise Refusal(f"{flag_of(next(iter(foreign)))} is for foreign functions; {target} is one of ours")
+        raise Refusal(f"{flag_of(next(iter(foreign)))} is for your own functions; {target} is built in")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
     runs = len(cases) * len(targets)
@@ -130,7 +130,7 @@ def _emulated(target: str, faults: tuple[str, ...], probes: str, schedules: int,
         of_case = [flag(name) for name in CASE_OPTIONS if options.get(name)]
         if of_case or asked:
             other = [*of_case, *map(flag, asked)][0]
-            raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {other}")
+            raise Refusal(f"{called.name} has no parameters, so it takes no {other}")
         cases: list[Case | None] = [None]
     else:
         cases = [*cases_of(options)]
@@ -149,10 +149,10 @@ def _on_gpu(target: str, faults: tuple[str, ...], probes: str, schedules: int, *
     from workbench.progress import step
 
     if target in KERNELS:
-        raise Refusal(f"--backend cuda is for foreign functions (path.py:function); {target} is one of ours")
+        raise Refusal(f"--backend cuda is for your own functions (path.py:function); {target} is built in")
     _refuse(target, {"--fault": faults, "--probes": probes != "all"})
     if schedules != 1:
-        raise Refusal("--schedules orders what the emulator runs; got it with --backend cuda")
+        raise Refusal("--schedules is for the emulator; got it with --backend cuda")
     cases = cases_of(options)
     checked: list[Checked] = []
     with step(f"watch {len(cases)} case{'s' * (len(cases) > 1)} under each tool", None) as tick:
@@ -167,4 +167,4 @@ def _refuse(target: str, given: dict[str, Any]) -> None:
     from workbench.cuda.kernels import KERNELS
 
     if asked := [name for name, value in given.items() if value]:
-        raise Refusal(f"{asked[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
+        raise Refusal(f"{asked[0]} is for built-in kernels ({', '.join(KERNELS)}); {target} is not built in")

@@ -117,7 +117,7 @@ class Command(click.Command):
         flags = {x for one in options if one.is_flag for x in one.opts}
         for flag, value in pairwise(args):
             if flag in flags and value.lower() in SAID:
-                what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out, which is off without"
+                what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out to turn it off"
                 raise click.UsageError(f"{flag} is a flag and takes no value; got {value!r}: {what}", ctx)
         alone = {x: one.type for one in options if isinstance(one.type, Spec) and one.name in TRUTHS for x in one.opts}
         behind = {}  # what was not taken as the value of an option -> the option
@@ -134,7 +134,7 @@ class Command(click.Command):
             now = RETIRED.get(unknown.option_name)
             if now is None or not any(now.split()[0] in one.opts for one in options):
                 raise
-            raise Refusal(f"{unknown.option_name} is said otherwise now: {now}") from None
+            raise Refusal(f"{unknown.option_name} was replaced: {now}") from None
         except click.UsageError as error:
             wrong = [value for value in behind if type(error) is click.UsageError and not _may_be_target(value)]
             if not wrong:
@@ -149,7 +149,7 @@ class Command(click.Command):
         once = [one for one in order if isinstance(one, click.Option) and not (one.multiple or one.is_flag)]
         for one, times in Counter(once).items():
             if times > 1:
-                raise click.UsageError(f"{one.opts[0]} is given {times} times, and takes one value or list", ctx)
+                raise click.UsageError(f"{one.opts[0]} is given {times} times, but takes one value or list", ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""

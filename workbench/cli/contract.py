@@ -38,7 +38,7 @@ def contract(target: str | None, measure: bool, out: Path | None, as_json: bool,
         return _measured(target, out, as_json, options)
     if target is not None:
         reads = command("contract", target, ["--measure"])
-        raise Refusal(f"what {target} promises is read with --measure: {reads}")
+        raise Refusal(f"--measure reads the contract of {target}: {reads}")
     if measure or out is not None or given(options):
         reads = command("contract", "FILE.py:FUNCTION", ["--measure"])
         raise Refusal(f"--measure and options of a run need a TARGET: {reads}")
@@ -55,10 +55,10 @@ def _measured(target: str, out: Path | None, as_json: bool, options: dict[str, A
     from workbench.report.contract import document, lines
 
     if options.pop("by_head"):
-        raise Refusal("a contract is that of all heads, and takes no --by-head")
+        raise Refusal("a contract is for all heads; --by-head is not allowed")
     calls = runs(target, **options)
     if len(calls) != 1:
-        raise Refusal(f"a contract is read on one case; {len(calls)} were asked for")
+        raise Refusal(f"a contract is measured on one case; the case options make {len(calls)}")
     with shown():
         found = measured_contract(calls[0]())
     if out is not None:
@@ -76,13 +76,13 @@ def _list(as_json: bool) -> None:
     if as_json:
         found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS, "tensor_cores": table()}
         return click.echo(json.dumps(number(found)))
-    click.echo("field: what it means (its values) [what is assumed where nobody says it]")
+    click.echo("field: its meaning (its values) [assumed if undeclared]")
     for one in entries:
         click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{_assumed(one['assumed'])}]")
     click.echo("preset: its fields")
     for name, fields in PRESETS.items():
         click.echo(f"{name}: {words(fields)}")
-    click.echo("tensor_core, operands: the fields that it sets beside accumulation=tensor-core")
+    click.echo("tensor_core, operands: the fields that it sets, with accumulation=tensor-core")
     for one in table():
         click.echo(
             f"{one['generation']}, {one['operands']}: mma_block={one['block']},mma_extra_bits={one['extra_bits']}"

@@ -113,7 +113,7 @@ def _write_script(judged: list["Diff"], path: Path) -> None:
     from workbench.report.script import script
 
     if len(judged) != 1:
-        raise Refusal(f"--script takes one run; {len(judged)} were asked for")
+        raise Refusal(f"--script takes one run; the case options make {len(judged)}")
     write_atomically(path, script(judged[0]).encode())
 
 
@@ -139,7 +139,7 @@ def _symptoms(
     from workbench.refusal import Refusal
 
     if target is not None or given(options) or html is not None:
-        raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
+        raise Refusal(f"--symptoms {path} replaces TARGET and takes no other option")
     with shown():
         found = symptoms(path, effort)
     if as_json:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workbench.explore.laws.law import Finding
 
 #: said where a function raises at all cases of grouped heads, and at no other
-_AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
+_AS_MANY = "all cases of grouped heads were refused: --heads 2,kv=2 gives K as many heads as Q"
 
 
 @click.command(cls=Command)
@@ -45,13 +45,13 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
         return laws_of_operation(target, operation, asked, as_json=as_json)
     refuse_of_operation(options)
     if target is None:
-        raise Refusal("TARGET is missing: a kernel of ours, or FILE.py:FUNCTION")
+        raise Refusal("TARGET is missing: a built-in kernel, or FILE.py:FUNCTION")
     if options.pop("by_head"):
-        raise Refusal("laws hold whole runs against each other, and take no --by-head")
+        raise Refusal("laws compare whole runs; --by-head is not allowed")
     with shown():
         found, refused, hint = _asked(target, random, invariant, options)
     if not found:
-        raise Refusal(f"{target} took none of the cases: {'; '.join([*refused, *hint])}")
+        raise Refusal(f"{target} refused every case: {'; '.join([*refused, *hint])}")
     alone = random is None and len(found) == 1
     if as_json:
         many = {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
@@ -95,7 +95,7 @@ def _asked(
     grouped = {True: set[bool](), False: set[bool]()}  # whether it took a case -> whether heads were grouped
     for one in targets_of(target):
         if not (one.is_foreign or one.kernel is not None):
-            raise Refusal(f"{one.name} is {one.kind.value}, which is not run: laws hold runs against each other")
+            raise Refusal(f"{one.name} is {one.kind.value}, which cannot be run: laws compare runs")
         cases = _cases(None if one.kernel is None else one.kernel.name, random, options)
         with step(f"ask {len(cases)} case{'s' * (len(cases) > 1)} of {one.name}") as tick:
             for i, case in enumerate(cases):
@@ -128,7 +128,7 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
     from workbench.refusal import Refusal
 
     if options["inputs"]:
-        raise Refusal("--random draws inputs, and --inputs gives them; got both")
+        raise Refusal("--random draws inputs, but --inputs gives them; got both")
     limits: dict[str, Any] = {name: Among(values) for name, values in random_limits(options).items()}
     drawn = default_rng(options["seed"] or 0)
     return [sample(drawn, kernel, **limits) for _ in range(random)]

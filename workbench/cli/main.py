@@ -85,7 +85,7 @@ def _run(group: click.Group, name: str) -> None:
         sys.exit(ENVIRONMENT)
     except MemoryError as error:
         said = str(error) or "an array could not be allocated"
-        click.echo(f"{name}: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        click.echo(f"{name}: this machine has too little memory for this run: {said}; choose smaller lengths", err=True)
         sys.exit(ENVIRONMENT)
     except Exception:
         click.echo(f"{name}: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True)
@@ -192,9 +192,9 @@ def diff(
     second = cli_against.second_run(options.pop("against"))
     earlier = second.pop(cli_against.SINCE, None)
     if second and options.pop("mapping") is not None:
-        raise Refusal("--mapping reads the calls of one run, and --against holds two beside each other; got both")
+        raise Refusal("--mapping reads one run, but --against compares two; got both")
     if second and measure:
-        raise Refusal("--measure judges one function, and --against holds two beside each other; got both")
+        raise Refusal("--measure judges one function, but --against compares two; got both")
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))

@@ -44,12 +44,12 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
     from workbench.report.measured import document, lines
 
     if options.pop("by_head"):
-        raise Refusal("a function is measured as a whole, and takes no --by-head")
+        raise Refusal("measure takes whole functions; --by-head is not allowed")
     where, options["where"] = options["where"], None
     with shown():
         calls = runs(target, **options)
         if picture is not None and len(calls) != 1:
-            raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
+            raise Refusal(f"--picture takes one case; the case options make {len(calls)}")
         found = [measured_in_part(call(), where, effort=effort) for call in calls]
     if picture is not None:
         drawn = BytesIO()

@@ -134,7 +134,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         words = [word for word, of in WORDS[name].items() if options.get(of) is not None]
         if words and options.get(name) is None:
             word = f"{flag(name)} {words[0]}={options[WORDS[name][words[0]]][0]}"
-            raise Refusal(f"{word} says nothing without its value, as in {flag(name)} {EXAMPLES[name]}")
+            raise Refusal(f"{word} needs the option's own value, as in {flag(name)} {EXAMPLES[name]}")
     cases = [make(**one) for one in fields_of(options)]
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
@@ -187,7 +187,7 @@ def random_limits(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     ragged = {name for name in ("seqlen", *LENGTHS) if any(isinstance(x, Ragged) for x in limits.get(name, ()))}
     of_one = {name: x[0] for name, x in limits.items() if name in ragged and len(x) == 1}
     if {*of_one} != ragged:
-        raise Refusal(f"random cases have lengths of sequences, or take a list of lengths; got {flag(min(ragged))} "
+        raise Refusal(f"random cases take one ragged batch or a list of lengths; got {flag(min(ragged))} "
                       f"{','.join(map(str, limits[min(ragged)]))}")  # fmt: skip
     told = {name: (x,) for name, x in _with_sequences(of_one).items()}
     return {name: x for name, x in limits.items() if name not in ragged} | told

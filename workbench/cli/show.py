@@ -44,14 +44,12 @@ def show(
 
     name, index = parse(elements)
     if reference and worst:
-        raise Refusal("--reference shows what elements should be, none of which is the worst; leave out --worst")
+        raise Refusal("--reference shows only expected values, which have no worst; leave out --worst")
     if reference and measure:
-        raise Refusal(
-            "--reference shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
-        )
+        raise Refusal("--reference shows only the float64 reference and measures nothing; leave one of them out")
     calls = runs(target, **options)
     if len(calls) != 1:
-        raise Refusal(f"show looks at one run; the target and the case options make {len(calls)}")
+        raise Refusal(f"show takes one run; the target and the case options make {len(calls)}")
     if worst and worst > values.LIMIT:
         raise Refusal(f"show prints at most {values.LIMIT} elements; got --worst {worst}")
     with shown(), step("run and judge 1 case"):
@@ -68,7 +66,7 @@ def show(
     stage = diff[name]
     if stage.dumped is None:
         given = ", ".join(trace.stages)
-        raise Refusal(f"{trace.target} gave no {name}; it gave {given}; --reference shows what {name} should be")
+        raise Refusal(f"{trace.target} returned no {name}; it returned {given}; --reference shows the expected {name}")
     chosen = stage.select(**index) if isinstance(index, dict) else stage[tuple(index)]
     rows = chosen.worst(worst) if worst else None
     if rows is None:
