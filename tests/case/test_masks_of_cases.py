@@ -195,8 +195,9 @@ def test_mods_are_read_from_a_file_or_given(tmp_path: Path):
         (
             wrong,
             f"mask_mod={__name__}:test_mods_are_read_from_a_file_or_given.<locals>.wrong is called with (b, h, q_idx, "
-            "kv_idx), arrays that broadcast to [1, 2, 4, 4], and returns one: TypeError: test_mods_are_read_from_a_file"
-            "_or_given.<locals>.wrong() takes 3 positional arguments but 4 were given",
+            "kv_idx), arrays that broadcast to [1, 2, 4, 4], and must return such an array: TypeError: "
+            "test_mods_are_read_from_a_file_or_given.<locals>.wrong() takes 3 positional arguments but 4 were "
+            "given",
         ),
     ):
         with pytest.raises(Refusal) as refused:

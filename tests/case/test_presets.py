@@ -120,7 +120,7 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
         "flash3": rule.format("flash3"),
         "triton,block_k": rule.format("block_k"),
         "=3": rule.format("=3"),
-        "block_k=64,triton,block_k=32": "--contract says block_k twice, 64 and 32",
+        "block_k=64,triton,block_k=32": "--contract gives block_k twice, 64 and 32",
         "base2=yes": "\"contract\" field base2 must be true or false; got 'yes'",
         "block_k=none,scores_dtype=inputs,exp_ulps=-1": (
             '"contract" field exp_ulps must be a number of at least 0; got -1'
@@ -168,8 +168,8 @@ def test_fields_and_presets_are_listed() -> None:
         "number from -23 to 64) [0; -10 of e4m3 codes and e5m2 codes]" in lines
     )
     assert (
-        "scores_dtype: in which qk and scores are rounded (one of float32, float16, bfloat16) [inputs; bfloat16 of "
-        "e4m3 codes and e5m2 codes]" in lines
+        "scores_dtype: dtype to which qk and scores are rounded (one of float32, float16, bfloat16) "
+        "[inputs; bfloat16 of e4m3 codes and e5m2 codes]" in lines
     )
     assert f"torch-sdpa: {words(PRESETS['torch-sdpa'])}" in lines
     assert "hopper, tf32: mma_block=8,mma_extra_bits=2" in lines and len(document["tensor_cores"]) == 17

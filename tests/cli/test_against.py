@@ -164,8 +164,8 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
     assert document(trace, "--against", "split_k,splits=2")["b"]["case"]["splits"] == 2
     assert document(trace, "--against", f"{mine}:broken")["parts_at"] == "scores"
     assert message("flash", "--against", f"split_k,since={trace}") == (
-        f"--against split_k,since={trace}: since=FILE holds one run to an earlier one, and all else two beside each "
-        "other; got both"
+        f"--against split_k,since={trace}: since=FILE compares one run with an earlier one, other settings "
+        "compare two runs; got both"
     )
 
 
@@ -282,7 +282,7 @@ def test_options_that_neither_side_takes(mine: str) -> None:
 
 def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
     assert message(trace, "--against", "splits=4") == (
-        "--against splits=4 runs TARGET again, and a trace cannot be run; name a kernel: --against KERNEL"
+        "--against splits=4 runs TARGET again, but a trace cannot be run; name a kernel: --against KERNEL"
     )
     assert message(trace, "--against", "flash", "--seqlen", "4", "--causal", "--fault", "flash-lse-base-2") == (
         f"a trace brings its own case; {trace} against flash takes no --seqlen, --causal, --fault"
@@ -306,7 +306,7 @@ def test_what_is_no_target() -> None:
     )
     assert message("flash", "--values", "run.log", "--against", "flash") == ("--values replaces TARGET; got 'flash'")
     assert message("--values", "run.log", "--against", "block_k=16") == (
-        "--against block_k=16 runs TARGET again, and a log cannot be run; name a kernel: --against KERNEL"
+        "--against block_k=16 runs TARGET again, but a log cannot be run; name a kernel: --against KERNEL"
     )
 
 

@@ -107,7 +107,8 @@ def test_a_watched_kernel_of_ours() -> None:
     assert racy.stdout.startswith(f"{asked}: 1 finding\n")
     assert invoked("check", "backward_atomic", *words).exit_code == 0
     assert (
-        refused("check", "backward") == "backward is a kernel of attention_backward: say --operation attention_backward"
+        refused("check", "backward")
+        == "backward is a kernel of attention_backward: pass --operation attention_backward"
     )
     assert refused("check", "backward", *words[:2], "--backend", "cuda") == (
         "--operation attention_backward is watched on the emulator; got --backend cuda"

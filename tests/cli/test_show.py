@@ -159,7 +159,7 @@ def test_every_state_has_a_word() -> None:
         ),
         (
             ["flash", "acc", "--probes", "output"],
-            "flash gave no acc; it gave out, lse; --reference shows what acc should be",
+            "flash returned no acc; it returned out, lse; --reference shows the expected acc",
         ),
         (["flash", "qk[0,0,20,0]"], "stage qk: query q is 0 to 19; got 20"),
         (["flash", "qk[0,0,20,0]", "--reference"], "stage qk: query q is 0 to 19; got 20"),
@@ -204,7 +204,7 @@ def test_what_has_no_worst_and_what_cannot_be_known(mine: str) -> None:
         f"stage row_max of {mine}: the contract does not declare block_k, so its key tiles are unknown"
     )
     assert message(mine, "lse", *options) == (
-        f"{mine} gave no lse; it gave scores, row_max, out; --reference shows what lse should be"
+        f"{mine} returned no lse; it returned scores, row_max, out; --reference shows the expected lse"
     )
 
 

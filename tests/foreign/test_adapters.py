@@ -264,14 +264,8 @@ def test_inputs_that_it_does_not_take_are_refused() -> None:
 
 
 def test_other_options_are_refused() -> None:
-    assert (
-        refusal(run, SDPA, SMALL, arrays="jax")
-        == f"{SDPA} takes arrays of torch in a layout of its own; got arrays='jax'"
-    )
-    assert (
-        refusal(run, SDPA, SMALL, layout="bshd")
-        == f"{SDPA} takes arrays of torch in a layout of its own; got layout='bshd'"
-    )
+    assert refusal(run, SDPA, SMALL, arrays="jax") == f"{SDPA} takes torch arrays in its own layout; got arrays='jax'"
+    assert refusal(run, SDPA, SMALL, layout="bshd") == f"{SDPA} takes torch arrays in its own layout; got layout='bshd'"
     assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(f"{SDPA} reads no stage that could be fed")
 
 

@@ -387,17 +387,17 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"case": CASE.but(quantiser_scale="static")},
             Refusal,
-            "quantiser_scale is for kernels on quantised codes: say codes too; <lambda> got none",
+            "quantiser_scale is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"case": CASE.but(codes_of="kv")},
             Refusal,
-            "codes_of is for kernels on quantised codes: say codes too; <lambda> got none",
+            "codes_of is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"case": CASE.but(scale_of="token")},
             Refusal,
-            "scale_of is for kernels on quantised codes: say codes too; <lambda> got none",
+            "scale_of is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"faults": ["x"]},

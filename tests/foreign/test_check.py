@@ -183,7 +183,7 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
     [
         (["nothing"], "{mine}:nothing launched no kernel of numba.cuda: there is nothing to watch"),
         (["plain", "--seqlen", "16"], "{mine}:plain launched no kernel of numba.cuda: there is nothing to watch"),
-        (["attend"], "{mine}:launch launches sums, and not attend"),
+        (["attend"], "{mine}:launch launches sums, but not attend"),
         (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (
             ["other"],

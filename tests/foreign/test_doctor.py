@@ -56,7 +56,7 @@ def test_a_healthy_extension() -> None:
             {"libraries": {"libmine.so": ""}},
             "libmine.so",
             "not found",
-            "install what holds libmine.so, or name its folder in LD_LIBRARY_PATH or with -Wl,-rpath",
+            "install libmine.so, or add its folder to LD_LIBRARY_PATH or with -Wl,-rpath",
         ),
         (
             {"undefined": ("c10::f(int)", "a", "b", "c", "d")},
@@ -70,7 +70,7 @@ def test_a_healthy_extension() -> None:
             {"libraries": {"libcudart.so.12": "/cuda/lib64/libcudart.so.12"}},
             "CUDA",
             "linked with 12, torch with 13.0",
-            "build it with the toolkit of CUDA 13",
+            "build it with the CUDA 13 toolkit",
         ),
         (
             {"machine_code": ("sm_80", "sm_100a"), "ptx": ("sm_100",)},

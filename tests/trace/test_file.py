@@ -125,8 +125,8 @@ def test_a_file_of_which_a_byte_changed_is_refused(saved: Path) -> None:
         said = refused(saved)
         found = re.search("its checksum is ([0-9a-f]{64}), ", said)
         assert found is not None and said == (
-            f"FILE: damaged, or changed since it was written: its checksum is {found[1]}, and its manifest states "
-            f'{stated}; who changes a trace on purpose takes "checksum" out of its manifest'
+            f"FILE: damaged, or changed since it was written: its checksum is {found[1]}, its manifest states {stated}; if "
+            'you changed it on purpose, delete "checksum" from its manifest'
         )
     saved.write_bytes(whole)
     assert load(saved).case.seed == CASE.seed
@@ -342,7 +342,7 @@ def test_splits_tell_the_algorithm_where_the_stages_do_not(tmp_path: Path, where
     assert load(path).algorithm == "split_k" and diff(load(path)).verdict == "rounding"
     rewritten(path, lambda _, m: m.update(algorithm="flash"))
     assert refused(path) == (
-        "FILE: flash splits no keys, and its contract has splits=2; kernels that split them are of the algorithm split_k"
+        "FILE: flash does not split keys, but its contract has splits=2; kernels that split keys have the algorithm split_k"
     )
     rewritten(path, lambda _, m: m[where].update(splits=1))
     assert load(path).algorithm == "flash" and diff(load(path)).verdict == "rounding"
@@ -364,8 +364,7 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
     path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
     rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))
     assert refused(path) == (
-        "FILE: what tells which elements of out were given holds how far each may be off, at least 0, and NaN where "
-        "none was given; some must be given"
+        "FILE: the tolerances of out must be at least 0, or NaN where no element was given, and not all NaN"
     )
 
 

@@ -107,7 +107,7 @@ def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
     case = case_of(load_inputs(path), "file", scores="scalar", **TILES)
     assert case.codes == "e5m2" and diff(run("fp8", case, inputs=path, backend="emulator")).verdict == "rounding"
     assert refusal(run, "fp8", case.but(codes="e4m3"), inputs=path) == (
-        f"{path}: quantised codes are e5m2, and the case says e4m3"
+        f"{path}: quantised codes are e5m2, but the case has e4m3"
     )
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensors = {name: torch.from_numpy(x.view(np.uint8) if "codes" in name else x) for name, x in given.items()}

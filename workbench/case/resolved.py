@@ -55,7 +55,7 @@ def scale_of(codes: str, given: str | None) -> str | None:
     known = FORMATS[codes].scales
     if given not in (None, *known):
         others = ", ".join(name for name, form in FORMATS.items() if given in form.scales)
-        of = " or a ".join(known)
+        of = " or ".join(known)
         raise Refusal(f"{codes} codes take scale_of={of}; got scale_of={given}, which is for codes={others}")
     return known[0] if given is None and known[0] != "head" else given
 

@@ -128,7 +128,7 @@ def test_a_run_dumps_what_probes_store(load: Callable[[str], ModuleType]) -> Non
         ("probe.lse[b, h, 0:q] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [(b, h, 0:q)]"),
         ("probe.lse[b] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [b]"),
         ("x = probe.lse[b, h, q] = 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
-        ("probe.lse[b, h, q] = k = 1", ":5: probe.lse is stored to by itself: probe.lse[b, h, q] = k = 1"),
+        ("probe.lse[b, h, q] = k = 1", ":5: assign probe.lse in a statement without other targets: probe.lse[b, h, q] = k = 1"),
         ("probe.lse[b, h, q] += 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
         ("k = probe", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
         ("k = 1", ":3: kernel is @probed but has no probe, such as probe.scores[b, h, q, k] = x"),
@@ -226,7 +226,7 @@ def test_what_a_function_and_its_probes_both_say_is_refused(load: Callable[[str]
     other = attention(load, '{"out": out, "contract": {"block_k": 4}}')
     where = other.__code__.co_filename
     assert refusal(run, other, SMALL) == (
-        f'{where}:10: @probed(block_k=8), and attention says block_k=4 in its "contract" or of another kernel'
+        f'{where}:10: @probed(block_k=8), but attention has block_k=4 in its "contract" or another kernel'
     )
 
 
@@ -239,8 +239,8 @@ def test_tiles_are_the_contract_s(load: Callable[[str], ModuleType]) -> None:
 def test_float64_is_dumped_as_such_or_refused_where_slots_are_unwritten(load: Callable[[str], ModuleType]) -> None:
     text = COPY.replace("MADE", "out").replace("[1, 4](q,", "[1, 4](q.astype(np.float64) / 3,")
     assert refusal(run, load(text).attention, SMALL) == (
-        "probe.lse stored numbers in float64, and none in 2 of 4 slots, the first of them (0, 0, 1): dump them in "
-        "float32, or write all"
+        "probe.lse stored float64 numbers but left 2 of 4 slots unwritten, the first at (0, 0, 1): dump "
+        "float32, or write every slot"
     )
     trace = run(load(text.replace("i % 2 == 0", "i < 4")).attention, SMALL)
     assert trace.stages["lse"].dtype == np.float64
