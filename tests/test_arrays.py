@@ -141,7 +141,7 @@ def test_jax_has_no_strides() -> None:
     with pytest.raises(Refusal) as refusal:
         run(lambda q, k, v, *, scale, causal: q, Case(), arrays="jax", layout="strided")
     assert (
-        str(refusal.value) == "JAX arrays have no strides; got layout 'strided': say --arrays jax,layout=bhsd or bshd"
+        str(refusal.value) == "JAX arrays have no strides; got layout 'strided': pass --arrays jax,layout=bhsd or bshd"
     )
 
 

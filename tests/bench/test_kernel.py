@@ -304,12 +304,12 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
     [
         (
             ["flsh"],
-            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or a foreign one given as path.py:function; "
+            "bench kernel times a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours, path.py:function; "
             "got 'flsh'",
         ),
         (
             ["run.safetensors"],
-            "bench kernel times a kernel of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or a foreign one given as path.py:function; "
+            "bench kernel times a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours, path.py:function; "
             "got 'run.safetensors'",
         ),
         (
@@ -327,7 +327,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         ),
         (
             ["MINE:attention", "--fault", "flash-no-correction"],
-            "--fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is a foreign one",
+            "--fault is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is not built in",
         ),
         (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
@@ -369,7 +369,7 @@ def test_a_callable_is_named_by_itself():
     assert (results["target"], results["backend"]) == ("flash", "foreign")
     with pytest.raises(
         Refusal,
-        match="^--codes scores is for kernels of ours on quantised codes .fp8, fp8_mma, fp8_wgmma.; flash is a foreign one$",
+        match="^--codes scores is for built-in quantised kernels .fp8, fp8_mma, fp8_wgmma.; flash is not built in$",
     ):
         measure(flash, [SMALL.but(scores="mma")], arrays="torch")
 
@@ -397,7 +397,7 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4\n"
     result = command("flash", "--seqlen", "4", "--arrays", "layout=bshd")
-    assert result.stderr == "workbench: --arrays layout is for foreign kernels; flash is one of ours\n"
+    assert result.stderr == "workbench: --arrays layout is for your own kernels; flash is built in\n"
 
 
 # ---- on a GPU

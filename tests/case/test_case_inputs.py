@@ -211,7 +211,7 @@ def test_inputs_that_do_not_fit_in_memory_are_refused_before_they_are_drawn():
     with pytest.raises(Refusal) as refused:
         Case(seqlen=10**10).inputs()
     assert re.fullmatch(
-        r"q \[1, 1, 10000000000, 64\], k and v \[1, 1, 10000000000, 64\] are drawn in float64, in which they take "
+        r"q \[1, 1, 10000000000, 64\], k and v \[1, 1, 10000000000, 64\] are drawn in float64 and need "
         r"1.54e\+04 GB; this machine has [\d.]+(e\+\d+)? GB: choose smaller lengths",
         str(refused.value),
     )

@@ -131,7 +131,7 @@ def test_words_of_softcap_and_window() -> None:
     ("words", "code", "expected"),
     [
         (("--window", "16,left"), 2, "'16,left' is not a comma-separated list of integers"),
-        (("--window", "16"), None, "--window must be two whole numbers of at least -1, left and right; got 16"),
+        (("--window", "16"), None, "--window must be two whole numbers, left and right, of at least -1; got 16"),
         (("--softcap", "0"), None, "--softcap must be above 0 and a normal number of float32; got 0"),
     ],
 )

@@ -153,7 +153,7 @@ def test_what_takes_no_mask_or_bias_says_so() -> None:
 
     assert (
         refusal(run, kernel, CASE, inputs=given)
-        == "kernel takes no bias, which the inputs hold: give it the keyword; it takes mask"
+        == "kernel takes no bias, which the inputs hold: add the keyword; it takes mask"
     )
     for change, message in [
         ({"mask": np.ones((20, 30))}, "here: mask must be an array of bool; got float64"),

@@ -67,8 +67,7 @@ def test_lengths_settle_each_other():
         (
             dict(shared_kv=True),
             "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: v "
-            "is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was absorbed, here "
-            "192**-0.5",
+            "is the first 512 dims of k, and the scale is 1 / sqrt(head dimension before absorption), here 192**-0.5",
         ),
         (
             dict(shared_kv=True, head_dim=8, head_dim_v=9, scale=1.0),
@@ -84,7 +83,7 @@ def test_lengths_settle_each_other():
         (dict(seqlens_q=(3, -1)), "seqlens_q must be whole numbers of at least 0, one for each sequence; got (3, -1)"),
         (
             dict(distribution="exact", sinks="normal"),
-            "distribution exact makes one score of a row its only one, which sinks would change",
+            "distribution exact leaves one score per row, which sinks would change",
         ),
     ],
 )
@@ -196,8 +195,9 @@ def test_mods_are_read_from_a_file_or_given(tmp_path: Path):
         (
             wrong,
             f"mask_mod={__name__}:test_mods_are_read_from_a_file_or_given.<locals>.wrong is called with (b, h, q_idx, "
-            "kv_idx), arrays that broadcast to [1, 2, 4, 4], and returns one: TypeError: test_mods_are_read_from_a_file"
-            "_or_given.<locals>.wrong() takes 3 positional arguments but 4 were given",
+            "kv_idx), arrays that broadcast to [1, 2, 4, 4], and must return such an array: TypeError: "
+            "test_mods_are_read_from_a_file_or_given.<locals>.wrong() takes 3 positional arguments but 4 were "
+            "given",
         ),
     ):
         with pytest.raises(Refusal) as refused:

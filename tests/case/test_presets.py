@@ -115,12 +115,12 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
 def test_wrong_words_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal): return v\n")
-    rule = "--contract takes FIELD=VALUE, @FILE or a preset, and has no preset {!r}; it is one of " + ", ".join(PRESETS)
+    rule = "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset {!r}; it is one of " + ", ".join(PRESETS)
     for text, said in {
         "flash3": rule.format("flash3"),
         "triton,block_k": rule.format("block_k"),
         "=3": rule.format("=3"),
-        "block_k=64,triton,block_k=32": "--contract says block_k twice, 64 and 32",
+        "block_k=64,triton,block_k=32": "--contract gives block_k twice, 64 and 32",
         "base2=yes": "\"contract\" field base2 must be true or false; got 'yes'",
         "block_k=none,scores_dtype=inputs,exp_ulps=-1": (
             '"contract" field exp_ulps must be a number of at least 0; got -1'
@@ -133,7 +133,7 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
     assert refusal(run, f"{path}:attention", contract=3) == (
         "a contract is a dict of its fields, or text such as triton,block_k=64; got 3"
     )
-    assert message("flash", "--contract", "triton") == "--contract is for foreign kernels; flash is one of ours"
+    assert message("flash", "--contract", "triton") == "--contract is for your own kernels; flash is built in"
 
 
 def test_dtypes_may_be_those_of_libraries() -> None:
@@ -164,12 +164,12 @@ def test_fields_and_presets_are_listed() -> None:
     lines = contract().stdout.splitlines()
     assert len([line for line in lines if line.split(":")[0] in fields]) == len(fields) > 30
     assert (
-        "mma_extra_bits: bits that it keeps below float32's last; negative where its accumulator is narrower (a whole "
+        "mma_extra_bits: bits that a tensor core keeps below float32's last bit; negative for a narrower accumulator (a whole "
         "number from -23 to 64) [0; -10 of e4m3 codes and e5m2 codes]" in lines
     )
     assert (
-        "scores_dtype: in which qk and scores are rounded (one of float32, float16, bfloat16) [inputs; bfloat16 of "
-        "e4m3 codes and e5m2 codes]" in lines
+        "scores_dtype: dtype to which qk and scores are rounded (one of float32, float16, bfloat16) "
+        "[inputs; bfloat16 of e4m3 codes and e5m2 codes]" in lines
     )
     assert f"torch-sdpa: {words(PRESETS['torch-sdpa'])}" in lines
     assert "hopper, tf32: mma_block=8,mma_extra_bits=2" in lines and len(document["tensor_cores"]) == 17

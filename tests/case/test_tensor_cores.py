@@ -103,8 +103,8 @@ def test_operands_that_its_tensor_cores_do_not_multiply(
     case: Case, said: dict[str, Any], kinds: str, operands: str
 ) -> None:
     assert refusal(of_foreign, said, case) == (
-        f'"contract" field tensor_core={said["tensor_core"]} multiplies {kinds}; the products of this case are '
-        f"of {operands}: leave tensor_core out where others multiply them"
+        f'"contract" field tensor_core={said["tensor_core"]} multiplies {kinds}; the products of this case have {operands} operands: '
+        "leave tensor_core out"
     )
     told = {name: x for name, x in said.items() if name != "tensor_core"}
     assert of_foreign(told, case, gpu=said["tensor_core"]) == of_foreign(told, case)  # of a GPU nothing is known then

@@ -164,8 +164,8 @@ def test_traces(trace: str, tmp_path: Path, mine: str) -> None:
     assert document(trace, "--against", "split_k,splits=2")["b"]["case"]["splits"] == 2
     assert document(trace, "--against", f"{mine}:broken")["parts_at"] == "scores"
     assert message("flash", "--against", f"split_k,since={trace}") == (
-        f"--against split_k,since={trace}: since=FILE holds one run to an earlier one, and all else two beside each "
-        "other; got both"
+        f"--against split_k,since={trace}: since=FILE compares one run with an earlier one, other settings "
+        "compare two runs; got both"
     )
 
 
@@ -194,7 +194,7 @@ def test_a_window_is_one_of_both_and_a_fed_stage_is_one_of_target() -> None:
     found = document(*words, *faults)
     assert (found["parts_at"], found["exit_code"]) == (None, 0)
     assert message(*words, "--by-head") == (
-        "--by-head judges one run after the other, and keeps none; two are compared in part with --where"
+        "--by-head and --against exclude each other; compare a part of two runs with --where"
     )
 
 
@@ -256,10 +256,10 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
         "--against splits=N is for kernels that split the keys (split_k, split_mma); flash does not"
     )
     assert message("split_k", "--against", f"{mine}:attention,block_k=16", *SMALL) == (
-        f"--against block_k=16 is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
+        f"--against block_k=16 is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is not built in"
     )
     assert message("flash", "--against", f"{trace},backend=emulator") == (
-        f"--against backend=emulator is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
+        f"--against backend=emulator is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
     )
     assert message("flash", "--against", "block_k=17", *SMALL) == "block_k is one of 16, 32, 64, 128; got 17"
     assert message("flash", "--against", "backend=tpu", *SMALL) == "backend is one of auto, emulator, cuda; got 'tpu'"
@@ -273,16 +273,16 @@ def test_options_that_neither_side_takes(mine: str) -> None:
         "kernel flash reads no quantised codes and takes no codes; got e4m3"
     )
     assert message("flash", "--against", "split_k", "--arrays", "torch", *SMALL) == (
-        "--arrays is for foreign kernels; flash is one of ours"
+        "--arrays is for your own kernels; flash is built in"
     )
     assert message(f"{mine}:attention", "--against", f"{mine}:broken", "--probes", "lean", "--seqlen", "8") == (
-        f"--probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is a foreign one"
+        f"--probes is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is not built in"
     )
 
 
 def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
     assert message(trace, "--against", "splits=4") == (
-        "--against splits=4 runs TARGET again, and a trace cannot be run; name a kernel: --against KERNEL"
+        "--against splits=4 runs TARGET again, but a trace cannot be run; name a kernel: --against KERNEL"
     )
     assert message(trace, "--against", "flash", "--seqlen", "4", "--causal", "--fault", "flash-lse-base-2") == (
         f"a trace brings its own case; {trace} against flash takes no --seqlen, --causal, --fault"
@@ -297,18 +297,16 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
 
 def test_what_is_no_target() -> None:
     assert message("flash", "--against", "flesh", *SMALL) == (
-        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as "
-        "FILE.safetensors, arrays as FILE.npz or .pt"
+        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace "
+        "FILE.safetensors, arrays FILE.npz or .pt"
     )
     assert (
         message("--against", "flash", *SMALL)
-        == "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, --values LOG"
+        == "TARGET is missing: a built-in kernel, FILE.py:FUNCTION or a trace; `diff` and `explain` also take --values LOG"
     )
-    assert message("flash", "--values", "run.log", "--against", "flash") == (
-        "--values judges what the log holds, and takes no TARGET; got 'flash'"
-    )
+    assert message("flash", "--values", "run.log", "--against", "flash") == ("--values replaces TARGET; got 'flash'")
     assert message("--values", "run.log", "--against", "block_k=16") == (
-        "--against block_k=16 runs TARGET again, and a log cannot be run; name a kernel: --against KERNEL"
+        "--against block_k=16 runs TARGET again, but a log cannot be run; name a kernel: --against KERNEL"
     )
 
 

@@ -66,10 +66,8 @@ def test_the_words_of_the_documentation_are_read():
 
 def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff", asked="--help-all"))
-    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {
-        *found["The case; lists make a run of every combination"]
-    }
-    assert {"--arrays", "--isolate", "--runs"} <= {*found["A kernel of yours"]}
+    assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["Case (lists run every combination)"]}
+    assert {"--arrays", "--isolate", "--runs"} <= {*found["Your kernel"]}
     assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
         *found["What is printed"]
     }
@@ -93,7 +91,7 @@ def test_an_option_that_there_was_says_what_it_is_now(option, said):
     for words in ([option, "8"], [f"{option}=8"]):
         result = CliRunner().invoke(commands, ["diff", "flash", *words])
         assert isinstance(result.exception, Refusal)
-        assert str(result.exception) == f"{option} is said otherwise now: {said}"
+        assert str(result.exception) == f"{option} was replaced: {said}"
     (param,) = [one for one in of("diff").params if one.opts == [said.split()[0]]]
     context = click.Context(of("diff"))
     values = said.split(";")[0].split()[1].replace("NAME,", "attention_backward,")
@@ -125,7 +123,7 @@ def test_an_option_that_no_command_had_is_unknown_still():
             ("--heads", "8,kv=two"),
             "--heads 8,kv=two: kv takes INTEGER, got 'two'; its words are kv=, pack_gqa, as in --heads 8,kv=2",
         ),
-        (("--heads", "8,kv"), "--heads 8,kv: kv lacks its value; its words are kv=, pack_gqa, as in --heads 8,kv=2"),
+        (("--heads", "8,kv"), "--heads 8,kv: kv needs a value; its words are kv=, pack_gqa, as in --heads 8,kv=2"),
         (
             ("--codes", "e4m3,of=kv,off=kv"),
             "--codes e4m3,of=kv,off=kv: has no word off; its words are of=, scale_of=, scores=, decode=, quantiser=, as "
@@ -137,19 +135,19 @@ def test_an_option_that_no_command_had_is_unknown_still():
         ),
         (
             ("--alibi-slopes", "form=column"),
-            "--alibi-slopes form=column says nothing without its value, as in --alibi-slopes geometric,form=column",
+            "--alibi-slopes form=column needs the option's own value, as in --alibi-slopes geometric,form=column",
         ),
         (
             ("--page-size", "layout=HND"),
-            "--page-size layout=HND says nothing without its value, as in --page-size 16,layout=HND",
+            "--page-size layout=HND needs the option's own value, as in --page-size 16,layout=HND",
         ),
         (
             ("--operation", "rmsnorm,rows=8", "--axes", "rows=9"),
-            "--operation rmsnorm,rows=8: rows is 8 there, and 9 before or in --axes; say it once",
+            "--operation rmsnorm,rows=8: rows is 8 there, but 9 before or in --axes; give it once",
         ),
         (
             ("--operation", "rmsnorm,rows=8,rows=9"),
-            "--operation rmsnorm,rows=8,rows=9: rows is 9 there, and 8 before or in --axes; say it once",
+            "--operation rmsnorm,rows=8,rows=9: rows is 9 there, but 8 before or in --axes; give it once",
         ),
         (
             ("--operation", "rmsnorm,epsilon=1"),
@@ -186,7 +184,7 @@ def test_words_that_are_none_are_refused(words, said):
         (
             "diff flash --head-dim 64,shared_kv",
             "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: "
-            "v is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was absorbed, here "
+            "v is the first 512 dims of k, and the scale is 1 / sqrt(head dimension before absorption), here "
             "192**-0.5",
         ),
         ("diff mine.py:f --causal top-left", "--causal takes no, yes and align=; got 'top-left'"),
@@ -204,12 +202,12 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff flash --against block-k=32",
-            "--against block-k=32: the settings of a second run are splits, block_q, block_k, pack_gqa, backend; got block-k; did "
-            "you mean block_k?; what changed since an earlier one is since=FILE",
+            "--against block-k=32: the settings of a second run are splits, block_q, block_k, pack_gqa, "
+            "backend; got block-k; did you mean block_k?; to compare with an earlier run pass since=FILE",
         ),
         (
             "diff flash --against since",
-            "--against since: since lacks its file, the trace of an earlier run: since=FILE",
+            "--against since: since needs the trace of an earlier run: since=FILE",
         ),
         (
             "diff mine.py:f --operation rmsnorm --seqlen 16",
@@ -225,13 +223,13 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff mine.py:f --operation rmsnorm,eps",
-            "--operation rmsnorm has no word 'eps'; it is said eps=",
+            "--operation rmsnorm has no word 'eps'; write eps=",
         ),
-        ("diff flash --window 4", "--window must be two whole numbers of at least -1, left and right; got 4"),
+        ("diff flash --window 4", "--window must be two whole numbers, left and right, of at least -1; got 4"),
         ("diff flash --seqlen 0", "--seqlen must be a whole number of at least 1; got 0"),
-        ("diff flash --contract triton", "--contract is for foreign kernels; flash is one of ours"),
-        ("diff flash --seqlen 16 --seqlen 32", "--seqlen is given 2 times, and takes one value or list"),
-        ("accept mine.py", "a foreign kernel is given as path.py:function; got 'mine.py'; functions in it: f"),
+        ("diff flash --contract triton", "--contract is for your own kernels; flash is built in"),
+        ("diff flash --seqlen 16 --seqlen 32", "--seqlen is given 2 times, but takes one value or list"),
+        ("accept mine.py", "give your kernel as path.py:function; got 'mine.py'; functions in it: f"),
     ],
 )
 def test_what_is_refused_is_said_as_it_was_typed(line, said, tmp_path, monkeypatch):
@@ -264,7 +262,7 @@ def test_a_first_screen_of_help_fits_a_terminal_and_says_how_many_options_there_
     ((heading, listed),) = sections(text).items()
     of_all = sections(help_of(name, asked="--help-all")).values()
     assert len(text.splitlines()) <= 24 and {"--seqlen", "--causal"} <= {*listed}
-    assert heading == f"Options; all {sum(map(len, of_all))} with --help-all"
+    assert heading == f"Common options (--help-all shows all {sum(map(len, of_all))})"
 
 
 def test_commands_that_take_a_case_are_those():
@@ -289,7 +287,7 @@ def test_arguments_are_no_options():
         ),
         (
             ("check", "--json", "False", "flash"),
-            "--json is a flag and takes no value; got 'False': leave --json out, which is off without",
+            "--json is a flag and takes no value; got 'False': leave --json out to turn it off",
         ),
     ],
 )

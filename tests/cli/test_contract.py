@@ -67,7 +67,7 @@ def test_files_that_hold_none_are_refused(target: str, tmp_path: Path) -> None:
     [
         (("mine.py:attention",), "is read with --measure: workbench contract mine.py:attention --measure"),
         (("--measure",), "need a TARGET: workbench contract FILE.py:FUNCTION --measure"),
-        (("flash", "--measure", "--seqlen", "16,32"), "a contract is read on one case; 2 were asked for"),
+        (("flash", "--measure", "--seqlen", "16,32"), "a contract is measured on one case; the case options make 2"),
         (("flash", "--measure", "--by-head"), "takes no --by-head"),
     ],
 )

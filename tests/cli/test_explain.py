@@ -58,9 +58,7 @@ def test_the_document_names_its_schema_and_the_cause(tmp_path: Path) -> None:
 def test_a_table_of_symptoms_takes_no_target(tmp_path: Path) -> None:
     result = CliRunner().invoke(commands, ["explain", "flash", "--symptoms", "largest.json"])
     assert isinstance(result.exception, Refusal)
-    assert str(result.exception) == (
-        "--symptoms largest.json holds all that is known of a kernel, and takes no TARGET and no other option"
-    )
+    assert str(result.exception) == ("--symptoms largest.json replaces TARGET and takes no other option")
 
 
 RACING = """

@@ -67,11 +67,11 @@ def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest
         "q        float32 [1, 2, 12, 16]",
         "k        float32 [1, 1, 12, 16]",
         "v        float32 [1, 1, 12, 16]",
-        "written: my inputs.npz; the kernel is called with scale 0.30000001192092896, causal bottom-right; what judges it:",
+        "written: my inputs.npz; call the kernel with scale 0.30000001192092896, causal bottom-right; what judges it:",
         "  the lines that it prints:",
         "    workbench diff --values run.log --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "
         "--causal --inputs 'my inputs.npz'",
-        "  the trace that it writes, these inputs in it:",
+        "  the trace that it writes, with these inputs:",
         "    workbench diff run.safetensors",
         "  a function that runs it:",
         "    workbench diff mine.py:attention --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "
@@ -98,14 +98,14 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     assert message("--out", "in.npz", "--dtype", "bfloat16") == (
         "in.npz: .npz has no bfloat16, which q is: write .safetensors"
     )
-    assert message("--out", "in.npz", "--seqlen", "4,5") == ("inputs writes those of one case; the case options make 2")
+    assert message("--out", "in.npz", "--seqlen", "4,5") == ("inputs writes one case; the case options make 2")
     assert message("--out", "in.npz", "--splits", 4, "--block-k", 64) == (
-        "inputs writes what kernels read, of which --splits, --block-k changes nothing"
+        "inputs writes what kernels read, and --splits, --block-k does not change it"
     )
     other = tmp_path / "other.npz"
     np.savez(other, weights=np.zeros(3))
     assert message("--out", other) == (
-        f"inputs take the place of others only; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
+        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
         "scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, bias, "
         "dropout_mask, alibi_slopes, sinks; got weights"
     )

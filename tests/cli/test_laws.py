@@ -67,7 +67,7 @@ def test_the_document(tmp_path: Path) -> None:
 
 
 def test_of_a_function_without_grouped_heads_the_option_that_spares_it_them_is_named(tmp_path: Path) -> None:
-    hint = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
+    hint = "all cases of grouped heads were refused: --heads 2,kv=2 gives K as many heads as Q"
     limits = ("--random", "3", "--seqlen", "8", "--head-dim", "16", "--distribution", "normal", "--causal", "no")
     none = asked(tmp_path, "1", *limits, "--heads", "4,kv=2")
     assert isinstance(none.exception, Refusal)

@@ -240,7 +240,7 @@ def test_untestable_exits_with_1() -> None:
     [
         (
             ["flsh"],
-            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace FILE.safetensors, arrays FILE.npz or .pt",
         ),
         (
             ["flash", "--fault", "reduce-double-counts-sum"],
@@ -258,7 +258,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
         (
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
-            "seqlen is the length of what seqlen_q and seqlen_k do not say; got all three",
+            "give at most two of seqlen, seqlen_q and seqlen_k; got all three",
         ),
         (["flash", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
         (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),
@@ -273,7 +273,7 @@ def test_untestable_exits_with_1() -> None:
             "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
         (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, evidence, suspicious; got 'rounding'"),
-        (["flash", "--arrays", "layout=bshd"], "--arrays layout is for foreign kernels; flash is one of ours"),
+        (["flash", "--arrays", "layout=bshd"], "--arrays layout is for your own kernels; flash is built in"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
         (
@@ -283,7 +283,7 @@ def test_untestable_exits_with_1() -> None:
         (["mine.py:attention"], "mine.py: no such file"),
         (
             ["mine.py:attention", "--probes", "limit_gb=1"],
-            "--probes limit_gb is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is a foreign one",
+            "--probes limit_gb is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); mine.py:attention is not built in",
         ),
         (
             ["flash", "--causal", "no", "--fault", "flash-no-causal-mask"],
@@ -335,7 +335,7 @@ def test_memory_that_a_machine_lacks_exits_with_3(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("workbench.judge.diff.diff", large)
     result = workbench("diff", "flash", *SMALL)
     assert result.exit_code == 3 and result.stderr.startswith(
-        "workbench: this machine has not the memory for this run: "
+        "workbench: this machine has too little memory for this run: "
     )
 
 
@@ -475,7 +475,7 @@ def test_a_fault_brings_the_length_at_which_it_shows() -> None:
 def test_check_refuses_what_it_cannot_run() -> None:
     assert message("check", "my.py:kernel") == "my.py: no such file"
     assert message("check", "run.safetensors") == (
-        "run.safetensors is a trace, which is not run: `workbench.load` reads it"
+        "run.safetensors is a trace, which cannot be run: read it with `workbench.load`"
     )
     refused = workbench(*CHECK, "--schedules", "0")
     assert refused.exit_code == 2 and "Invalid value for '--schedules': 0 is not in the range x>=1." in refused.stderr

@@ -71,7 +71,7 @@ def test_lists_make_a_run_of_every_combination(norm: str) -> None:
         (["--operation", "rmsnorm", "--axes", "rows"], "--axes takes NAME=VALUE, separated by commas; got 'rows'"),
         (["--operation", "rmsnorm", "--axes", "rows=few"], "--axes rows is a number; got 'few'"),
         (["--operation", "rmsnorm", "--contract", "cast=late"], "rmsnorm: cast is one of after weight, before weight"),
-        (["--axes", "rows=4"], "--axes is of an operation beside attention: say --operation"),
+        (["--axes", "rows=4"], "--axes is for other operations: pass --operation"),
     ],
     ids=["name", "option", "flag", "pair", "number", "convention", "alone"],
 )
@@ -107,12 +107,13 @@ def test_a_watched_kernel_of_ours() -> None:
     assert racy.stdout.startswith(f"{asked}: 1 finding\n")
     assert invoked("check", "backward_atomic", *words).exit_code == 0
     assert (
-        refused("check", "backward") == "backward is a kernel of attention_backward: say --operation attention_backward"
+        refused("check", "backward")
+        == "backward is a kernel of attention_backward: pass --operation attention_backward"
     )
     assert refused("check", "backward", *words[:2], "--backend", "cuda") == (
         "--operation attention_backward is watched on the emulator; got --backend cuda"
     )
-    assert refused("check", "flash", "--axes", "q=1") == "--axes is of an operation beside attention: say --operation"
+    assert refused("check", "flash", "--axes", "q=1") == "--axes is for other operations: pass --operation"
     assert refused("check", "backward", *words[:2], "--seqlen", "8").startswith(
         "--operation attention_backward takes no --seqlen; say --axes batch=,heads=,"
     )

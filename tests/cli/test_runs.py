@@ -74,33 +74,33 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
     [
         (
             [],
-            "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, --values LOG",
+            "TARGET is missing: a built-in kernel, FILE.py:FUNCTION or a trace; `diff` and `explain` also take --values LOG",
         ),
-        (["flash", "--values", "LOG"], "--values judges what the log holds, and takes no TARGET; got 'flash'"),
+        (["flash", "--values", "LOG"], "--values replaces TARGET; got 'flash'"),
         (
             ["--values", "LOG", "--fault", "flash-scale-twice"],
-            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --fault",
+            "--values takes only case options, --inputs and --contract, since the kernel ran elsewhere; got --fault",
         ),
         (
             ["--values", "LOG", "--backend", "emulator"],
-            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --backend",
+            "--values takes only case options, --inputs and --contract, since the kernel ran elsewhere; got --backend",
         ),
         (
             ["--values", "LOG", "--probes", "lean"],
-            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --probes",
+            "--values takes only case options, --inputs and --contract, since the kernel ran elsewhere; got --probes",
         ),
         (
             ["--values", "LOG", "--arrays", "layout=bshd"],
-            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; got --arrays layout",
+            "--values takes only case options, --inputs and --contract, since the kernel ran elsewhere; got --arrays layout",
         ),
-        (["--values", "LOG", "--seqlen", "24,25"], "a log is of one case; the case options make 2"),
-        (["--values", "LOG", "--causal", "no,yes"], "a log is of one case; the case options make 2"),
-        (["--values", "LOG", "--codes", "e4m3"], "--codes is for kernels of ours; LOG was printed by another"),
+        (["--values", "LOG", "--seqlen", "24,25"], "a log has one case; the case options make 2"),
+        (["--values", "LOG", "--causal", "no,yes"], "a log has one case; the case options make 2"),
+        (["--values", "LOG", "--codes", "e4m3"], "--codes is for built-in kernels; LOG comes from another kernel"),
         (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q is 0 to 4; got 5"),
         (["--values", "none.log"], "none.log: no such file"),
         (
             ["--values", "LOG", "--contract", "base2"],
-            "--contract takes FIELD=VALUE, @FILE or a preset, and has no preset 'base2'; it is one of flash-attention-2, "
+            "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset 'base2'; it is one of flash-attention-2, "
             "torch-eager, torch-sdpa, triton",
         ),
         (
@@ -109,7 +109,7 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         ),
         (
             ["flash", "--contract", "base2=true"],
-            "--contract is for foreign kernels; flash is one of ours",
+            "--contract is for your own kernels; flash is built in",
         ),
     ],
 )

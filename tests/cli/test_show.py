@@ -159,7 +159,7 @@ def test_every_state_has_a_word() -> None:
         ),
         (
             ["flash", "acc", "--probes", "output"],
-            "flash gave no acc; it gave out, lse; --reference shows what acc should be",
+            "flash returned no acc; it returned out, lse; --reference shows the expected acc",
         ),
         (["flash", "qk[0,0,20,0]"], "stage qk: query q is 0 to 19; got 20"),
         (["flash", "qk[0,0,20,0]", "--reference"], "stage qk: query q is 0 to 19; got 20"),
@@ -181,13 +181,13 @@ def test_every_state_has_a_word() -> None:
         (["flash", "qk", "--worst", "257"], "show prints at most 256 elements; got --worst 257"),
         (
             ["flash", "qk", "--worst", "2", "--reference"],
-            "--reference shows what elements should be, none of which is the worst; leave out --worst",
+            "--reference shows only expected values, which have no worst; leave out --worst",
         ),
-        (["flash,split_k", "qk[q=0]"], "show looks at one run; the target and the case options make 2"),
-        (["flash", "qk[q=0]", "--causal", "no,yes"], "show looks at one run; the target and the case options make 2"),
+        (["flash,split_k", "qk[q=0]"], "show takes one run; the target and the case options make 2"),
+        (["flash", "qk[q=0]", "--causal", "no,yes"], "show takes one run; the target and the case options make 2"),
         (
             ["flsh", "qk"],
-            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace FILE.safetensors, arrays FILE.npz or .pt",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_what_has_no_worst_and_what_cannot_be_known(mine: str) -> None:
         f"stage row_max of {mine}: the contract does not declare block_k, so its key tiles are unknown"
     )
     assert message(mine, "lse", *options) == (
-        f"{mine} gave no lse; it gave scores, row_max, out; --reference shows what lse should be"
+        f"{mine} returned no lse; it returned scores, row_max, out; --reference shows the expected lse"
     )
 
 

@@ -154,12 +154,12 @@ def test_a_trace_survives_a_file_and_a_part_of_it_is_judged_alike(tmp_path):
         ),
         (
             dict(scale_of="token"),
-            "scales of simulated codes are of a head; got scale_of=token, which is for codes=e4m3, e5m2, int8, int4",
+            "simulated codes take scale_of=head; got scale_of=token, which is for codes=e4m3, e5m2, int8, int4",
         ),
         (
             dict(codes="int8", scale_of="block"),
-            "scales of int8 codes are of a head or a token; got scale_of=block, which is for codes=e4m3, e5m2, mxfp8-e4m3, "
-            "mxfp8-e5m2, nvfp4, int4",
+            "int8 codes take scale_of=head or token; got scale_of=block, which is for codes=e4m3, e5m2, "
+            "mxfp8-e4m3, mxfp8-e5m2, nvfp4, int4",
         ),
     ],
 )

@@ -82,12 +82,12 @@ def test_scales_are_given_one_a_tile_or_one_a_row():
     [
         (
             1 + np.arange(300, dtype=np.float32).reshape(1, 1, 300, 1),
-            "kernel fp8_wgmma: scale_k is alike in every 128 rows, a tile (scale_of=tile); it differs there",
+            "kernel fp8_wgmma: scale_k must be the same in the 128 rows of a tile (scale_of=tile); got other values",
         ),
         (
             np.ones((1, 1, 5), np.float32),
-            "kernel fp8_wgmma: scale_k has axes [b h k g] and must have shape [1, 1, 300, 1], or [1, 1, 3], one a tile, "
-            "for this case; got [5]",
+            "kernel fp8_wgmma: scale_k has axes [b h k g] and must have shape [1, 1, 300, 1], or [1, 1, 3], "
+            "one per tile, for this case; got [5]",
         ),
     ],
 )
@@ -97,7 +97,7 @@ def test_other_scales_are_refused(scale, message):
 
 def test_formats_without_them_are_refused():
     assert refusal(Case, codes="int8", scale_of="tile") == (
-        "scales of int8 codes are of a head or a token; got scale_of=tile, which is for codes=e4m3, e5m2"
+        "int8 codes take scale_of=head or token; got scale_of=tile, which is for codes=e4m3, e5m2"
     )
 
 

@@ -44,9 +44,9 @@ def test_it_is_watched_and_a_barrier_that_lacks_is_named(kernel: Path) -> None:
 def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -> None:
     target = f"{kernel}:flash"
     assert refused("diff", target) == (
-        f"{target} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        f"launches it and returns out, as in docs/probes.md; `workbench check {target}` watches the kernel by itself, "
-        "where its file has a function `launch` without parameters that launches it"
+        f"{target} is a numba.cuda kernel, which is launched, not called: give a function that takes q, k and v, "
+        f"launches it and returns out, as in docs/probes.md; `workbench check {target}` watches the kernel alone, if "
+        "its file has a function `launch` without parameters that launches it"
     )
 
 
@@ -59,6 +59,6 @@ def test_what_nothing_stands_in_for_is_told_with_its_line(tmp_path: Path) -> Non
     with pytest.raises(Unavailable) as raised:
         run(f"{path}:attention", Case(seqlen=4))
     assert str(raised.value) == (
-        f"{path}:attention asks numba.cuda for a GPU, and there is none: the emulator does not stand in for one in "
+        f"{path}:attention needs a GPU for numba.cuda, and there is none: the emulator does not cover "
         f"{path}:3: return q * len(cuda.gpus)"
     )

@@ -219,7 +219,7 @@ SDPA_TAKES = (
         (FUNC, HALF.but(causal=True, **SLOPES), f"{FUNC} takes alibi_form=column here; the case has distance"),
         (PREFILL, HALF.but(window=(3, 1)), f"{PREFILL} takes windows without a right side, or a causal one; the case has window=3,1"),
         (PREFILL, HALF.but(batch=2), f"{PREFILL} takes one sequence; the case has batch=2"),
-        (DECODE, HALF, f"{DECODE} takes one query of each sequence; the case has seqlen_q=9"),
+        (DECODE, HALF, f"{DECODE} takes one query per sequence; the case has seqlen_q=9"),
         (PAGED, CACHE, f"{PAGED} takes a paged cache; the case has no page_size"),
         (XFORMERS, HALF.but(kv_heads=1), f"{XFORMERS} takes no kv_heads, which the case has (kv_heads=1); it takes scale, causal, causal_alignment, head_dim_v, window"),
         (SDPA, SMALL.but(codes="e4m3"), f"{SDPA} takes no codes, which the case has (codes=e4m3); it takes {SDPA_TAKES}"),
@@ -264,14 +264,8 @@ def test_inputs_that_it_does_not_take_are_refused() -> None:
 
 
 def test_other_options_are_refused() -> None:
-    assert (
-        refusal(run, SDPA, SMALL, arrays="jax")
-        == f"{SDPA} takes arrays of torch in a layout of its own; got arrays='jax'"
-    )
-    assert (
-        refusal(run, SDPA, SMALL, layout="bshd")
-        == f"{SDPA} takes arrays of torch in a layout of its own; got layout='bshd'"
-    )
+    assert refusal(run, SDPA, SMALL, arrays="jax") == f"{SDPA} takes torch arrays in its own layout; got arrays='jax'"
+    assert refusal(run, SDPA, SMALL, layout="bshd") == f"{SDPA} takes torch arrays in its own layout; got layout='bshd'"
     assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(f"{SDPA} reads no stage that could be fed")
 
 
@@ -303,7 +297,7 @@ def test_what_is_not_installed_or_not_there_is_told(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
     assert refusal(run, FUNC, HALF) == f"{FUNC}: flash_attn of flash_attn unknown has no flash_attn_func"
     assert refusal(run, "flash_attn:flash_attn", HALF) == (
-        f"a foreign kernel is given as path.py:function; got 'flash_attn:flash_attn'; of flash_attn there are {FUNC}, "
+        f"give your kernel as path.py:function; got 'flash_attn:flash_attn'; of flash_attn there are {FUNC}, "
         f"{VARLEN}, {KVCACHE}"
     )
     if not stand_ins.torch.cuda.is_available():
@@ -317,8 +311,8 @@ def test_a_float_mask_on_a_gpu_is_in_the_dtype_of_q_or_refused() -> None:
     assert packages._float_mask(exact, "float16", on_gpu=True).dtype == np.float16
     assert packages._float_mask(other, "float16", on_gpu=False).dtype == np.float32
     assert refusal(packages._float_mask, other, "float16", on_gpu=True) == (
-        "scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and float16 does not hold what this "
-        "case adds to scores: choose dtype=float32, or slopes and lengths whose products it holds"
+        "scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and float16 cannot represent what "
+        "this case adds to scores: choose dtype=float32, or slopes and lengths with products that it can"
     )
 
 

@@ -42,7 +42,7 @@ def of_reduce(partial_O: Any, partial_sum: Any, *, scale: float) -> Any: ...
         ),
         (
             of_masks,
-            "of_masks needs mask, which the inputs do not hold: put it in (--inputs FILE), or give it a default",
+            "of_masks needs mask, which the inputs do not hold: pass it with --inputs FILE, or give it a default",
         ),
         (
             of_reduce,

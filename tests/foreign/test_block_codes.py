@@ -154,7 +154,7 @@ def test_arrays_in_the_dtypes_of_libraries() -> None:
 def test_wrong_usage_is_refused() -> None:
     case = CASE.but(codes="int4")
     assert refusal(run, kernel("int8", "out"), case) == (
-        "plain takes int4 codes, which have zero_q, zero_k, zero_v, too: give it the keywords"
+        "plain takes int4 codes, which also have zero_q, zero_k, zero_v: add the keywords"
     )
     made = {x: array for x, array in drawn(case).items() if "_" in x}
     lacking = {x: array for x, array in made.items() if x != "zero_k"}
@@ -167,13 +167,13 @@ def test_wrong_usage_is_refused() -> None:
     )
     packed = made | {"codes_v": made["codes_v"] * 16}
     assert refusal(run, kernel("int4", "out"), case, inputs=packed).startswith(
-        "with_zeros: int4 codes are 0 to 15, one a byte; codes_v holds "
+        "with_zeros: int4 codes must be 0 to 15, one per byte; codes_v holds "
     )
     with pytest.raises(Refusal) as refused:
         CASE.but(codes="nvfp4", scale_of="head")
     assert (
         str(refused.value)
-        == "scales of nvfp4 codes are of a block; got scale_of=head, which is for codes=simulated, e4m3, e5m2, int8"
+        == "nvfp4 codes take scale_of=block; got scale_of=head, which is for codes=simulated, e4m3, e5m2, int8"
     )
 
 

@@ -310,7 +310,7 @@ def test_an_exception_is_shown_with_its_traceback_and_a_hint_where_that_may_help
 def test_what_is_no_function_is_no_target() -> None:
     with pytest.raises(Refusal) as refusal:
         run(3, CASE)  # type: ignore[arg-type]
-    assert str(refusal.value) == "a target is the name of a kernel, path.py:function, or a function; got 3"
+    assert str(refusal.value) == "a target is a kernel's name, path.py:function, or a function; got 3"
 
 
 def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
     good = tmp_path / "good.py"
     good.write_text("def attention(): pass\ndef other(): pass\n")
     for target, message in [
-        ("mine:attention", "a foreign kernel is given as path.py:function; got 'mine:attention'"),
+        ("mine:attention", "give your kernel as path.py:function; got 'mine:attention'"),
         (f"{tmp_path}/no.py:f", f"{tmp_path}/no.py: no such file"),
         (f"{good}:flash", f"{good} defines no function 'flash'; it defines: attention, other"),
     ]:
@@ -377,32 +377,32 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"probes": "lean"},
             Refusal,
-            "--probes is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--probes is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is not built in",
         ),
         (
             {"case": CASE.but(scores="mma")},
             Refusal,
-            "--codes scores is for kernels of ours on quantised codes (fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--codes scores is for built-in quantised kernels (fp8, fp8_mma, fp8_wgmma); <lambda> is not built in",
         ),
         (
             {"case": CASE.but(quantiser_scale="static")},
             Refusal,
-            "quantiser_scale is for kernels on quantised codes: say codes too; <lambda> got none",
+            "quantiser_scale is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"case": CASE.but(codes_of="kv")},
             Refusal,
-            "codes_of is for kernels on quantised codes: say codes too; <lambda> got none",
+            "codes_of is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"case": CASE.but(scale_of="token")},
             Refusal,
-            "scale_of is for kernels on quantised codes: say codes too; <lambda> got none",
+            "scale_of is for quantised kernels: give codes too; <lambda> got none",
         ),
         (
             {"faults": ["x"]},
             Refusal,
-            "--fault is for kernels of ours (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is a foreign one",
+            "--fault is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); <lambda> is not built in",
         ),
     ],
 )
@@ -475,7 +475,7 @@ def test_an_out_of_the_other_layout_is_named() -> None:
         run(bshd, case)
     assert str(refused.value) == (
         "bshd: out must have shape [1, 2, 16, 4] [b h q d] for this case; got [1, 16, 2, 4], which is [b q h d]: "
-        "--arrays layout=bshd gives it q, k and v so, too"
+        "pass --arrays layout=bshd"
     )
     alike = run(bshd, Case(seqlen=16, heads=16, head_dim=4))
     assert alike.stages["out"].shape == (1, 16, 16, 4), "sizes do not tell"

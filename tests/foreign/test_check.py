@@ -183,8 +183,8 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
     [
         (["nothing"], "{mine}:nothing launched no kernel of numba.cuda: there is nothing to watch"),
         (["plain", "--seqlen", "16"], "{mine}:plain launched no kernel of numba.cuda: there is nothing to watch"),
-        (["attend"], "{mine}:launch launches sums, and not attend"),
-        (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, and is called as it is: it takes no --seqlen"),
+        (["attend"], "{mine}:launch launches sums, but not attend"),
+        (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (
             ["other"],
             "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; a "
@@ -193,11 +193,11 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
             "      return other(q, k, v)\n"
             "or in one without parameters, which makes its own arrays and launches attend or sums",
         ),
-        (["launch", "--seqlen", "5"], "{mine}:launch has no parameters, and is called as it is: it takes no --seqlen"),
-        (["launch", "--arrays", "layout=bshd"], "{mine}:launch has no parameters, and is called as it is: it takes no --arrays layout"),
+        (["launch", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
+        (["launch", "--arrays", "layout=bshd"], "{mine}:launch has no parameters, so it takes no --arrays layout"),
         (
             ["right", "--probes", "lean"],
-            "--probes is for kernels of ours ({ours}); {mine}:right is a foreign one",
+            "--probes is for built-in kernels ({ours}); {mine}:right is not built in",
         ),
     ],
 )  # fmt: skip
@@ -233,19 +233,17 @@ def test_what_is_found_before_the_kernel_is_reached_is_told(mine: Path) -> None:
 def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
     mine.write_text(MINE.replace("def launch()", "def start()"))
     assert refused("check", f"{mine}:sums") == (
-        f"{mine}:sums is a kernel of numba.cuda, which is launched, not called: give a function that takes q, k and v, "
-        f"launches it and returns out, as in docs/probes.md; `workbench check {mine}:sums` watches the kernel by itself, "
-        "where its file has a function `launch` without parameters that launches it"
+        f"{mine}:sums is a numba.cuda kernel, which is launched, not called: give a function that takes q, k and v, "
+        f"launches it and returns out, as in docs/probes.md; `workbench check {mine}:sums` watches the kernel alone, if "
+        "its file has a function `launch` without parameters that launches it"
     )
 
 
 def test_what_python_does_not_take_is_refused(mine: Path) -> None:
-    assert refusal(check, f"{mine}:launch", CASE) == (
-        f"{mine}:launch has no parameters, and is called as it is: it takes no case"
-    )
+    assert refusal(check, f"{mine}:launch", CASE) == (f"{mine}:launch has no parameters, so it takes no case")
     assert refusal(check, f"{mine}:launch", schedules=0) == ("schedules must be a whole number of at least 1; got 0")
     assert refusal(check, "run.safetensors") == (
-        "run.safetensors is a trace, which is not run: `workbench.load` reads it"
+        "run.safetensors is a trace, which cannot be run: read it with `workbench.load`"
     )
     said = refusal(check, f"{mine}:raising")
     assert said.startswith(f"{mine}:raising raised:\nTraceback ") and said.endswith("KeyError: 'mine'\n")

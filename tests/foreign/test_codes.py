@@ -218,22 +218,22 @@ def test_wrong_usage_is_refused() -> None:
 
     takes, plain = given_codes("e4m3", "out"), given_floats("e4m3", "out")
     assert refusal(takes, CASE) == (
-        "kernel takes quantised codes, as its keyword scale_q says: choose codes of simulated, e4m3, e5m2, mxfp8-e4m3, "
-        "mxfp8-e5m2, nvfp4, int8, int4"
+        "kernel takes quantised codes (keyword scale_q): choose codes, one of simulated, e4m3, e5m2, "
+        "mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4"
     )
     codes: dict[str, Any] = {}
     for x, array in zip("qkv", CASE.inputs(), strict=True):
         codes[f"codes_{x}"], codes[f"scale_{x}"] = quantize(array, "e4m3")
     assert diff(run(takes, CASE.but(codes="e4m3"), inputs=codes)).verdict == "rounding"
     assert refusal(plain, CASE.but(codes="e4m3"), inputs=codes) == (
-        "kernel takes no quantised codes, which are among the inputs: a function that does has the keywords scale_q, scale_k, "
+        "kernel takes no quantised codes, but the inputs hold some: add the keywords scale_q, scale_k, "
         "scale_v, or the last two for codes of k and v"
     )
 
     def changes(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, **_: Any) -> Any:
         return {"scale_k": 2 * scale_k, "codes_q": q}
 
-    assert refusal(changes, CASE.but(codes="e4m3")) == "changes returned scale_k other than it was given"
+    assert refusal(changes, CASE.but(codes="e4m3")) == "changes returned changed values of scale_k, which it was given"
 
 
 def splitting(fault: str = "", **contract: Any) -> Callable[..., Any]:

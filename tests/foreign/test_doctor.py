@@ -46,7 +46,7 @@ def test_a_healthy_extension() -> None:
     assert judge(HEALTHY, TORCH, None)[-2].detail == "sm_80, sm_90a; no GPU here to compare with"
     unknown = judge(replace(HEALTHY, machine_code=None), TORCH, H200)[-2]
     assert (unknown.name, unknown.ok, unknown.required) == ("flash.so GPUs", True, False)
-    assert unknown.detail == "unknown: cuobjdump, which the CUDA toolkit and Triton bring, is not here"
+    assert unknown.detail == "unknown: cuobjdump (CUDA toolkit, Triton) was not found"
 
 
 @pytest.mark.parametrize(
@@ -56,13 +56,13 @@ def test_a_healthy_extension() -> None:
             {"libraries": {"libmine.so": ""}},
             "libmine.so",
             "not found",
-            "install what holds libmine.so, or name its folder in LD_LIBRARY_PATH or with -Wl,-rpath",
+            "install libmine.so, or add its folder to LD_LIBRARY_PATH or with -Wl,-rpath",
         ),
         (
             {"undefined": ("c10::f(int)", "a", "b", "c", "d")},
             "symbols",
             "undefined: c10::f(int); a; b and 2 more",
-            "link the source or library that defines it; if it is torch's, build against the torch that is installed",
+            "link the source or library that defines it; if it is torch's, build against the installed torch",
         ),
         ({"cxx11_abi": (0,)}, "C++ ABI", "0, torch's is 1", "build it with -D_GLIBCXX_USE_CXX11_ABI=1"),
         ({"cxx11_abi": (0, 1)}, "C++ ABI", "0 and 1, torch's is 1", "build it with -D_GLIBCXX_USE_CXX11_ABI=1"),
@@ -70,7 +70,7 @@ def test_a_healthy_extension() -> None:
             {"libraries": {"libcudart.so.12": "/cuda/lib64/libcudart.so.12"}},
             "CUDA",
             "linked with 12, torch with 13.0",
-            "build it with the toolkit of CUDA 13",
+            "build it with the CUDA 13 toolkit",
         ),
         (
             {"machine_code": ("sm_80", "sm_100a"), "ptx": ("sm_100",)},
@@ -82,7 +82,7 @@ def test_a_healthy_extension() -> None:
             {"newer_sources": ("/src/flash.cu", "/src/flash.h")},
             "age",
             "older than /src/flash.cu, /src/flash.h",
-            "build it again: what runs is the old code",
+            "rebuild it: the old code runs",
         ),
     ],
     ids=["library", "symbols", "old abi", "mixed abi", "cuda", "gpu", "age"],
@@ -95,7 +95,7 @@ def test_what_can_be_wrong(changes: dict[str, object], name: str, detail: str, f
 def test_a_cpu_torch_lacks_cuda_libraries() -> None:
     cpu = replace(TORCH, cuda=None)
     (failure,) = (one for one in judge(replace(HEALTHY, libraries={"libc10_cuda.so": ""}), cpu, H200) if not one.ok)
-    assert failure.fix == "install a torch for CUDA: this one is for the CPU"
+    assert failure.fix == "install torch for CUDA: this one is for the CPU"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,11 @@ def test_extensions_of_a_python_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.py", "import math\n", "FILE: imports and names no extension that is here; give its .so instead"),
+        (
+            "a.py",
+            "import math\n",
+            "FILE: no compiled extension that it imports or names was found; give its .so instead",
+        ),
         ("a.py", "def\n", "FILE: not Python (invalid syntax (FILE, line 1))"),
         ("a.txt", "", "doctor looks at a FILE.py or a FILE.so; got 'FILE'"),
         ("a.so", None, "FILE: no such file"),

@@ -127,5 +127,5 @@ def test_a_tool_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(Unavailable) as missing:
         read(made, None)
     assert str(missing.value) == (
-        "doctor reads shared objects with ldd, which is not here: apt install binutils libc-bin"
+        "doctor reads shared objects with ldd, which was not found: apt install binutils libc-bin"
     )

@@ -169,7 +169,7 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
             {"partial_O": tmp_path / "x.npz"},
             "split_k: partial_O has axes [b h s q d] and must have shape [2, 4, 3, 100, 32] for this case; got [3]",
         ),
-        (lambda q, k, v, **_: q, good, "<lambda> reads no stage that could be fed: a function that does has parameters with the names of stages, such as partial_O"),
+        (lambda q, k, v, **_: q, good, "<lambda> has no parameter named after a stage, such as partial_O, so nothing can be fed"),
         (reduce, {"qk": "reference"}, "reduce reads partial_O, partial_max, partial_sum; qk cannot be fed"),
     ]:  # fmt: skip
         case = CASE.but(splits=None, block_k=None) if target in ("flash", "fp8") else CASE
@@ -199,7 +199,7 @@ def test_tiles_and_splits_are_for_functions_that_read_stages(tmp_path: Path) -> 
     )
     done = workbench("diff", f"{tmp_path}/mine.py:attention", "--splits", "3")
     assert str(done.exception) == (
-        f"--splits is for kernels of ours; what {tmp_path}/mine.py:attention does is told: --contract splits=3, or "
+        f"--splits is for built-in kernels; what {tmp_path}/mine.py:attention does is told: --contract splits=3, or "
         'splits in the "contract" that it returns'
     )
     read = workbench("diff", f"{tmp_path}/mine.py:reduce", "--splits", "3", "--block-k", "32", "--json")

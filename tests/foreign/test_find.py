@@ -70,7 +70,7 @@ def test_nothing_is_listed_where_no_package_ships_any() -> None:
         ),
         (
             {},
-            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, a foreign one is given as path.py:function",
+            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function",
         ),
         (
             {"other": "shippedtwo_kernels:forward"},
@@ -101,6 +101,6 @@ def test_faults_are_for_kernels_of_ours(site: Path) -> None:
     ship(site, "shippedone", {"shipped": "shippedone_kernels:forward"})
     with pytest.raises(
         Refusal,
-        match=r"^--fault is for kernels of ours \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma\); shipped is a foreign one$",
+        match=r"^--fault is for built-in kernels \(flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma\); shipped is not built in$",
     ):
         run("shipped", Case(seqlen=8), faults=["x"])

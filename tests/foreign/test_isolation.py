@@ -125,11 +125,9 @@ def test_limits_are_numbers(mine: str, option: str, value: Any) -> None:
 
 
 def test_what_cannot_be_isolated_is_refused(tmp_path: Path) -> None:
-    assert (
-        refused("diff", "flash", "--isolate", "timeout=9") == "--isolate is for foreign kernels; flash is one of ours"
-    )
+    assert refused("diff", "flash", "--isolate", "timeout=9") == "--isolate is for your own kernels; flash is built in"
     assert refusal(run, lambda *_, **__: None, CASE, isolate=True) == (
-        "<lambda> is a callable, which no other process has: to isolate it, give it as path.py:function"
+        "<lambda> is a callable, which no other process can load: to isolate it, give path.py:function"
     )
     said = refusal(run, f"{tmp_path}/none.py:attention", CASE, isolate=True)
     assert said == f"{tmp_path}/none.py: no such file"

@@ -200,18 +200,18 @@ def dropping(q, k, v, *, scale, causal, dropout_p): ...
 @pytest.mark.parametrize(
     ("function", "case", "message"),
     [
-        (plain, SMALL.but(softcap=2.0), "plain takes no softcap, which the case has (softcap=2.0): give it the keyword"),
-        (capped, SMALL.but(window=(3, 0)), "capped takes no window_size, which the case has (window=3,0): give it the keyword; it takes softcap"),
-        (capped, SMALL.but(alibi_slopes=(0.5, 1.0)), "capped takes no alibi_slopes, which the case has (alibi_slopes=0.5,1.0): give it the keyword; it takes softcap"),
-        (capped, SMALL.but(sinks="normal"), "capped takes no sinks, which the case has (sinks=normal): give it the keyword; it takes softcap"),
-        (capped, SMALL.but(dropout_p=0.5), "capped takes no dropout_p, which the case has (dropout_p=0.5): give it the keyword; it takes softcap"),
-        (dropping, SMALL.but(dropout_p=0.5), "dropping takes no dropout_mask, which says which probs dropout_p=0.5 keeps: give it the keyword; it takes dropout_p"),
-        (capped, SMALL.but(score_mod=relative), f"capped takes no score_mod, which the case has (score_mod={__name__}:relative): give it the keyword; it takes softcap"),
-        (capped, SMALL.but(mask_mod=third), f"capped takes no mask_mod, which the case has (mask_mod={__name__}:third): give it, or mask; it takes softcap"),
-        (capped, RAGGED, "capped takes no cu_seqlens_q, seqlens_k or mask, which tells seqlens_q=9,0,4, seqlens_k=6,3,12: give it one of these keywords; it takes softcap"),
-        (capped, SMALL.but(page_size=4), "capped takes no block_table, which the case has (page_size=4): give it, or kv_indptr, kv_indices and kv_last_page_len; it takes softcap"),
-        (paged, SMALL, "paged takes block_table, and the case has no pages: choose a page_size"),
-        (paged, SMALL.but(page_size=4), "paged takes no seqlens_k, which tells where keys in pages end: give it that keyword, or cu_seqlens_k; it takes block_table"),
+        (plain, SMALL.but(softcap=2.0), "plain takes no softcap, which the case has (softcap=2.0): add the keyword"),
+        (capped, SMALL.but(window=(3, 0)), "capped takes no window_size, which the case has (window=3,0): add the keyword; it takes softcap"),
+        (capped, SMALL.but(alibi_slopes=(0.5, 1.0)), "capped takes no alibi_slopes, which the case has (alibi_slopes=0.5,1.0): add the keyword; it takes softcap"),
+        (capped, SMALL.but(sinks="normal"), "capped takes no sinks, which the case has (sinks=normal): add the keyword; it takes softcap"),
+        (capped, SMALL.but(dropout_p=0.5), "capped takes no dropout_p, which the case has (dropout_p=0.5): add the keyword; it takes softcap"),
+        (dropping, SMALL.but(dropout_p=0.5), "dropping takes no dropout_mask, which gives the probs that dropout_p=0.5 keeps: add the keyword; it takes dropout_p"),
+        (capped, SMALL.but(score_mod=relative), f"capped takes no score_mod, which the case has (score_mod={__name__}:relative): add the keyword; it takes softcap"),
+        (capped, SMALL.but(mask_mod=third), f"capped takes no mask_mod, which the case has (mask_mod={__name__}:third): add it, or mask; it takes softcap"),
+        (capped, RAGGED, "capped takes no cu_seqlens_q, seqlens_k or mask, which gives seqlens_q=9,0,4, seqlens_k=6,3,12: add one of these keywords; it takes softcap"),
+        (capped, SMALL.but(page_size=4), "capped takes no block_table, which the case has (page_size=4): add it, or kv_indptr, kv_indices and kv_last_page_len; it takes softcap"),
+        (paged, SMALL, "paged takes block_table, but the case has no pages: choose a page_size"),
+        (paged, SMALL.but(page_size=4), "paged takes no seqlens_k, which gives the end of the keys in pages: add that keyword, or cu_seqlens_k; it takes block_table"),
     ],
 )  # fmt: skip
 def test_what_a_function_does_not_take_is_refused(function: Any, case: Case, message: str) -> None:
@@ -231,8 +231,8 @@ def test_distances_of_alibi_in_a_ragged_batch_need_lengths() -> None:
 
     slopes = {"alibi_slopes": (0.5, 0.25)}
     assert refusal(run, kernel, RAGGED.but(**slopes)) == (
-        "kernel takes no cu_seqlens_q, which tells seqlens_q=9,0,4, seqlens_k=6,3,12, from which ALiBi counts distances: "
-        "give it the keyword; it takes alibi_slopes, mask"
+        "kernel takes no cu_seqlens_q, which gives seqlens_q=9,0,4, seqlens_k=6,3,12, from which ALiBi "
+        "counts distances: add the keyword; it takes alibi_slopes, mask"
     )
 
 
@@ -240,7 +240,4 @@ def test_codes_lie_in_boxes() -> None:
     def kernel(q, k, v, *, scale, causal, scale_q, scale_k, scale_v, cu_seqlens_q, cu_seqlens_k): ...
 
     case = RAGGED.but(codes="e4m3")
-    assert (
-        refusal(run, kernel, case)
-        == "kernel: quantised codes are handed over in boxes, and neither packed nor in pages"
-    )
+    assert refusal(run, kernel, case) == "kernel: quantised codes cannot be packed or paged; use the padded layout"

@@ -178,13 +178,13 @@ def test_wrong_usage_is_refused() -> None:
 
     case = CASE.but(codes="int8", scale_of="token")
     assert refusal(kernel("int8", "out"), case.but(codes_of="qkv")) == (
-        "plain takes quantised codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv"
+        "plain takes quantised codes of k and v only: it has no keyword scale_q; got codes_of=qkv"
     )
     assert refusal(kernel("int8", "out"), case.but(codes="int4")) == (
-        "plain takes int4 codes, which have zero_k, zero_v, too: give it the keywords"
+        "plain takes int4 codes, which also have zero_k, zero_v: add the keywords"
     )
     assert refusal(kernel("int8", "out"), CASE).startswith(
-        "plain takes quantised codes, as its keyword scale_k says: choose codes of simulated, e4m3, "
+        "plain takes quantised codes (keyword scale_k): choose codes, one of simulated, e4m3, "
     )
     assert refusal(kernel("int8", "out"), case, inputs=drawn(case.but(codes_of="qkv"))) == (
         "plain takes quantised codes of k and v alone; among the inputs are scale_q, codes_q"

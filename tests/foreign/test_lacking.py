@@ -32,5 +32,5 @@ def test_a_package_that_is_not_installed(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     assert unavailable(path, f"{SIGNATURE}\n    raise RuntimeError({NO_GPU!r})\n") == (
-        f"{path}:attention launches a kernel in Triton, and there is no GPU. {HINT}"
+        f"{path}:attention launches a Triton kernel, and there is no GPU. {HINT}"
     )

@@ -75,8 +75,8 @@ def test_probes_that_change_the_kernel_are_told(tmp_path: Path, launched: list[t
     path.write_text(MINE.replace("return out.copy_to_host()", COUNTING))
     judged = diff(run(f"{path}:attention", CASE))
     assert judged.trace.gates == (
-        f"{path}:attention gives other bits with its probes than without: the verdict is on the probed kernel, which is "
-        "another one",
+        f"{path}:attention gives different bits with and without probes; the probed kernel is judged, not the "
+        "plain one",
     )
 
 

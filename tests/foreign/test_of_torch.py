@@ -11,7 +11,7 @@ from workbench.operations.call import diff_operation
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 CASE = Case(seqlen=12, head_dim=8)
-SAID = "called with torch tensors, as it raises on NumPy arrays"
+SAID = "called with torch tensors: it raises on NumPy arrays"
 #: functions of torch alone, and how each fails on NumPy arrays
 OF_TORCH = {
     "imports torch": "import torch\n{}\n    return torch.softmax(q @ k.mT * scale, -1) @ v\n",

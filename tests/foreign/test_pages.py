@@ -115,7 +115,7 @@ def test_a_layout_is_of_boxes(layout: str) -> None:
     def kernel(q, k, v, *, scale, causal, cu_seqlens_q, cu_seqlens_k): ...
 
     assert refusal(run, kernel, RAGGED, layout=layout) == (
-        f"kernel: layout is of boxes, and q, k and v lie packed or in pages; got layout={layout!r}"
+        f"kernel: layout= is for padded arrays; q, k and v are packed or paged; got layout={layout!r}"
     )
 
     def cache(q, k, v, *, scale, causal, seqlens_k):

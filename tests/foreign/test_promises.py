@@ -49,7 +49,7 @@ def test_an_out_that_holds_less_than_its_case_is_a_finding(of_case: str, out: st
     trace = run(stored(out), CASE.but(dtype=of_case))
     (said,) = trace.gates
     assert said.endswith(
-        f"returned out in {out}, and a kernel of {of_case} returns {of_case}: if it is meant, declare out_dtype={out}"
+        f"returned out in {out}, and a kernel of {of_case} returns {of_case}: if that is intended, declare out_dtype={out}"
     )
     assert classed(diff(trace)) in failing()
 
@@ -147,7 +147,7 @@ def test_a_function_of_an_operation_that_writes_into_its_inputs_is_a_finding(tmp
     )
     judged = diff_operation(f"{file}:rmsnorm", "rmsnorm")
     assert judged.origin is None and judged.fails
-    assert judged.run.gates == (f"{file}:rmsnorm wrote into x, an input, which its caller may read again",)
+    assert judged.run.gates == (f"{file}:rmsnorm wrote to its input x, which the caller may read again",)
     page = tmp_path / "page.html"
     result = CliRunner().invoke(commands, ["diff", f"{file}:rmsnorm", "--operation", "rmsnorm", "--html", str(page)])
     assert "wrote into x, an input" in page.read_text()

@@ -50,8 +50,8 @@ def test_a_source_that_changed_alone_is_stale() -> None:
     gates, remark = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=False)
     assert remark == f"since {PREVIOUS}: changed: mine.cu"
     assert gates == (
-        f"stale: mine.cu changed since {PREVIOUS}, but what ran is the same: mine.so (sha256 22222222, of "
-        "2026-01-02T03:04:05Z); rebuild it, the verdict is on the old code",
+        f"stale: mine.cu changed since {PREVIOUS}, but the binary that ran did not: mine.so (sha256 22222222, of "
+        "2026-01-02T03:04:05Z); rebuild it, the old code was judged",
     )
 
 
@@ -96,13 +96,13 @@ def test_a_python_source_is_what_runs() -> None:
 def test_what_stands_above_a_verdict() -> None:
     assert failed(of(OBJECT), "f") == failed(of(OBJECT, runs=3, identical=True, plain_agrees=True), "f") == ()
     assert failed(of(OBJECT, runs=3, identical=False), "f") == (
-        "f gives other bits from run to run (3 runs): the verdict is on the first",
+        "f gives different bits from run to run (3 runs); the first run is judged",
     )
     assert failed(of(OBJECT, plain_agrees=False), "f") == (
-        "f gives other bits with its probes than without: the verdict is on the probed kernel, which is another one",
+        "f gives different bits with and without probes; the probed kernel is judged, not the plain one",
     )
     assert failed(of(replace(OBJECT, sha256="")), "f") == (
-        "mine.so was replaced on disk after it was loaded: what ran is the old one; restart",
+        "mine.so was replaced on disk after loading, and the old version ran: restart",
     )
 
 
@@ -186,7 +186,7 @@ def test_runs_that_differ_are_said_above_the_verdict(mine: str) -> None:
     code, lines = said("drifting", "--runs", "3")
     assert code == 1
     assert lines[0] == (
-        f"gate failed: {mine}:drifting gives other bits from run to run (3 runs): the verdict is on the first"
+        f"gate failed: {mine}:drifting gives different bits from run to run (3 runs); the first run is judged"
     )
     assert lines[1].startswith(f"{mine}:drifting: float32") and lines[-1].endswith("--runs 3")
     document = json.loads(said("drifting", "--runs", "2", "--json")[1][0])
@@ -200,8 +200,8 @@ def test_probes_that_change_the_outputs_are_said(mine: str) -> None:
     right, wrong = (run(f"{mine}:{name}", CASE, runs=2) for name in ("probed", "disturbed"))
     assert right.provenance is not None and (right.provenance.plain_agrees, right.gates) == (True, ())
     assert wrong.gates == (
-        f"{mine}:disturbed gives other bits with its probes than without: the verdict is on the probed kernel, which is "
-        "another one",
+        f"{mine}:disturbed gives different bits with and without probes; the probed kernel is judged, not the "
+        "plain one",
     )
 
 
@@ -300,13 +300,13 @@ def test_what_has_no_provenance_is_refused(mine: str, tmp_path: Path) -> None:
         return str(CliRunner().invoke(commands, ["diff", *words]).exception)
 
     assert message(f"{mine}:attention", "--against", f"since={ours}") == (
-        f"{ours}: tells no provenance: it is of no foreign function that the workbench ran"
+        f"{ours} has no provenance: it is not a run of your function by the workbench"
     )
     assert message(str(ours), "--against", f"since={theirs}") == (
-        "--against since=FILE is for foreign functions, whose code is told; of flash it is not"
+        "--against since=FILE is for your functions, whose code is recorded; that of flash is not"
     )
     assert message(f"{mine}:attention", "--against", "since=nowhere.safetensors") == "nowhere.safetensors: no such file"
-    assert message("flash", "--runs", "2") == "--runs is for foreign kernels; flash is one of ours"
+    assert message("flash", "--runs", "2") == "--runs is for your own kernels; flash is built in"
 
 
 def test_a_library_that_the_system_loaded_is_none_of_the_run() -> None:

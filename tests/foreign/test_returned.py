@@ -41,7 +41,7 @@ def test_what_is_none_was_not_given_and_what_stands_behind_lse_is_not_read(form:
 
 def test_none_and_what_has_not_run_are_refused() -> None:
     assert refusal(run, giving(lambda out, lse: None), CASE) == (
-        f"kernel returned None; {FORMS}: what it wrote into an array of its own is returned, too"
+        f"kernel returned None; {FORMS}: return the array that it wrote, too"
     )
     assert refusal(run, giving(lambda out, lse: (None, None)), CASE) == f"kernel returned no stage; {FORMS}"
 
@@ -51,8 +51,8 @@ def test_none_and_what_has_not_run_are_refused() -> None:
     async def coroutine(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, scale: float, causal: bool) -> Any:
         return attention(q, k, v, scale=scale, causal=causal)
 
-    assert refusal(run, generator, CASE) == f"generator returned a generator, of which nothing ran; {FORMS}"
-    assert refusal(run, coroutine, CASE) == f"coroutine returned a coroutine, of which nothing ran; {FORMS}"
+    assert refusal(run, generator, CASE) == f"generator returned a generator, which never ran; {FORMS}"
+    assert refusal(run, coroutine, CASE) == f"coroutine returned a coroutine, which never ran; {FORMS}"
 
 
 def test_keys_of_a_dict_are_names() -> None:

@@ -251,8 +251,8 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(Unavailable) as missing:
         check(f"{tools}/mine.py:attention", CASE, {})
     assert str(missing.value) == (
-        "check --backend cuda needs compute-sanitizer, of the CUDA toolkit: memcheck, racecheck, synccheck and "
-        "initcheck are not there; put its folder on PATH"
+        "check --backend cuda needs compute-sanitizer of the CUDA toolkit (memcheck, racecheck, synccheck, "
+        "initcheck), which was not found: put its folder on PATH"
     )
 
 
@@ -261,16 +261,16 @@ def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPat
     [
         (
             ["flash", "--backend", "cuda"],
-            "--backend cuda is for foreign functions (path.py:function); flash is one of ours",
+            "--backend cuda is for your own functions (path.py:function); flash is built in",
         ),
         (["flash", "--backend", "tpu"], "check runs on emulator or cuda; got --backend 'tpu'"),
         (
             ["flash", "--arrays", "torch"],
-            "--arrays is for foreign functions; flash is one of ours",
+            "--arrays is for your own functions; flash is built in",
         ),
         (
             ["mine.py:attention", "--backend", "cuda", "--schedules", "2"],
-            "--schedules orders what the emulator runs; got it with --backend cuda",
+            "--schedules is for the emulator; got it with --backend cuda",
         ),
     ],
 )

@@ -54,15 +54,15 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         target_of("ring")
     assert str(refused.value) == (
-        f"unknown kernel 'ring'; kernels are {ours}, theirs, a foreign one is given as path.py:function, a trace as "
-        "FILE.safetensors, arrays as FILE.npz or .pt"
+        f"unknown kernel 'ring'; kernels are {ours}, theirs, yours is path.py:function, a trace "
+        "FILE.safetensors, arrays FILE.npz or .pt"
     )
     with pytest.raises(Refusal) as refused:
         run("run.safetensors")
-    assert str(refused.value) == "run.safetensors is a trace, which is not run: `workbench.load` reads it"
+    assert str(refused.value) == "run.safetensors is a trace, which cannot be run: read it with `workbench.load`"
     with pytest.raises(Refusal) as refused:
         run(3)  # type: ignore[arg-type]
-    assert str(refused.value) == "a target is the name of a kernel, path.py:function, or a function; got 3"
+    assert str(refused.value) == "a target is a kernel's name, path.py:function, or a function; got 3"
 
 
 def test_a_file_without_a_name_lists_what_is_in_it(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_file_without_a_name_lists_what_is_in_it(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         target_of(str(file))
     assert str(refused.value) == (
-        f"a foreign kernel is given as path.py:function; got '{file}'; functions in it: attention; kernels, which a "
+        f"give your kernel as path.py:function; got '{file}'; functions in it: attention; kernels, which a "
         "function launches: tile"
     )
     file.write_text("x = 1\n")

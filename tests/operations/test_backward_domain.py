@@ -190,7 +190,7 @@ def test_a_score_mod_whose_derivative_nobody_knows_is_refused(mod: Any, said: st
 
 def test_without_torch_no_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(Refusal, match="squashed: its derivative is made by torch, which is not installed here"):
+    with pytest.raises(Refusal, match="squashed: its derivative needs torch, which is not installed here"):
         diff(backward(), case_of("score_mod"))
 
 

@@ -159,8 +159,8 @@ def test_a_polynomial_of_a_higher_degree_that_was_declared_is_found_out() -> Non
         ({"exp_polynomial": 6}, '"contract" field exp_polynomial must be a degree from 1 to 5, or None; got 6'),
         (
             {"probs_offset": 4, "offset_in": "cast"},
-            '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast: row_sum has the offset where it adds '
-            "cast probs",
+            '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast, which decides whether row_sum includes '
+            "the offset",
         ),
     ],
 )

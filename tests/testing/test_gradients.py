@@ -169,8 +169,8 @@ def test_torch_by_the_name_of_its_adapter(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("kernel", "case", "options", "said"),
     [
-        ("flash", {}, {}, "gradients are of a function in torch; flash is a kernel of ours"),
-        (in_numpy, {}, {}, "gradients are of a function in torch: say arrays='torch'; got numpy"),
+        ("flash", {}, {}, "gradients= needs a torch function; flash is a built-in kernel"),
+        (in_numpy, {}, {}, "gradients= needs a torch function: pass arrays='torch'; got numpy"),
         (no_lse, {}, {"arrays": "torch", "layout": "strided"}, "arrays of layout bhsd or bshd; got strided"),
     ],
     ids=["ours", "numpy", "strided"],

@@ -220,8 +220,8 @@ def test_a_backend_is_said_like_a_verdict(pytester):
         ("shrink-effort=nan", "attention_shrink_effort is a number, 0 or more; got 'nan'"),
         (
             "shrink-seconds=10",
-            "attention_shrink_seconds is gone; give attention_shrink_effort: 1 is that of the command shrink, "
-            "and 0 searches nothing",
+            "attention_shrink_seconds was removed; set attention_shrink_effort: 1 as for the command shrink, 0 for "
+            "no search",
         ),
         ("shrink-effort=x", "attention_shrink_effort is a number, 0 or more; got 'x'"),
         ("profile=fast", "attention_profile is one of dev, ci, nightly, gpu; got 'fast'"),

@@ -125,8 +125,8 @@ def test_a_file_of_which_a_byte_changed_is_refused(saved: Path) -> None:
         said = refused(saved)
         found = re.search("its checksum is ([0-9a-f]{64}), ", said)
         assert found is not None and said == (
-            f"FILE: damaged, or changed since it was written: its checksum is {found[1]}, and its manifest states "
-            f'{stated}; who changes a trace on purpose takes "checksum" out of its manifest'
+            f"FILE: damaged, or changed since it was written: its checksum is {found[1]}, its manifest states {stated}; if "
+            'you changed it on purpose, delete "checksum" from its manifest'
         )
     saved.write_bytes(whole)
     assert load(saved).case.seed == CASE.seed
@@ -185,8 +185,8 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m["stages"]["acc"].update(statistics={"dtype": "float32", "count": 5120, "max": 3.25}),
-            "FILE: statistics of acc are judged no more: write the elements, of a large stage those of a part of the run "
-            '(its "window"), or leave the stage out',
+            "FILE: statistics of acc are no longer judged: write the elements (of a large stage, those in a "
+            '"window" of the run), or leave the stage out',
         ),
         (lambda m: m.update(colour="red"), f"FILE: the manifest has unknown fields colour; its fields are {FIELDS}"),
         (
@@ -212,7 +212,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m["contract"].pop("block_k"),
-            'FILE: "contract" lists what is "assumed", and so holds every field; it lacks block_k',
+            'FILE: a "contract" with "assumed" must list every field; it lacks block_k',
         ),
         (
             lambda m: m["contract"].update(assumed=["colour"]),
@@ -290,7 +290,7 @@ def test_a_pickle_is_refused_and_not_executed(tmp_path: Path) -> None:
             lambda x: x.update(colour=np.zeros(3, np.float32)),
             "FILE: the file holds colour, which the manifest does not name",
         ),
-        (lambda x: x.pop("k"), "FILE: k is missing, and so are quantised codes and scales that were put in for it"),
+        (lambda x: x.pop("k"), "FILE: k is missing, and so are its quantised codes and scales"),
     ],
 )
 def test_wrong_arrays_are_refused(saved: Path, change: Callable[[Any], Any], message: str) -> None:
@@ -342,7 +342,7 @@ def test_splits_tell_the_algorithm_where_the_stages_do_not(tmp_path: Path, where
     assert load(path).algorithm == "split_k" and diff(load(path)).verdict == "rounding"
     rewritten(path, lambda _, m: m.update(algorithm="flash"))
     assert refused(path) == (
-        "FILE: flash splits no keys, and its contract has splits=2; kernels that split them are of the algorithm split_k"
+        "FILE: flash does not split keys, but its contract has splits=2; kernels that split keys have the algorithm split_k"
     )
     rewritten(path, lambda _, m: m[where].update(splits=1))
     assert load(path).algorithm == "flash" and diff(load(path)).verdict == "rounding"
@@ -364,8 +364,7 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
     path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
     rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))
     assert refused(path) == (
-        "FILE: what tells which elements of out were given holds how far each may be off, at least 0, and NaN where "
-        "none was given; some must be given"
+        "FILE: the tolerances of out must be at least 0, or NaN where no element was given, and not all NaN"
     )
 
 

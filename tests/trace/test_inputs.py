@@ -107,7 +107,7 @@ def test_float8_tensors_tell_their_format(tmp_path: Path) -> None:
     case = case_of(load_inputs(path), "file", scores="scalar", **TILES)
     assert case.codes == "e5m2" and diff(run("fp8", case, inputs=path, backend="emulator")).verdict == "rounding"
     assert refusal(run, "fp8", case.but(codes="e4m3"), inputs=path) == (
-        f"{path}: quantised codes are e5m2, and the case says e4m3"
+        f"{path}: quantised codes are e5m2, but the case has e4m3"
     )
     torch = pytest.importorskip("torch", reason="torch is not installed")
     tensors = {name: torch.from_numpy(x.view(np.uint8) if "codes" in name else x) for name, x in given.items()}
@@ -155,8 +155,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     [
         (["--heads", "8"], "FILE has heads=4; got heads=8"),
         (["--seqlen", "20"], "FILE has seqlen_k=30; got seqlen_k=20"),
-        (["--seed", "3"], "seed is for inputs that are drawn; these come from FILE"),
-        (["--distribution", "peaked"], "distribution is for inputs that are drawn; these come from FILE"),
+        (["--seed", "3"], "seed is for drawn inputs; these come from FILE"),
+        (["--distribution", "peaked"], "distribution is for drawn inputs; these come from FILE"),
         (["--dtype", "float16"], "FILE has dtype=float32; got dtype=float16"),
     ],
 )
@@ -191,7 +191,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ),
         (
             codes | {"scale_k": np.ones((2, 2), np.float32)},
-            "here: scale_k is one number a head, [head], one for all, or of [batch head row block]; got shape [2, 2]",
+            "here: scale_k must have shape [head], be one number, or have axes [batch head row block]; got shape [2, 2]",
         ),
         (spoilt, "here: scale_q must hold finite numbers of float32, 0 or more; got [1.0, nan, 1.0, 1.0]"),
     ]:  # fmt: skip
@@ -206,7 +206,7 @@ def test_what_does_not_fit_is_refused() -> None:
         "fault no-saturation is in the quantiser, which does not run on quantised codes from outside"
     )
     assert refusal(CASE.but(distribution="given").inputs) == (
-        "a case of distribution given draws no inputs: they are put in (--inputs FILE)"
+        "distribution given draws no inputs: pass them with --inputs FILE"
     )
 
 

@@ -90,7 +90,7 @@ def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
     def of(**changes) -> str:
         return refused(dict([one, (two[0], replace(two[1], **changes))]))
 
-    assert of(box=None) == 'b=1: one of 2 files says which "window" of the run it holds; it says none'
+    assert of(box=None) == 'b=1: each of 2 files must state its "window" of the run; this one states none'
     assert of(target="other") == "b=0 and b=1 are not of one run: target differs"
     assert of(whole=CASE.but(seed=1)) == "b=0 and b=1 are not of one run: case differs"
     fewer = {name: stage for name, stage in two[1].stages.items() if name != "qk"}

@@ -65,7 +65,7 @@ def test_a_dump_of_another_program(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         load(folder, mapping=MAPPING)
     assert str(refused.value) == (
-        f"{folder} holds 2 calls, and a trace is of one: workbench.trace.dumped.load_dump gives them by their numbers"
+        f"{folder} holds 2 calls, but a trace is one call: use workbench.trace.dumped.load_dump, which returns all"
     )
 
 
@@ -102,15 +102,15 @@ def test_what_is_none_of_these_and_what_says_itself_what_it_holds_are_refused(tm
         ((tmp_path / "none.safetensors",), f"{tmp_path}/none.safetensors: no such file"),
         (
             (log,),
-            f"{log}: no trace; values that a kernel printed need their case, as in load('{log}', case=Case(...))",
+            f"{log}: not a trace; printed values need their case, as in load('{log}', case=Case(...))",
         ),
         ((trace, case), f"{trace}: a trace brings its own case; got case={case!r}"),
         ((trace, None, None, "triton"), f"{trace}: a trace brings its own case; got contract='triton'"),
         ((folder, case, MAPPING), "the mapping: [case] has causal=True; got causal=False"),
-        ((trace, None, MAPPING), f"{trace}: a trace says itself what it holds; leave the mapping out"),
+        ((trace, None, MAPPING), f"{trace}: a trace names its own arrays; leave the mapping out"),
         (
             (tmp_path / "none", None, MAPPING),
-            f"{tmp_path}/none: a mapping reads a file of arrays, a folder, or a file of records; there is none",
+            f"{tmp_path}/none: a mapping reads a file of arrays, a folder, or a file of records; it does not exist",
         ),
         (
             (folder,),

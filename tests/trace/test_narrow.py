@@ -113,7 +113,7 @@ def test_a_window_at_rest_is_a_window(tmp_path: Path, runs: tuple[Trace, Trace])
     done = workbench("diff", tmp_path / "whole.safetensors", "--where", WHERE)
     assert done.exit_code == 0 and "only b=1:2,h=3:4,q=15:35" in done.output
     twice = workbench("diff", tmp_path / "window.safetensors", "--where", "q=0")
-    assert str(twice.exception) == f"{window.target} is limited to b=1:2,h=3:4,q=15:35 already"
+    assert str(twice.exception) == f"{window.target} is already limited to b=1:2,h=3:4,q=15:35"
 
 
 def test_foreign_kernels_and_masks_are_narrowed_too() -> None:
@@ -158,8 +158,7 @@ def test_a_window_does_not_cut_through_a_scale_that_nobody_saw(stage: str) -> No
             ("scale_q, scale_k, scale_v", "b=1:2,h=0:2,q=0:40") if where == "b=1" else ("scale_q", "b=0:2,h=0:2,q=3:9")
         )
         assert str(refused.value) == (
-            f"<lambda> did not give {missing}, which are of all batches and rows: a part holds whole heads then; "
-            f"got {window}"
+            f"<lambda> did not return {missing}, which depend on all batches and rows: choose whole heads; got {window}"
         )
         assert judged(where, "scale_q", "scale_k", "scale_v").verdict in ("exact", "rounding")
     assert judged("h=1").verdict in ("exact", "rounding")
@@ -206,12 +205,12 @@ def test_head_by_head_is_one_row_each() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("k=3", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
-        ("b=0,b=1", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
-        ("q=5:", "a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
+        ("k=3", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
+        ("b=0,b=1", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
+        ("q=5:", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
         ("q=40:30", "query q of the case is 0 to 49; got q=40:30"),
         ("h=4", "head h of the case is 0 to 3; got h=4"),
-        ("b=0,h=1:3", "h of a part is whole groups of 2 heads, or within one; got h=1:3"),
+        ("b=0,h=1:3", "h of a part must be whole groups of 2 heads, or lie within one group; got h=1:3"),
     ],
 )
 def test_windows_that_are_none_are_refused(text: str, message: str) -> None:
@@ -222,4 +221,4 @@ def test_windows_that_are_none_are_refused(text: str, message: str) -> None:
 
 def test_options_that_exclude_each_other_are_refused() -> None:
     both = workbench("diff", "flash", "--by-head", "--where", "b=0")
-    assert str(both.exception) == "--by-head takes one head after the other, and --where some of them; got both"
+    assert str(both.exception) == "--by-head takes every head, but --where only some; got both"

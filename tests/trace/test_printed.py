@@ -221,7 +221,7 @@ def test_elements_printed_twice(tmp_path: Path) -> None:
     found = judged(tmp_path, text)
     assert found.verdict in ("exact", "rounding") and found.trace.notes == (
         "4 lines give 2 elements; other lines, ignored: 0",
-        f"scores: 1 element printed with different values, of which the last is judged: [0, 0, 1, 2] is 7.5 (line 1), "
+        f"scores: 1 element printed with different values; the last is judged: [0, 0, 1, 2] is 7.5 (line 1), "
         f"{x} (line 2)",
     )
 
@@ -269,7 +269,7 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
             "run.log, line 1: stage qk given in part has at most 33554432 elements; this case has 67108864 (b=1, h=1, "
             "q=8192, k=8192): run a smaller one",
         ),
-        ("WB qk 0 0 0 0 1", CASE.but(probs_dtype="float32"), "--dtype probs is for kernels of ours; run.log was printed by another"),
+        ("WB qk 0 0 0 0 1", CASE.but(probs_dtype="float32"), "--dtype probs is for built-in kernels; run.log comes from another kernel"),
     ],
 )  # fmt: skip
 def test_what_is_refused(text: str, case: Case, expected: str, tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
         ({"case": {"heads": "two"}}, "heads must be a whole number of at least 1; got 'two'"),
     ):
         changed(tmp_path, 1, **{**right, **wrong})
-        with pytest.raises(Refusal, match=f"rank1.safetensors: not what a rank leaves: {message}"):
+        with pytest.raises(Refusal, match=f"rank1.safetensors: not a file of a rank: {message}"):
             load(tmp_path)
 
 

@@ -95,7 +95,7 @@ def test_a_fault_of_other_heads_is_none_of_these() -> None:
 )
 def test_rows_that_are_others_elsewhere_are_refused(case: Case, has: str) -> None:
     made = replace(run(attention, CASE), case=case)
-    with pytest.raises(Refusal, match=f"some rows of a run are no run of their own where it has {has}"):
+    with pytest.raises(Refusal, match=f"rows cannot be judged alone in a run with {has}"):
         of_rows(made, slice(0, 1), slice(0, 2), ROWS)
 
 

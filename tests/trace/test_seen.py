@@ -70,5 +70,5 @@ def test_an_out_of_another_dtype_than_the_case_has_a_note(dtype: str, of_case: s
         return out.astype(dtype)
 
     trace = run(kernel, CASE.but(dtype=of_case))
-    note = f"out is {dtype} in a case of {of_case}: it is judged as what {held} can hold"
+    note = f"out is {dtype} in a {of_case} case: it is judged as {held}"
     assert trace.notes == ((note,) if held else ())

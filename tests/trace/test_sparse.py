@@ -100,7 +100,7 @@ def test_a_kernel_on_codes_gives_whole_stages() -> None:
     given = {"indices": np.array([[0, 0, 0, 0]]), "values": np.zeros(1)}
     with pytest.raises(Refusal) as refused:
         run(kernel(lambda stages: {"dequant_q": given}), CASE.but(codes="e4m3"))
-    assert str(refused.value) == "attention: stages of a kernel on quantised codes are given whole; dequant_q is not"
+    assert str(refused.value) == "attention: a quantised kernel must return whole stages; dequant_q is in part"
 
 
 def test_a_window_on_a_stage_given_in_part() -> None:

@@ -75,7 +75,7 @@ def measure(
     codes, which are decoded to it. Torch chooses the backend. It is judged too: `refused` says why it is not timed.
     Calls of both take turns. `*_ratio` is our time over the peer's: below 1 is faster.
 
-    Refusal where the kernel takes none of the cases; Unavailable without torch, and without a GPU for kernels of ours.
+    Refusal where the kernel takes none of the cases; Unavailable without torch, and without a GPU for built-in kernels.
     """
     from workbench.cuda.run import versions as versions_of_run
 
@@ -151,7 +151,7 @@ def wrong(results: Mapping[str, Any]) -> bool:
 
 
 def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callable[..., Any] | None]:
-    """The name of the target, and the function where it is a foreign one."""
+    """The name of the target, and the function where it is not built in."""
     if not isinstance(target, str) or ":" in target or (target not in KERNELS and target in installed()):
         function = find(target) if isinstance(target, str) else target
         name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
@@ -165,8 +165,7 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
         return name, function
     if target not in KERNELS:
         raise Refusal(
-            f"bench kernel times a kernel of ours ({', '.join(KERNELS)}) or a foreign one given as path.py:function; "
-            f"got {target!r}"
+            f"bench kernel times a built-in kernel ({', '.join(KERNELS)}) or yours, path.py:function; got {target!r}"
         )
     if backend not in ("auto", "cuda"):
         raise Refusal(

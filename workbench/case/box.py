@@ -100,7 +100,7 @@ def parse(text: str, case: Case) -> Box:
         matched = re.fullmatch(r"\s*(\w+)\s*=\s*(\d+)\s*(?::\s*(\d+)\s*)?", part)
         if matched is None or matched[1] not in AXES or matched[1] in said:
             raise Refusal(
-                f"a part of a run is b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got {part!r}"
+                f"a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got {part!r}"
             )
         axis, first = matched[1], int(matched[2])
         last = first + 1 if matched[3] is None else int(matched[3])
@@ -110,7 +110,9 @@ def parse(text: str, case: Case) -> Box:
         said.add(axis)
     group, (first, last) = case.heads // case.kv_heads, (found["h"].start, found["h"].stop)
     if (first % group or last % group) and first // group != (last - 1) // group:
-        raise Refusal(f"h of a part is whole groups of {group} heads, or within one; got h={first}:{last}")
+        raise Refusal(
+            f"h of a part must be whole groups of {group} heads, or lie within one group; got h={first}:{last}"
+        )
     return Box(**found)
 
 

@@ -91,7 +91,7 @@ class Case:
         if seqlen is not None:
             lacking = [name for name in ("seqlen_q", "seqlen_k") if getattr(self, name) is None]
             if not lacking:
-                raise Refusal("seqlen is the length of what seqlen_q and seqlen_k do not say; got all three")
+                raise Refusal("give at most two of seqlen, seqlen_q and seqlen_k; got all three")
             for name in lacking:
                 self._resolve(name, SEQLEN.rule.resolved("seqlen", seqlen))
         for name, value in lengths_of({name: getattr(self, name) for name in OF_LENGTHS}).items():
@@ -99,8 +99,8 @@ class Case:
         if self.shared_kv and (self.scale is None or self.head_dim_v is None):
             raise Refusal(
                 "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale "
-                "0.0722: v is the first 512 dims of k, and the scale is 1 / sqrt of the head dimension before it was "
-                "absorbed, here 192**-0.5"
+                "0.0722: v is the first 512 dims of k, and the scale is 1 / sqrt(head dimension before absorption), "
+                "here 192**-0.5"
             )
         self._resolve("head_dim", FIELDS["head_dim"].rule.resolved("head_dim", self.head_dim))
         derived = {"kv_heads": self.heads, "head_dim_v": self.head_dim, "scale": self.head_dim**-0.5}
@@ -302,7 +302,7 @@ class Case:
             q, k, v = map(list, shapes(self))
             keys = f"k and v {k}" if k == v else f"k {k}, v {v}"
             raise Refusal(
-                f"q {q}, {keys} are drawn in float64, in which they take {needed / 1e9:.3g} GB; this "
+                f"q {q}, {keys} are drawn in float64 and need {needed / 1e9:.3g} GB; this "
                 f"machine has {memory / 1e9:.3g} GB: choose smaller lengths"
             )
 
@@ -311,7 +311,7 @@ class Case:
         case's dtype, contiguous, rounded before anyone sees them; 0 behind the end of a sequence.
         """
         if self.distribution == GIVEN:
-            raise Refusal("a case of distribution given draws no inputs: they are put in (--inputs FILE)")
+            raise Refusal("distribution given draws no inputs: pass them with --inputs FILE")
         self.check_memory()
         rng = np.random.default_rng(self.seed)
         arrays = list(DISTRIBUTIONS[self.distribution](self, rng))

@@ -68,96 +68,101 @@ TANH = {"exact": 2.5 * 2.0**-23, "approx": 2.0**-11}
 class Contract:
     """Arithmetic of one kernel; arithmetic not named here is float32, rounded to nearest."""
 
-    block_k: int | None = clause("keys in a tile; none: unknown, stages with a tile axis cannot be judged", COUNT)
-    splits: int | None = clause("splits of whole tiles, ceil(tiles / splits) each; none: no splits, or unknown", SPLITS)
-    scores_dtype: str = clause("in which qk and scores are rounded", DTYPE)
-    probs_dtype: str = clause("to which probs are cast before they meet v; float32: they are not", PROBS_DTYPE)
-    partials_dtype: str = clause("in which partial_O is stored", DTYPE)
-    out_dtype: str = clause("in which out is stored; the dtype of out tells it", DTYPE)
-    row_sum_of_cast: bool | None = clause("whether row_sum adds the cast probs; none: unknown, it may be either", TRUTH)
+    block_k: int | None = clause("keys per tile; none: unknown, and stages with a tile axis cannot be judged", COUNT)
+    splits: int | None = clause(
+        "number of key splits, of ceil(tiles / splits) whole tiles each; none: no splits, or unknown", SPLITS
+    )
+    scores_dtype: str = clause("dtype to which qk and scores are rounded", DTYPE)
+    probs_dtype: str = clause("dtype to which probs are cast before PV; float32: no cast", PROBS_DTYPE)
+    partials_dtype: str = clause("dtype of the stored partial_O", DTYPE)
+    out_dtype: str = clause("dtype of the stored out; known from out itself", DTYPE)
+    row_sum_of_cast: bool | None = clause(
+        "whether row_sum adds the cast probs; none: unknown, either is accepted", TRUTH
+    )
     row_sum_lanes: int = clause(
-        "lanes that add up keys of their own until a row ends; their sums are added for each dump of row_sum", COUNT, 1
+        "lanes that each sum their own keys until the row ends; each dump of row_sum adds the lanes", COUNT, 1
     )
     accumulation: str = clause("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
-    acc_accumulation: str | None = clause("how acc is summed, where that is another way", one_of(ACCUMULATIONS), None)
+    acc_accumulation: str | None = clause("how acc is summed, if differently", one_of(ACCUMULATIONS), None)
     tensor_core: str | None = clause(
-        "generation of GPUs whose tensor cores multiply, which sets accumulation and, by what is multiplied, mma_block "
-        "and mma_extra_bits; none: unknown, or they do not",
+        "GPU generation of the tensor cores; sets accumulation and, by operand type, mma_block and mma_extra_bits; "
+        "none: unknown, or no tensor cores",
         GENERATION,
         None,
     )
     mma_block: int = clause("products that a tensor core aligns and adds at once", MMA_BLOCK, 16)
     mma_extra_bits: int = clause(
-        "bits that it keeps below float32's last; negative where its accumulator is narrower", MMA_EXTRA_BITS, 2
+        "bits that a tensor core keeps below float32's last bit; negative for a narrower accumulator", MMA_EXTRA_BITS, 2
     )
-    accumulator_dtype: str = clause("in which the sums of qk and acc are rounded after each addition", DTYPE, "float32")
+    accumulator_dtype: str = clause(
+        "dtype to which sums of qk and acc are rounded after each addition", DTYPE, "float32"
+    )
     input_precision: str = clause(
-        "how float32 operands of products are rounded, in Triton's words", one_of(INPUT_PRECISIONS), "ieee"
+        "how float32 operands of products are rounded, in Triton's terms", one_of(INPUT_PRECISIONS), "ieee"
     )
     input_rounding: str = clause(
-        "how they are rounded to TF32: to nearest, ties away, as cvt.rna does; or cut off, as a core reads float32",
+        "how they are rounded to TF32: to nearest, ties away, as cvt.rna; or truncated, as a tensor core reads float32",
         one_of(ROUNDINGS),
         "any",
     )
     scaled_q_dtype: str = clause(
-        "to which q * scale is rounded before the product; float32: it is not", DTYPE, "float32"
+        "dtype to which q * scale is rounded before the product; float32: not rounded", DTYPE, "float32"
     )
     scale_in: str = clause(
-        "what is multiplied by the scale: scores; q, k, or both by its root, in float32 before the product; or any",
+        "where the scale is applied: to scores; to q, to k, or its root to both, in float32 before the product; or any",
         one_of(SCALED),
         "scores",
     )
-    exp_ulps: float = clause("error of exp, at most ...", AT_LEAST_0, 2.0)
+    exp_ulps: float = clause("largest error of exp, in ulps", AT_LEAST_0, 2.0)
     exp_ulps_per_x: float = clause(
-        f"... and so much more for each unit of the argument, {FAST_EXP_ULPS_PER_X} of __expf", AT_LEAST_0, 0.0
+        f"further ulps of exp per unit of its argument; {FAST_EXP_ULPS_PER_X} for __expf", AT_LEAST_0, 0.0
     )
     exp_polynomial: int | None = clause(
-        "degree of the polynomial by which exp2 of some probs, or of all, is computed; none: of none", DEGREE, None
+        "degree of the polynomial that computes exp2 of some or all probs; none: no polynomial", DEGREE, None
     )
-    exp_flushes: bool = clause("whether exp may turn subnormal results into 0", TRUTH, True)
+    exp_flushes: bool = clause("whether exp may flush subnormal results to 0", TRUTH, True)
     exp_floor: float | None = clause(
-        "least argument of exp2, to which lower ones, those of masked keys included, may be raised; none: it has none",
+        "lower limit of exp2's argument; lower ones, masked keys included, may be raised to it; none: no limit",
         FLOOR,
         None,
     )
     exp_argument: str = clause(
-        "what exp is given: score - max, both rounded; or, as in FlashAttention-2, fma(score, scale * log2(e), "
+        "argument of exp: score - max, both rounded; or, as in FlashAttention-2, fma(score, scale * log2(e), "
         "-max_scaled)",
         one_of(EXP_ARGUMENTS),
         "difference",
     )
     sinks: str = clause(
-        "when sinks enter row_max and row_sum: before the first tile; or last, when out and lse are made",
+        "when sinks enter row_max and row_sum: before the first tile; or last, when out and lse are computed",
         one_of(("last", "first")),
         "last",
     )
-    lse_includes_sink: bool = clause("whether lse has the sink in its sum", TRUTH, True)
-    score_mod_ulps: float = clause("error of a score_mod itself, in ulps of its result or its score", AT_LEAST_0, 4.0)
+    lse_includes_sink: bool = clause("whether lse includes the sink", TRUTH, True)
+    score_mod_ulps: float = clause("error of a score_mod, in ulps of its result or its score", AT_LEAST_0, 4.0)
     tanh: str = clause(
-        "how tanh of a softcap is computed: off by at most 2 ulp; or by 2^-11 of the value, as tanh.approx.f32 is",
+        "tanh of a softcap: error at most 2 ulp; or at most 2^-11 of the value, as tanh.approx.f32",
         one_of(TANH),
         "exact",
         function=("softcap", TANH),
     )
     fast_math: bool = clause("whether division and log are approximate (CUDA's __fdividef, __logf)", TRUTH, False)
-    base2: bool = clause("whether scores and maxima are in units of log2: scale * log2(e), exp2 for exp", TRUTH, False)
+    base2: bool = clause("whether scores and maxima are in base 2: scale * log2(e), exp2 for exp", TRUTH, False)
     lse_base2: bool = clause("whether lse is in base 2, lse * log2(e)", TRUTH, False)
     scores_scaled: bool = clause(
-        "whether scores and maxima hold the scale; if not, they are masked products of q and k", TRUTH, True
+        "whether scores and maxima include the scale; if not, they are unscaled masked products of q and k", TRUTH, True
     )
     row_max: str = clause(
-        "what row_max and partial_max hold: the running maximum; a number at least as large; one that lags behind it; "
-        "or any",
+        "what row_max and partial_max are: the running maximum; an upper bound; a maximum that lags behind; or any",
         one_of(ROW_MAXIMA),
         "running",
     )
-    row_max_lag: float = clause("by how much a lagging one may lag behind, in units of log2", LAG, 8.0)
+    row_max_lag: float = clause("how far a lagging maximum may lag, in base 2", LAG, 8.0)
     probs_offset: int = clause(
-        "power of two by which probs and acc are larger than exp(score - max); out is divided by it again", OFFSET, 0
+        "exponent of the power of two that multiplies probs and acc; out is divided by it again", OFFSET, 0
     )
     offset_in: str = clause(
-        "where probs get it: in exp, and row_sum with them; or in their cast, so that row_sum has it as far as it adds "
-        "cast probs",
+        "where the offset is applied: in exp, so row_sum includes it; or in the cast, so row_sum includes it only if "
+        "it adds cast probs",
         one_of(OFFSETS),
         "exp",
     )
@@ -167,7 +172,7 @@ class Contract:
         False,
     )
     normalisation: str = clause(
-        "how weights are normalised: by one division; as exp(score - lse) or in merges by lse, without one",
+        "how weights are normalised: by one division; or without one, as exp(score - lse) or in merges by lse",
         one_of(NORMALISATIONS),
         "division",
     )
@@ -177,38 +182,38 @@ class Contract:
         "unnormalised",
     )
     partial_stats: str = clause(
-        "what is stored beside it: partial_max and partial_sum; or, as partial_max, the lse of the split, or its lse2, "
-        "which is lse * log2(e)",
+        "what is stored with partial_O: partial_max and partial_sum; or, as partial_max, the split's lse, or its lse2 "
+        "= lse * log2(e)",
         one_of(PARTIAL_STATS),
         "max,sum",
     )
     split_bounds: tuple[int, ...] | None = clause(
-        "keys at which splits begin and end, where they are not `splits` of whole tiles", BOUNDS, None
+        "keys at which splits begin and end, if not `splits` of whole tiles", BOUNDS, None
     )
-    tile_order: str | tuple[int, ...] = clause("in which a row visits its key tiles", ORDER, "ascending")
+    tile_order: str | tuple[int, ...] = clause("order in which a row visits its key tiles", ORDER, "ascending")
     skips_masked_tiles: bool = clause(
-        "whether tiles in which a row sees no key may be skipped, whatever their slots hold", TRUTH, False
+        "whether tiles without a visible key may be skipped, so their slots are ignored", TRUTH, False
     )
     mask_sentinel: float = clause(
-        "what scores and maxima hold in place of -inf; what is at most half of it is masked", NEGATIVE, -math.inf
+        "value of masked scores and maxima in place of -inf; anything at or below half of it counts as masked",
+        NEGATIVE,
+        -math.inf,
     )
     empty_out: float | str = clause(
-        "out of a row without keys; libraries: 0, NaN or a mean of v, as libraries make; any: it is not judged",
+        "out of an empty row (no visible key); libraries: 0, NaN or a mean of v, as libraries return; any: not judged",
         EMPTY,
         0.0,
     )
     empty_lse: float | str = clause(
-        "lse of a row without keys; libraries: 0, NaN, an infinity or a number that stands for it", EMPTY_LSE, -math.inf
+        "lse of an empty row; libraries: 0, NaN, an infinity or a number in its place", EMPTY_LSE, -math.inf
     )
     probs_rounding: str = clause("how the cast of probs rounds", one_of(ROUNDINGS), "nearest")
     partials_rounding: str = clause("how the cast of partial_O rounds", one_of(ROUNDINGS), "nearest")
     out_rounding: str = clause("how the cast of out rounds", one_of(ROUNDINGS), "nearest")
     operands_dtype: str = clause(
-        "to which codes are decoded before products read them; float32: not rounded", DTYPE, "float32"
+        "dtype to which codes are decoded before products; float32: not rounded", DTYPE, "float32"
     )
-    saturates: bool = clause(
-        "whether casts turn what is too large into the largest value instead of an infinity", TRUTH, False
-    )
+    saturates: bool = clause("whether casts saturate at the largest finite value instead of an infinity", TRUTH, False)
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
     of_preset: tuple[str, ...] = ()  #: fields that only a preset says: a kernel may be more exact, and dump otherwise
 
@@ -266,7 +271,7 @@ def of_dict(document: Mapping[str, Any]) -> Contract:
     known = {field.name for field in fields(Contract)}
     document = {**{name: _USUAL[name] for name in _LATER}, "of_preset": [], **document}
     if lacking := [name for name in sorted(known) if name not in document]:
-        raise Refusal(f'"contract" lists what is "assumed", and so holds every field; it lacks {", ".join(lacking)}')
+        raise Refusal(f'a "contract" with "assumed" must list every field; it lacks {", ".join(lacking)}')
     given = plain(numbers({name: value for name, value in document.items() if name in _RULES or name not in known}))
     for name, value in given.items():
         if value is not None or name not in _MAY_BE_NONE:
@@ -402,13 +407,13 @@ def of_foreign(
     }
     if case.sinks is not None and (own.get("sinks"), own.get("lse_includes_sink")) == ("first", False):
         raise Refusal(
-            '"contract" fields sinks=first and lse_includes_sink=false contradict each other: row_sum begins with the '
-            "sink then, and lse is made of it"
+            '"contract" fields sinks=first and lse_includes_sink=false contradict each other: row_sum then starts with '
+            "the sink, and lse is computed from it"
         )
     if own.get("probs_offset") and own.get("offset_in") == "cast" and own.get("row_sum_of_cast") is None:
         raise Refusal(
-            '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast: row_sum has the offset where it '
-            "adds cast probs"
+            '"contract" fields probs_offset and offset_in=cast need row_sum_of_cast, which decides whether row_sum '
+            "includes the offset"
         )
     assumed = tuple(name for name in weakest if name not in known and name not in own)
     promise = Contract(**(weakest | known | own), assumed=assumed, of_preset=of_preset)

@@ -87,7 +87,7 @@ class Sides(NamedTuple):
         """As of `Whole`."""
         sides = tuple(value) if isinstance(value, list | tuple) else ()
         if len(sides) != 2 or any(isinstance(x, bool) or not isinstance(x, Integral) or x < -1 for x in sides):
-            raise Refusal(f"{name} must be two whole numbers of at least -1, left and right; got {value!r}")
+            raise Refusal(f"{name} must be two whole numbers, left and right, of at least -1; got {value!r}")
         return int(sides[0]), int(sides[1])
 
 
@@ -177,96 +177,95 @@ SEQLEN = Field(PROBLEM, _COUNT, "Both sequence lengths [128]")
 FIELDS: Mapping[str, Field] = {
     "batch": Field(PROBLEM, _COUNT, "Batch size [1]"),
     "heads": Field(PROBLEM, _COUNT, "Query heads [1]"),
-    "kv_heads": Field(PROBLEM, _COUNT, "Key and value heads, a divisor of heads [as heads]"),
-    "seqlen_q": Field(PROBLEM, _COUNT, "Query length [as --seqlen-k]; a ragged batch, such as 5+64+1"),
-    "seqlen_k": Field(PROBLEM, _COUNT, "Key length [as --seqlen-q]; ragged, such as 1+63+1000"),
+    "kv_heads": Field(PROBLEM, _COUNT, "Key and value heads, a divisor of heads [same as heads]"),
+    "seqlen_q": Field(PROBLEM, _COUNT, "Query length, or lengths of a ragged batch: 5+64+1 [as --seqlen-k]"),
+    "seqlen_k": Field(PROBLEM, _COUNT, "Key length, or lengths of a ragged batch: 1+63+1000 [as --seqlen-q]"),
     "seqlens_q": Field(PROBLEM, Lengths(), "Queries of each sequence of a ragged batch"),
     "seqlens_k": Field(PROBLEM, Lengths(), "Keys of each sequence of a ragged batch"),
     "head_dim": Field(PROBLEM, _COUNT, "Head dimension of q and k [64]"),
-    "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [as of q and k]"),
+    "head_dim_v": Field(PROBLEM, _COUNT, "Head dimension of v and out [same as q and k]"),
     "shared_kv": Field(PROBLEM, Truth(), "v is the first dims of k, in the same memory: absorbed MLA"),
     "dtype": Field(PROBLEM, Word(_dtypes, aliases=SHORT), "float32, float16 or bfloat16 [float32]"),
-    "causal": Field(PROBLEM, Truth(), "Causal mask; no,yes: without, and with it"),
+    "causal": Field(PROBLEM, Truth(), "Apply a causal mask; no,yes runs both"),
     "causal_alignment": Field(
         PROBLEM,
         _one_of(*ALIGNMENTS),
         "bottom-right (FlashAttention-2) or top-left (torch's is_causal) [bottom-right]",
     ),
-    "scale": Field(PROBLEM, _SCALE, "Factor of the scores [1/sqrt(head_dim)]"),
+    "scale": Field(PROBLEM, _SCALE, "Scale of the scores [1/sqrt(head_dim)]"),
     "softcap": Field(
         PROBLEM,
         _CAP,
-        "Scores s become softcap * tanh(s / softcap) [no cap]",
+        "Cap scores s: softcap * tanh(s / softcap) [no cap]",
         keywords=("softcap", "logits_soft_cap"),
     ),
     "window": Field(
         PROBLEM,
         Sides(),
-        "Keys that a query sees on either side of its own, -1: all, such as 16,0 [all]",
+        "Visible keys left and right of the query's own; -1: all; such as 16,0 [all]",
         keywords=("window_size", "sliding_window"),
     ),
     "alibi_slopes": Field(
         PROBLEM,
         OfHeads(("geometric",)),
-        "ALiBi: a slope for each query head, or geometric, 2^(-8 (h + 1) / heads) [none]",
+        "ALiBi slopes, one per query head, or geometric: 2^(-8 (h + 1) / heads) [none]",
         keywords=("alibi_slopes",),
     ),
     "alibi_form": Field(
         PROBLEM,
         _one_of("distance", "column"),
-        "ALiBi adds slope * -|key - diagonal|, or slope * key, as FlashAttention-2 does where causal [distance]",
+        "distance adds slope * -|key - diagonal|; column adds slope * key, as causal FlashAttention-2 [distance]",
     ),
     "sinks": Field(
         PROBLEM,
         OfHeads(("normal",)),
-        "Attention sinks: a logit for each query head, or normal, drawn from the seed [none]",
+        "Attention sinks: one logit per query head, or normal: drawn from the seed [none]",
         keywords=("sinks", "sink", "s_aux", "learnable_sink"),
     ),
     "dropout_p": Field(
         PROBLEM,
         Number("be above 0 and below 1", lambda x: 0 < x < 1, True),
-        "Share of probs that are dropped, by a mask that the function is given [none]",
+        "Fraction of probs to drop; the function receives the mask [none]",
     ),
     "score_mod": Field(
         PROBLEM,
         Function(),
-        "FILE.py:FUNCTION(score, b, h, q_idx, kv_idx) of scaled scores, as of FlexAttention; or MODULE:FUNCTION",
+        "Modify scaled scores as in FlexAttention: FUNCTION(score, b, h, q_idx, kv_idx); also MODULE:FUNCTION",
     ),
     "mask_mod": Field(
         PROBLEM,
         Function(),
-        "FILE.py:FUNCTION(b, h, q_idx, kv_idx), whether a key is seen, as of FlexAttention; or MODULE:FUNCTION",
+        "Mask keys as in FlexAttention: FUNCTION(b, h, q_idx, kv_idx) is True for a visible key; also MODULE:FUNCTION",
     ),
-    "page_size": Field(LAID, _COUNT, "Keys in a page of a paged KV cache, whose pages lie in any order [not paged]"),
+    "page_size": Field(LAID, _COUNT, "Keys per page of a paged KV cache with shuffled pages [not paged]"),
     "kv_layout": Field(
         LAID,
         Word(lambda: ("NHD", "HND"), aliases={"nhd": "NHD", "hnd": "HND"}),
         "Axes of a page: NHD (key, head, dim) or HND (head, key, dim) [NHD]",
     ),
-    "splits": Field(TILES, _COUNT, "Splits of the keys, in kernels that have them [2]"),
+    "splits": Field(TILES, _COUNT, "Number of key splits, in kernels that split keys [2]"),
     "block_q": Field(TILES, _COUNT, "Queries in a tile: 16, 32, 64 or 128 [by head_dim]"),
     "block_k": Field(TILES, _COUNT, "Keys in a tile: 16, 32, 64 or 128 [by head_dim]"),
     "pack_gqa": Field(
         TILES,
         Truth(),
-        "Rows of a tile are (query, head of a group), of kernels of ours: few queries of many heads fill it",
+        "Pack the query heads of a group into the rows of a tile, in built-in kernels",
     ),
     "probs_dtype": Field(
         ARITHMETIC,
         Word(_dtypes, aliases=SHORT),
-        "To which kernels of ours cast probs before PV: float32, or that of inputs [float32]; fp8: [float16] or "
-        "float32",
+        "Dtype of probs in PV, in built-in kernels: float32 or the inputs' [float32]; fp8: [float16] or float32",
     ),
     "codes": Field(
         QUANTISER,
         _one_of("simulated", "e4m3", "e5m2", "mxfp8-e4m3", "mxfp8-e5m2", "nvfp4", "int8", "int4"),
-        "Quantised codes of fp8: simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
+        "Quantised codes; fp8 takes simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8 or int4 [simulated]",
         on_codes=True,
     ),
     "codes_of": Field(
         QUANTISER,
         _one_of("qkv", "kv"),
-        "What is quantised: qkv, or kv, a KV cache, whose q is read as it is [qkv, or as the function's keywords say]",
+        "What is quantised: qkv, or kv, a KV cache with unquantised q [qkv, or by the function's keywords]",
         on_codes=True,
     ),
     "scores": Field(
@@ -281,13 +280,13 @@ FIELDS: Mapping[str, Field] = {
     "quantiser_scale": Field(
         QUANTISER,
         _one_of("dynamic", "static"),
-        "Scales of fp8: dynamic, or static, of which larger values saturate [dynamic]",
+        "Scales of fp8: dynamic, or static, where larger values saturate [dynamic]",
         on_codes=True,
     ),
     "scale_of": Field(
         QUANTISER,
         _one_of("head", "token", "block", "tile"),
-        "What shares a scale: a head, a token (a row of it), a block of its dims, or a tile of 128 tokens [by codes]",
+        "What shares a scale: head, token (a row), block (of a row's dims) or tile (128 tokens) [by codes]",
         on_codes=True,
     ),
     "seed": Field(DRAWN, Whole(at_least=0), "Seed of the inputs [0]"),

@@ -72,7 +72,7 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
     array = as_numpy(value, f"{where}: {name}", (np.dtype(bool),) if name.endswith("mask") else accepted)
     if name in OF_HEADS:
         if array.ndim != 1:
-            raise Refusal(f"{where}: {name} must have a number for each query head; got shape {list(array.shape)}")
+            raise Refusal(f"{where}: {name} must have one number per query head; got shape {list(array.shape)}")
         return array
     if name in MASKS:
         if array.ndim not in (2, 4):
@@ -90,7 +90,7 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
     one_of_heads = array.ndim < 2 or stretched.size == max(array.shape)
     if not one_of_heads and array.ndim < 3:
         raise Refusal(
-            f"{where}: {name} is one number a head, [head], one for all, or of [batch head row block]; got shape "
+            f"{where}: {name} must have shape [head], be one number, or have axes [batch head row block]; got shape "
             f"{list(array.shape)}"
         )
     with np.errstate(over="ignore"):
@@ -171,7 +171,7 @@ def put_in(arrays: Arrays, case: Case, where: str) -> dict[str, np.ndarray]:
         if here and {*here} != {*due}:
             raise Refusal(f"{where}: {case.codes} codes are {', '.join(due)}; got {', '.join(here)}")
         if here and (largest := int(found[f"codes_{x}"].max())) >= (n := len(FORMATS[str(case.codes)].values)):
-            raise Refusal(f"{where}: {case.codes} codes are 0 to {n - 1}, one a byte; codes_{x} holds {largest}")
+            raise Refusal(f"{where}: {case.codes} codes must be 0 to {n - 1}, one per byte; codes_{x} holds {largest}")
     return found
 
 
@@ -188,10 +188,10 @@ def _scale(name: str, scale: np.ndarray, case: Case, where: str) -> np.ndarray:
         found = scale.reshape(wanted)
         if of_tiles and not np.array_equal(found, _of_rows(found[:, :, ::TILE_ROWS, 0], wanted[2]), equal_nan=True):
             raise Refusal(
-                f"{where}: {name} is alike in every {TILE_ROWS} rows, a tile (scale_of=tile); it differs there"
+                f"{where}: {name} must be the same in the {TILE_ROWS} rows of a tile (scale_of=tile); got other values"
             )
         return found
-    axes, also = " ".join(stage.axes), f", or {list(of_tiles)}, one a tile," if of_tiles else ""
+    axes, also = " ".join(stage.axes), f", or {list(of_tiles)}, one per tile," if of_tiles else ""
     raise Refusal(
         f"{where}: {name} has axes [{axes}] and must have shape {list(wanted)}{also} for this case; got "
         f"{list(scale.shape)}"

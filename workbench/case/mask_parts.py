@@ -133,7 +133,7 @@ def _before(rows: int, keys: int, top_left: bool) -> np.ndarray:
 
 def hides(what: str) -> str:
     """A sentence: what a function hides and was not told to."""
-    return f"the function hides {what}, which the spec does not say: if it should, the spec is wrong"
+    return f"the function hides {what}, which the spec does not mention: if that is intended, fix the spec"
 
 
 def in_place_of(told: np.ndarray, sees: np.ndarray) -> str:
@@ -153,7 +153,7 @@ def in_place_of(told: np.ndarray, sees: np.ndarray) -> str:
     if (sees == known).all():
         return "no key is masked"
     if told.shape[0] > 1 and np.array_equal(told[:1] & known, sees):
-        return "the mask of batch 0 is taken for all"
+        return "the mask of batch 0 is used for every batch"
     if found is None:
         return ""
     left = ~found.padding[:, None, None] & known

@@ -73,8 +73,8 @@ def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nda
     except Exception as error:  # the user's own
         takes = ", ".join((*(["score"] if score is not None else []), "b", "h", "q_idx", "kv_idx"))
         raise Refusal(
-            f"{field}={name} is called with ({takes}), arrays that broadcast to {list(shape)}, and returns one: "
-            f"{type(error).__name__}: {error}"
+            f"{field}={name} is called with ({takes}), arrays that broadcast to {list(shape)}, and must return such an "
+            f"array: {type(error).__name__}: {error}"
         ) from None
 
 
@@ -87,7 +87,7 @@ def derivative(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nd
     try:
         import torch
     except ModuleNotFoundError:
-        raise Refusal(f"{field}={name}: its derivative is made by torch, which is not installed here") from None
+        raise Refusal(f"{field}={name}: its derivative needs torch, which is not installed here") from None
     leaf = torch.from_numpy(np.array(score, np.float64)).requires_grad_()
     try:
         with user_code.running(function):
@@ -98,7 +98,7 @@ def derivative(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nd
         (found,) = torch.autograd.grad(total, leaf)
     except Exception as error:  # the user's own
         raise Refusal(
-            f"{field}={name}: its derivative is made by torch, on tensors of which autograd sees every operation: "
+            f"{field}={name}: its derivative needs torch's autograd, which must see every operation: "
             f"{type(error).__name__}: {error}"
         ) from None
     made_of: np.ndarray = found.numpy()

@@ -27,10 +27,10 @@ def _option(role: str, help: str = "", /, *, default: Any = None, **click: Any) 
     return field(**usual, metadata={"role": role, "click": {"help": help, **click}})
 
 
-_CONTRACT = f"Its arithmetic, such as triton,block_k=64; `{command('contract')}` lists what may be said"
-_FEED = "Put stages in: reference, or from a FILE"
-_WHERE = "Dump and judge only some heads, queries: b=0,h=3,q=64:128"
-_ISOLATE = "Run a foreign kernel in a process of its own, which may crash"
+_CONTRACT = f"Declare the kernel's arithmetic: triton,block_k=64; `{command('contract')}` lists fields"
+_FEED = "Feed stages with the reference, or from a FILE"
+_WHERE = "Dump and judge only some heads or queries: b=0,h=3,q=64:128"
+_ISOLATE = "Run your kernel in a separate process, which may crash"
 
 
 @dataclass(frozen=True)
@@ -39,41 +39,43 @@ class Options:
 
     faults: Sequence[str] = _option(
         OURS,
-        f"Put a fault of `{command('faults')}` in; may be repeated",
+        f"Inject a fault of `{command('faults')}`; repeatable",
         default=(),
         multiple=True,
         metavar="ID",
     )
     #: of kernels of ours, and of those of numba.cuda that a foreign function launches
     backend: str = _option(
-        ANY, "Of ours and in numba.cuda: auto, emulator or cuda [auto: a GPU where there is one]", default="auto"
+        ANY,
+        "Where built-in and numba.cuda kernels run: auto, emulator or cuda [auto: a GPU if present]",
+        default="auto",
     )
     isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
     values: str | None = _option(AT_REST)  #: the log in which the values were found
-    arrays: str = _option(FOREIGN, "Its arrays: numpy, torch, cupy or jax [numpy]", default="numpy")
-    device: str | None = _option(FOREIGN, "Where it wants them: cpu or cuda [cpu; cupy: cuda]")
+    arrays: str = _option(FOREIGN, "Arrays passed to your kernel: numpy, torch, cupy or jax [numpy]", default="numpy")
+    device: str | None = _option(FOREIGN, "Device of the arrays: cpu or cuda [cpu; cupy: cuda]")
     #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
     layout: str = _option(
         FOREIGN,
-        "Of what it takes: bhsd, bshd, or strided: bhsd, but in memory bshd [bhsd]",
+        "Layout of the arrays: bhsd, bshd, or strided (bhsd shape, bshd in memory) [bhsd]",
         default="bhsd",
     )
     calibration: str | None = _option(
-        FOREIGN, f"File of `{command('calibrate')}`, for what a foreign kernel does not declare of exp"
+        FOREIGN, f"File of `{command('calibrate')}`: sets the error of exp where your kernel declares none"
     )
     #: fields or words as of `presets.fields_of`, beside what the kernel says itself
     contract: str | Mapping[str, Any] | None = _option(FOREIGN, _CONTRACT)
     runs: int = _option(
-        FOREIGN, "Run a foreign kernel N times, and say whether its bits repeat [1]", default=1, type=int, metavar="N"
+        FOREIGN, "Run your kernel N times and check that its bits repeat [1]", default=1, type=int, metavar="N"
     )
     #: seconds from the start of a process of its own, and 1e9 bytes of that process
-    timeout: float | None = _option(FOREIGN, "End it then", type=float, metavar="SECONDS")
-    memory_gb: float | None = _option(FOREIGN, "End it where it takes more", type=float)
+    timeout: float | None = _option(FOREIGN, "End the process after so many seconds", type=float, metavar="SECONDS")
+    memory_gb: float | None = _option(FOREIGN, "End the process above so many GB of memory", type=float)
     #: stage -> "reference", a file, or an array; what makes these stages alone does not run
     feed: Mapping[str, Any] = _option(ANY, _FEED, default=dict, multiple=True, metavar="STAGE[,...]=SOURCE")
     where: str | None = _option(ANY, _WHERE, metavar="PART")  #: as of `box.parse`; the kernel runs whole
     probes: str = _option(OURS, "Stages to dump: all, lean, output, or such as acc,out [all]", default="all")
-    limit_gb: float = _option(OURS, "Refuse dumps of more gigabytes [4]", default=LIMIT_GB, type=float)
+    limit_gb: float = _option(OURS, "Refuse dumps larger than so many GB [4]", default=LIMIT_GB, type=float)
     inputs: Any = _option(
         ANY,
         "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file",

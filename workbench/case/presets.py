@@ -107,9 +107,9 @@ def parse(text: str) -> dict[str, Any]:
             preset |= {field: OfPreset(value) for field, value in PRESETS[name].items()}
             continue
         if not equals or not name:
-            raise Refusal(unknown("--contract takes FIELD=VALUE, @FILE or a preset, and has no preset", one, PRESETS))
+            raise Refusal(unknown("--contract takes FIELD=VALUE, @FILE or a preset; unknown preset", one, PRESETS))
         if name in fields:
-            raise Refusal(f"--contract says {name} twice, {word(fields[name])} and {value}")
+            raise Refusal(f"--contract gives {name} twice, {word(fields[name])} and {value}")
         fields[name] = _value(value)
     return preset | fields
 

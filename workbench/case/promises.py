@@ -45,9 +45,9 @@ PARTIALS = ("unnormalised", "normalised")
 PARTIAL_STATS = ("max,sum", "lse", "lse2")
 #: order in which a row visits its key tiles, where it is not a list of tiles
 TILE_ORDERS = ("ascending", "descending")
-#: what is multiplied by the scale: scores; q, k, or both by its root, in float32 before the product; or any of these
+#: where the scale is applied: to scores; to q, to k, or its root to both, in float32 before the product; or any
 SCALED = ("scores", "q", "k", "both", "any")
-#: how float32 operands of products are rounded, in Triton's words
+#: how float32 operands of products are rounded, in Triton's terms
 INPUT_PRECISIONS = ("ieee", "tf32", "tf32x3")
 
 

@@ -55,8 +55,8 @@ def scale_of(codes: str, given: str | None) -> str | None:
     known = FORMATS[codes].scales
     if given not in (None, *known):
         others = ", ".join(name for name, form in FORMATS.items() if given in form.scales)
-        of = " or a ".join(known)
-        raise Refusal(f"scales of {codes} codes are of a {of}; got scale_of={given}, which is for codes={others}")
+        of = " or ".join(known)
+        raise Refusal(f"{codes} codes take scale_of={of}; got scale_of={given}, which is for codes={others}")
     return known[0] if given is None and known[0] != "head" else given
 
 
@@ -88,11 +88,9 @@ def check_fixed(case: Any) -> None:
     if drawn not in EXACT:
         return
     if beside := [name for name in _MOVES if getattr(case, name) is not None]:
-        raise Refusal(
-            f"distribution {drawn} makes one score of a row its only one, which {' and '.join(beside)} would change"
-        )
+        raise Refusal(f"distribution {drawn} leaves one score per row, which {' and '.join(beside)} would change")
     if case.shared_kv:
-        raise Refusal(f"distribution {drawn} has a v of its own, and shared_kv takes that of k")
+        raise Refusal(f"distribution {drawn} sets v itself, but with shared_kv v is part of k")
     if not SMALLEST_SCALE <= abs(case.scale):
         raise Refusal(
             f"distribution {drawn} needs a scale of at least {SMALLEST_SCALE} or at most -{SMALLEST_SCALE}, so that "

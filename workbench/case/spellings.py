@@ -92,8 +92,8 @@ RETIRED: Mapping[str, str] = {
 }
 #: commands, and options of a command, that nothing on the command line replaces -> what to do instead
 REMOVED: Mapping[str, str] = {
-    "watch": "run diff at each save of the file; examples/judge_on_save.py of the repository does",
-    "compare-runs --model": "run the model with one layer's attention of the other side, and compare the logits",
+    "watch": "run diff on each save of the file, as examples/judge_on_save.py of the repository does",
+    "compare-runs --model": "run the model with one attention layer taken from the other side, and compare the logits",
 }
 
 

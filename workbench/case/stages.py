@@ -253,9 +253,7 @@ def scaled(algorithm: str, scale_of: str | None) -> str:
 def stage_of(algorithm: str, name: str, target: str, numbers: Collection[str] = ()) -> Stage:
     """The stage `name` of a kernel `target`; Refusal where it can have none of that name."""
     if name in MEASURED:
-        raise Refusal(
-            f"{name} of {target} are no stage that is dumped: --measure reads them, or diff(trace, measure=True)"
-        )
+        raise Refusal(f"{target} cannot dump {name}: measure them with --measure, or diff(trace, measure=True)")
     if name not in (known := stages_of(algorithm, numbers)):
         raise Refusal(f"{target} has no stage {name!r}; its stages: {', '.join(known)}")
     return known[name]

@@ -94,8 +94,8 @@ def known_of(generation: str | None, operands: str, *, declared: bool) -> dict[s
     kinds = GENERATIONS[generation]
     if declared and operands not in kinds:
         raise Refusal(
-            f'"contract" field tensor_core={generation} multiplies {", ".join(kinds)}; the products of this case are '
-            f"of {operands}: leave tensor_core out where others multiply them"
+            f'"contract" field tensor_core={generation} multiplies {", ".join(kinds)}; the products of this case have '
+            f"{operands} operands: leave tensor_core out"
         )
     if operands not in kinds:
         return {}

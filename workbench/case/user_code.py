@@ -104,7 +104,7 @@ class _Home:
                 raise
             except Refusal as refusal:  # of ours, which says what is wrong
                 own = [x.lineno for x in traceback.extract_tb(refusal.__traceback__) if x.filename == str(path)]
-                raise Refusal(f"{path} could not be imported, as of its line {own[-1]}:\n{refusal}") from refusal
+                raise Refusal(f"{path} could not be imported because of its line {own[-1]}:\n{refusal}") from refusal
             except BaseException as error:  # sys.exit among them
                 raise Refusal(f"{path} could not be imported:\n{as_raised(error)}") from error
         self.targets[path] = module

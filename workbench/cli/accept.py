@@ -15,27 +15,26 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("target", metavar="FILE.py:FUNCTION", shell_complete=complete)
-@click.option("--spec", metavar="FILE", help="TOML of what it must do [forward attention, lengths to 256]")
-@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="For cases [10]")
-@click.option("--dtype", help="float32, float16 or bfloat16, in place of the spec's [float32]")
-@click.option("--unsafe", is_flag=True, help="Beside this process, with its network, where Linux allows no namespaces")
+@click.option("--spec", metavar="FILE", help="TOML spec of the function [forward attention, lengths up to 256]")
+@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="Time for the cases [10]")
+@click.option("--dtype", help="float32, float16 or bfloat16, overriding the spec [float32]")
+@click.option("--unsafe", is_flag=True, help="Run in a process without isolation, where Linux forbids namespaces")
 @click.option(
-    "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="What its process may take [8]"
+    "--memory-gb", type=click.FloatRange(min=0.0, min_open=True), default=8.0, help="Memory limit of its process [8]"
 )
-@click.option("--explain", is_flag=True, help="Search the cause of a failing case, and the smallest; up to 30 s more")
-@click.option("--seed", type=int, help="Of the cases, to repeat them [of the operating system]")
-@click.option("--only", type=click.IntRange(min=0), help="One case alone, by its place; with --seed")
-@click.option("--junit", type=_FILE, help="Write the families as tests into this file of JUnit, for CI")
+@click.option("--explain", is_flag=True, help="Find the cause and the smallest failing case; up to 30 s more")
+@click.option("--seed", type=int, help="Seed of the cases, to repeat them [from the operating system]")
+@click.option("--only", type=click.IntRange(min=0), help="Run only the case with this index; needs --seed")
+@click.option("--junit", type=_FILE, help="Write one test per family to this JUnit file, for CI")
 @json_option
 def accept(
     target: str, spec: str | None, seconds: float, dtype: str | None, unsafe: bool, memory_gb: float, explain: bool,
     seed: int | None, only: int | None, junit: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Say whether a function does what a spec says: on cases that it cannot know, in a process without network.
+    """Check a function against a spec, on cases that it cannot know, in a process without network.
 
-    It may be lazy, or written to pass a check. Random cases, and those that such functions do not stand, are judged
-    until one fails, or --seconds are over. Exits with 1 where one fails, and where time was too short for every family
-    of cases.
+    The function may be written to game the check. Random and adversarial cases are judged until one fails or --seconds
+    are over. Exits with 1 if a case fails, or if time was too short for every family of cases.
     """
     from workbench.explore.acceptance.run import PASS
     from workbench.explore.acceptance.run import accept as accepted
@@ -45,7 +44,7 @@ def accept(
     from workbench.report import acceptance as report
 
     if only is not None and seed is None:
-        raise Refusal("--only is a place among the cases of a --seed; got no --seed")
+        raise Refusal("--only is the index of a case of a --seed; pass that --seed too")
     with shown():
         found = accepted(
             target, spec, seconds=seconds, dtype=dtype, unsafe=unsafe, memory_gb=memory_gb, seed=seed, only=only

@@ -40,8 +40,8 @@ against_option = click.option(
     "--against",
     metavar="OTHER",
     shell_complete=complete,
-    help="A second run to hold it beside: another TARGET, itself with splits=4,block_k=32, or split_k,splits=4",
-    type=Text(("  since=FILE", "Trace of an earlier run: what changed of the code since, and whether that ran")),
+    help="Compare with a second run: another TARGET, the same with splits=4,block_k=32, or split_k,splits=4",
+    type=Text(("  since=FILE", "Trace of an earlier run: list the code changes since, and check that they ran")),
 )
 
 
@@ -56,7 +56,7 @@ def second_run(against: str | None) -> dict[str, Any]:
     for part in [] if against is None else against.split(","):
         name, given, value = part.strip().partition("=")
         if name == SINCE and not value:
-            raise Refusal(f"--against {against}: {SINCE} lacks its file, the trace of an earlier run: {SINCE}=FILE")
+            raise Refusal(f"--against {against}: {SINCE} needs the trace of an earlier run: {SINCE}=FILE")
         if not given or not re.fullmatch(r"[\w-]+", name):  # a path may have an = in it
             target.append(part)
         elif name == SINCE:
@@ -64,7 +64,7 @@ def second_run(against: str | None) -> dict[str, Any]:
         elif name not in _SETTINGS:
             raise Refusal(
                 f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}"
-                f"{meant(name, _SETTINGS)}; what changed since an earlier one is {SINCE}=FILE"
+                f"{meant(name, _SETTINGS)}; to compare with an earlier run pass {SINCE}=FILE"
             )
         elif name == "pack_gqa":
             try:
@@ -72,12 +72,12 @@ def second_run(against: str | None) -> dict[str, Any]:
             except ValueError:
                 raise Refusal(f"--against {against}: pack_gqa takes yes or no; got {value!r}") from None
         elif name != "backend" and not value.isdecimal():
-            raise Refusal(f"--against {against}: {name} takes a number of {_SETTINGS[name]}; got {value!r}")
+            raise Refusal(f"--against {against}: {name} takes a whole number ({_SETTINGS[name]}); got {value!r}")
         else:
             found[name] = value if name == "backend" else int(value)
     if SINCE in found and (target or len(found) > 1):
         raise Refusal(
-            f"--against {against}: {SINCE}=FILE holds one run to an earlier one, and all else two beside each other; "
+            f"--against {against}: {SINCE}=FILE compares one run with an earlier one, other settings compare two runs; "
             "got both"
         )
     return {**found, **({"target": ",".join(target)} if target else {})}
@@ -244,22 +244,22 @@ def _check(a: _Side, b: _Side, named: bool, options: dict[str, Any]) -> None:
     from workbench.refusal import Refusal
 
     if options["by_head"]:
-        raise Refusal("--by-head judges one run after the other, and keeps none; two are compared in part with --where")
+        raise Refusal("--by-head and --against exclude each other; compare a part of two runs with --where")
     flags = [f"--against {name}={value}" for name, value in b.settings.items()]
     if (a.target.is_trace or a.target.is_log) and not named:
         what = a.target.kind.value
-        raise Refusal(f"{flags[0]} runs TARGET again, and {what} cannot be run; name a kernel: --against KERNEL")
+        raise Refusal(f"{flags[0]} runs TARGET again, but {what} cannot be run; name a kernel: --against KERNEL")
     name = b.target.name
     if flags and b.kernel is None:
         kind = b.target.kind.value
-        raise Refusal(f"{flags[0]} is for kernels of ours ({', '.join(KERNELS)}); {name} is {kind}")
+        raise Refusal(f"{flags[0]} is for built-in kernels ({', '.join(KERNELS)}); {name} is {kind}")
     if "splits" in b.settings and not (b.kernel and b.kernel.splits):
         splitting = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.splits)
         raise Refusal(f"--against splits=N is for kernels that split the keys ({splitting}); {name} does not")
     if not (a.target.is_trace or b.target.is_trace):
         return
     if a.target.is_trace and b.target.is_trace and a.target.brings_case != b.target.brings_case:
-        raise Refusal(f"{a.target.name} against {b.target.name}: a trace brings its own case, and arrays do not; "
+        raise Refusal(f"{a.target.name} against {b.target.name}: a trace brings its own case, but arrays do not; "
                       "give two of one kind")  # fmt: skip
     brought = a.target.brings_case or b.target.brings_case
     asked = [name for name in (_CASE if brought else ("inputs",)) if options[name] not in (None, False)]

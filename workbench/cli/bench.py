@@ -23,7 +23,7 @@ from workbench.cli.options import (
 
 @click.group(cls=Commands)
 def bench() -> None:
-    """Measure speed, beside a peer of the same run."""
+    """Measure speed against a peer in the same run."""
 
 
 def measured(what: ModuleType, as_json: bool, *given: Any, **options: Any) -> dict[str, Any]:
@@ -47,11 +47,11 @@ def measured(what: ModuleType, as_json: bool, *given: Any, **options: Any) -> di
 @target_options
 @json_option
 def kernel(target: str, faults: tuple[str, ...], backend: str, probes: str, as_json: bool, **options: Any) -> None:
-    """Time TARGET beside PyTorch's scaled_dot_product_attention, where it is right.
+    """Time TARGET against PyTorch's scaled_dot_product_attention, where TARGET is right.
 
-    TARGET is a kernel of ours, on a GPU, or a foreign one as path.py:function. It is judged first, and what is wrong is
-    not timed; the command then exits with 1. Case options take comma-separated lists; unless a length or head_dim is
-    given, the shapes (seqlen, head_dim) are (4,4) (64,64) (65,64) (128,64) (192,64) (256,64) (512,64).
+    TARGET is a built-in kernel, on a GPU, or your kernel as path.py:function. It is judged first; wrong cases are not
+    timed, and the command then exits with 1. Case options take comma-separated lists. Without a length or head_dim the
+    shapes (seqlen, head_dim) are (4,4) (64,64) (65,64) (128,64) (192,64) (256,64) (512,64).
     """
     from workbench.bench import kernel as bench_kernel
 

@@ -36,29 +36,29 @@ FOUND = 1  #: exit code
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @fault_option
 @case_options
-@click.option("--backend", default="emulator", help="emulator, or cuda: a foreign function under compute-sanitizer")
+@click.option("--backend", default="emulator", help="emulator, or cuda: your function under compute-sanitizer")
 @run_option("probes", "arrays", "device", "layout")
 @click.option(
     "--schedules",
     type=click.IntRange(min=1),
     default=1,
-    help="Orders of blocks and threads to run, each with other bits looked for [1]",
+    help="Run N orders of blocks and threads and compare their bits [1]",
 )
 @json_option
 @html_option
 @operation_options
 def check(target: str, as_json: bool, html: Path | None, operation: str | None, **options: Any) -> None:
-    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out-of-bounds.
+    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out of bounds.
 
-    TARGET is a kernel of ours, or several, separated by commas; or a function, path.py:function, which launches kernels
-    of numba.cuda: one that takes q, k and v, as for `workbench diff`, or one without parameters, of any kernels; or
-    such a kernel, path.py:kernel, which the function `launch` of its file launches. Case options take comma-separated
-    lists; every combination is run. Exits with 1 where something was found.
+    TARGET is a built-in kernel, or a function path.py:function that launches numba.cuda kernels. Several built-in
+    kernels are separated by commas. The function takes q, k and v as for `workbench diff`, or has no parameters and
+    launches any kernels. TARGET may also be a kernel path.py:kernel, which the function `launch` of its file launches.
+    Case options take comma-separated lists; every combination is run. Exits with 1 if anything is found.
 
-    With --operation TARGET is a kernel of ours of that operation, as of `workbench diff`.
+    With --operation, TARGET is a built-in kernel of that operation, as in `workbench diff`.
 
-    With --backend cuda, NVIDIA's compute-sanitizer watches a function on a GPU, in any language: memcheck, racecheck,
-    initcheck, synccheck. Lines are known of kernels compiled with -lineinfo.
+    With --backend cuda, NVIDIA's compute-sanitizer watches a function in any language on a GPU: memcheck, racecheck,
+    initcheck, synccheck. Compile kernels with -lineinfo to get source lines.
     """
     from workbench.progress import shown
 
@@ -104,7 +104,7 @@ def _of_ours(target: str, faults: tuple[str, ...], probes: str, schedules: int, 
 
     targets = target.split(",")
     if foreign := given(options, FOREIGN):
-        raise Refusal(f"{flag_of(next(iter(foreign)))} is for foreign functions; {target} is one of ours")
+        raise Refusal(f"{flag_of(next(iter(foreign)))} is for your own functions; {target} is built in")
     cases = cases_of({**options, **needs_of(faults, options)})
     checked: list[Checked] = []
     runs = len(cases) * len(targets)
@@ -130,7 +130,7 @@ def _emulated(target: str, faults: tuple[str, ...], probes: str, schedules: int,
         of_case = [flag(name) for name in CASE_OPTIONS if options.get(name)]
         if of_case or asked:
             other = [*of_case, *map(flag, asked)][0]
-            raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {other}")
+            raise Refusal(f"{called.name} has no parameters, so it takes no {other}")
         cases: list[Case | None] = [None]
     else:
         cases = [*cases_of(options)]
@@ -149,10 +149,10 @@ def _on_gpu(target: str, faults: tuple[str, ...], probes: str, schedules: int, *
     from workbench.progress import step
 
     if target in KERNELS:
-        raise Refusal(f"--backend cuda is for foreign functions (path.py:function); {target} is one of ours")
+        raise Refusal(f"--backend cuda is for your own functions (path.py:function); {target} is built in")
     _refuse(target, {"--fault": faults, "--probes": probes != "all"})
     if schedules != 1:
-        raise Refusal("--schedules orders what the emulator runs; got it with --backend cuda")
+        raise Refusal("--schedules is for the emulator; got it with --backend cuda")
     cases = cases_of(options)
     checked: list[Checked] = []
     with step(f"watch {len(cases)} case{'s' * (len(cases) > 1)} under each tool", None) as tick:
@@ -167,4 +167,4 @@ def _refuse(target: str, given: dict[str, Any]) -> None:
     from workbench.cuda.kernels import KERNELS
 
     if asked := [name for name, value in given.items() if value]:
-        raise Refusal(f"{asked[0]} is for kernels of ours ({', '.join(KERNELS)}); {target} is a foreign one")
+        raise Refusal(f"{asked[0]} is for built-in kernels ({', '.join(KERNELS)}); {target} is not built in")

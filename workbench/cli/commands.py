@@ -18,18 +18,18 @@ from workbench.refusal import Refusal
 
 #: heading in the help -> parameters below it, by name; what stands nowhere comes last, under its own heading
 SECTIONS: Mapping[str, Sequence[str]] = {
-    "The case; lists make a run of every combination": (
+    "Case (lists run every combination)": (
         "seqlen", *of_role(PROBLEM, LAID, DRAWN), "codes", "inputs",
     ),
-    "Kernels of ours": ("faults", "backend", "probes", *of_role(TILES), "schedules"),
-    "A kernel of yours": (*options.of_role(options.FOREIGN), "values", "mapping"),
-    "A part of a run": ("where", "by_head", "feed"),
-    "A second run beside it": ("against", "measure"),
-    "An operation beside attention": ("operation", "axes"),
-    "Many cases, and where they run": (
+    "Built-in kernels": ("faults", "backend", "probes", *of_role(TILES), "schedules"),
+    "Your kernel": (*options.of_role(options.FOREIGN), "values", "mapping"),
+    "Part of a run": ("where", "by_head", "feed"),
+    "Further runs": ("against", "measure"),
+    "Other operations": ("operation", "axes"),
+    "Many cases": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
-    "What is printed": (
+    "Output": (
         "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all",
     ),
 }  # fmt: skip
@@ -91,7 +91,7 @@ class Command(click.Command):
         found = super().get_params(ctx)
         if not self.takes_cases:
             return found
-        text = "Show every option, by what it is for, and exit."
+        text = "Show every option, by topic, and exit."
         asked = click.Option(
             ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=_help_all, help=text
         )
@@ -117,7 +117,7 @@ class Command(click.Command):
         flags = {x for one in options if one.is_flag for x in one.opts}
         for flag, value in pairwise(args):
             if flag in flags and value.lower() in SAID:
-                what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out, which is off without"
+                what = f"leave {value!r} out" if SAID[value.lower()] else f"leave {flag} out to turn it off"
                 raise click.UsageError(f"{flag} is a flag and takes no value; got {value!r}: {what}", ctx)
         alone = {x: one.type for one in options if isinstance(one.type, Spec) and one.name in TRUTHS for x in one.opts}
         behind = {}  # what was not taken as the value of an option -> the option
@@ -134,7 +134,7 @@ class Command(click.Command):
             now = RETIRED.get(unknown.option_name)
             if now is None or not any(now.split()[0] in one.opts for one in options):
                 raise
-            raise Refusal(f"{unknown.option_name} is said otherwise now: {now}") from None
+            raise Refusal(f"{unknown.option_name} was replaced: {now}") from None
         except click.UsageError as error:
             wrong = [value for value in behind if type(error) is click.UsageError and not _may_be_target(value)]
             if not wrong:
@@ -149,7 +149,7 @@ class Command(click.Command):
         once = [one for one in order if isinstance(one, click.Option) and not (one.multiple or one.is_flag)]
         for one, times in Counter(once).items():
             if times > 1:
-                raise click.UsageError(f"{one.opts[0]} is given {times} times, and takes one value or list", ctx)
+                raise click.UsageError(f"{one.opts[0]} is given {times} times, but takes one value or list", ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each section that has options of this command, in the order of SECTIONS."""
@@ -164,7 +164,7 @@ class Command(click.Command):
                 records[heading if self.takes_cases else OTHERS] += [record, *below]
         if short:
             first = [record for listed in records.values() for record in listed]
-            records = {f"Options; all {len(options)} with --help-all": first}
+            records = {f"Common options (--help-all shows all {len(options)})": first}
         for heading, listed in records.items():
             if listed:
                 with formatter.section(heading):

@@ -17,12 +17,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("new", type=_FILE)
 @json_option
 @click.option("--markdown", is_flag=True, help="Print GitHub-flavoured Markdown, for a pull request")
-@click.option("--junit", type=_FILE, help="Write the cases as tests into this file of JUnit, for CI")
+@click.option("--junit", type=_FILE, help="Write one test per case to this JUnit file, for CI")
 def compare(old: Path, new: Path, as_json: bool, markdown: bool, junit: Path | None) -> None:
-    """Say which cases got worse, better, or other bits between two files of `workbench sweep`.
+    """List the cases that got worse, got better or changed bits between two files of `workbench sweep`.
 
-    Worse is a case whose outcome is of a worse class: right, suspicious, biased, not judged, failing. Exits with 1
-    where one is.
+    A case is worse if its outcome moved down this list: right, suspicious, biased, not judged, failing. Exits with 1 if
+    a case is worse.
     """
     from workbench.explore.sweep.compare import compare as compared
     from workbench.files import write_atomically

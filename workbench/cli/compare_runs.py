@@ -20,12 +20,12 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @html_option
 @json_option
 def compare_runs(a: Path, b: Path, html: Path | None, as_json: bool) -> None:
-    """Say which call of two runs of one model is wrong first, which inputs differ first, or which rounding differs.
+    """Find the first wrong call, different input or different rounding between two runs of a model.
 
     A and B are folders of workbench.capture(..., keep="all") on the same tokens: training and inference, two engines,
-    two versions. Each call is judged on both sides, on its own inputs, and the inputs of both are compared. Exits with
-    1 where a side leaves its budget, inputs differ by more than rounding makes, the two ask different things, or a
-    call could not be judged.
+    or two versions. Both sides of each call are judged on their own inputs, and the inputs are compared. Exits with 1
+    if a side is over budget, inputs differ by more than rounding, the two ask for different things, or a call could not
+    be judged.
     """
     from workbench.judge.against.calls import compare_runs as compared
     from workbench.progress import shown

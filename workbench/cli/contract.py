@@ -13,22 +13,23 @@ from workbench.cli.options import given, json_option, one_target, run_options
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
-@click.option("--measure", is_flag=True, help="Read the contract of TARGET off its outputs")
+@click.option("--measure", is_flag=True, help="Measure the contract of TARGET from its outputs")
 @run_options
 @click.option(
-    "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write what was read to FILE, for --contract @FILE"
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the measured contract to FILE, for --contract @FILE",
 )
 @json_option
 def contract(target: str | None, measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
-    """List the fields of a contract, what each means and what is assumed where nobody says it; the presets; and what
-    tensor cores of each generation keep.
+    """List the fields of a contract, their meanings and assumed values, the presets, and the precision of tensor cores.
 
-    A function says them in the "contract" that it returns, a trace in its manifest; else they are said by an option,
-    such as --contract triton,block_k=64,exp_ulps=4: fields override presets. A dtype may be `inputs`: that of q, k and
-    v.
+    A function returns its fields as "contract", a trace has them in its manifest, or an option declares them, such as
+    --contract triton,block_k=64,exp_ulps=4. Fields override presets. A dtype may be `inputs`: the dtype of q, k and v.
 
-    With --measure, read them off TARGET, a function that is believed right, by choosing its inputs: options are those
-    of `workbench measure`. Each field comes with what shows it, or with why it cannot be read.
+    With --measure, infer the contract of TARGET, a function believed to be right, from its outputs on chosen inputs.
+    Options are those of `workbench measure`. Each field comes with its evidence, or with the reason why it cannot be
+    measured.
     """
     from workbench.refusal import Refusal
     from workbench.suggested import command
@@ -37,7 +38,7 @@ def contract(target: str | None, measure: bool, out: Path | None, as_json: bool,
         return _measured(target, out, as_json, options)
     if target is not None:
         reads = command("contract", target, ["--measure"])
-        raise Refusal(f"what {target} promises is read with --measure: {reads}")
+        raise Refusal(f"--measure reads the contract of {target}: {reads}")
     if measure or out is not None or given(options):
         reads = command("contract", "FILE.py:FUNCTION", ["--measure"])
         raise Refusal(f"--measure and options of a run need a TARGET: {reads}")
@@ -54,10 +55,10 @@ def _measured(target: str, out: Path | None, as_json: bool, options: dict[str, A
     from workbench.report.contract import document, lines
 
     if options.pop("by_head"):
-        raise Refusal("a contract is that of all heads, and takes no --by-head")
+        raise Refusal("a contract is for all heads; --by-head is not allowed")
     calls = runs(target, **options)
     if len(calls) != 1:
-        raise Refusal(f"a contract is read on one case; {len(calls)} were asked for")
+        raise Refusal(f"a contract is measured on one case; the case options make {len(calls)}")
     with shown():
         found = measured_contract(calls[0]())
     if out is not None:
@@ -75,13 +76,13 @@ def _list(as_json: bool) -> None:
     if as_json:
         found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS, "tensor_cores": table()}
         return click.echo(json.dumps(number(found)))
-    click.echo("field: what it means (its values) [what is assumed where nobody says it]")
+    click.echo("field: its meaning (its values) [assumed if undeclared]")
     for one in entries:
         click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{_assumed(one['assumed'])}]")
     click.echo("preset: its fields")
     for name, fields in PRESETS.items():
         click.echo(f"{name}: {words(fields)}")
-    click.echo("tensor_core, operands: the fields that it sets beside accumulation=tensor-core")
+    click.echo("tensor_core, operands: the fields that it sets, with accumulation=tensor-core")
     for one in table():
         click.echo(
             f"{one['generation']}, {one['operands']}: mma_block={one['block']},mma_extra_bits={one['extra_bits']}"

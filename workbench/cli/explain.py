@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 @click.option(
     "--symptoms",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Instead of a TARGET: a table of largest errors, FILE.json, which is all that was written down",
+    help="Explain a table of largest errors, FILE.json, instead of a TARGET",
 )
 @click.option(
     "--script",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Also write FILE.py: the wrong run in NumPy alone, for the tracker of whoever owns the kernel",
+    help="Also write FILE.py, which reproduces the wrong run in NumPy, for a bug report",
 )
 @json_option
 @html_option
@@ -60,12 +60,12 @@ def explain(
 ) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
-    TARGET, LOG and options are those of `workbench diff`, traces in files and folders among them. Thousands of named
-    faults are put into the float64 reference, one and two at a time; a cause is one that gives the kernel's wrong
-    numbers within the error budget, and gives them again on a fresh case where the kernel can be run. Kernels in
-    numba.cuda are watched first: of a race no cause is to be told from its numbers. Where nothing does, the kernel is
-    held to the laws of attention, and those that it breaks are named. Exits as `diff` does. With --operation TARGET is
-    a function, or a kernel of ours, of another operation, whose own faults are tried.
+    TARGET and options are those of `workbench diff`, including traces and --values. Thousands of named faults are
+    injected into the float64 reference, one and two at a time. A cause must reproduce the kernel's wrong numbers within
+    the error budget, and again on a fresh case if the kernel can be run. Kernels in numba.cuda are first checked for
+    races, whose cause the numbers cannot show. If no cause fits, the laws of attention that the kernel breaks are
+    listed. Exits as `diff` does. With --operation, TARGET is a function or a built-in kernel of another operation, and
+    the faults of that operation are tried.
     """
     from workbench.cli.runs import runs
     from workbench.judge.diff import diff
@@ -113,7 +113,7 @@ def _write_script(judged: list["Diff"], path: Path) -> None:
     from workbench.report.script import script
 
     if len(judged) != 1:
-        raise Refusal(f"--script takes one run; {len(judged)} were asked for")
+        raise Refusal(f"--script takes one run; the case options make {len(judged)}")
     write_atomically(path, script(judged[0]).encode())
 
 
@@ -139,7 +139,7 @@ def _symptoms(
     from workbench.refusal import Refusal
 
     if target is not None or given(options) or html is not None:
-        raise Refusal(f"--symptoms {path} holds all that is known of a kernel, and takes no TARGET and no other option")
+        raise Refusal(f"--symptoms {path} replaces TARGET and takes no other option")
     with shown():
         found = symptoms(path, effort)
     if as_json:

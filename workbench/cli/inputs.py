@@ -23,14 +23,14 @@ _OF_KERNELS = of_role(TILES, ARITHMETIC)
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write the inputs into this file, .safetensors or .npz",
+    help="Write the inputs to this file, .safetensors or .npz",
 )
 @json_option
 def inputs(out: Path, as_json: bool, **options: Any) -> None:
-    """Write q, k and v of a case into a file, for a kernel that is run elsewhere, such as in a program in C++.
+    """Write q, k and v of a case to a file, for a kernel that runs elsewhere, such as in a C++ program.
 
-    With --codes, the codes and scales of q, k and v are there, too. The commands that judge what the kernel makes of
-    them are printed.
+    With --codes, the file also has the codes and scales of q, k and v. Prints the commands that judge the kernel's
+    results.
     """
     from workbench.case.command_line import case_options as words
     from workbench.foreign.arguments import drawn
@@ -39,17 +39,17 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     from workbench.trace.inputs import save
 
     if given := [flag(name) for name in _OF_KERNELS if options[name]]:
-        raise Refusal(f"inputs writes what kernels read, of which {', '.join(given)} changes nothing")
+        raise Refusal(f"inputs writes what kernels read, and {', '.join(given)} does not change it")
     cases = cases_of(options)
     if len(cases) != 1:
-        raise Refusal(f"inputs writes those of one case; the case options make {len(cases)}")
+        raise Refusal(f"inputs writes one case; the case options make {len(cases)}")
     case = cases[0]
     arrays = drawn(case)
     save(arrays, out)
     again = [*words(case.but(distribution=GIVEN), own=False), "--inputs", shlex.quote(str(out))]
     judged_by = {
         "the lines that it prints": "" if case.codes else command("diff", "", ["--values", "run.log", *again]),
-        "the trace that it writes, these inputs in it": command("diff", "run.safetensors"),
+        "the trace that it writes, with these inputs": command("diff", "run.safetensors"),
         "a function that runs it": command("diff", "mine.py:attention", again),
     }
     if as_json:
@@ -60,7 +60,7 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     for name, x in arrays.items():
         click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
-    click.echo(f"written: {out}; the kernel is called with scale {case.scale!r}, {mask}; what judges it:")
+    click.echo(f"written: {out}; call the kernel with scale {case.scale!r}, {mask}; what judges it:")
     for what, one in judged_by.items():
         if one:
             click.echo(f"  {what}:\n    {one}")

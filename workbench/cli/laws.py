@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from workbench.explore.laws.law import Finding
 
 #: said where a function raises at all cases of grouped heads, and at no other
-_AS_MANY = "all of grouped heads were refused: --heads 2,kv=2 gives as many heads of K as of Q"
+_AS_MANY = "all cases of grouped heads were refused: --heads 2,kv=2 gives K as many heads as Q"
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="[TARGET]", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
-@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
-@click.option("--invariant", is_flag=True, help="The kernel claims bits that do not depend on what is beside a row")
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="Run N random cases; case options limit them")
+@click.option("--invariant", is_flag=True, help="Also require that the bits of a row do not depend on the other rows")
 @json_option
 def laws(target: str | None, random: int | None, invariant: bool, as_json: bool, **options: Any) -> None:
-    """Hold TARGET to laws of attention, which need no reference values.
+    """Test TARGET against laws of attention, which need no reference values.
 
-    TARGET and options are those of `workbench diff`. A law holds runs of the kernel against each other: bit for bit, or
-    within the error budgets of both. docs/laws.md lists them. Exits with 1 where one is broken. With --operation
-    attention_backward TARGET is a backward pass, and with attention_backward,gradients a forward pass in torch.
+    TARGET and options are those of `workbench diff`. A law compares runs of the kernel with each other, bit for bit or
+    within both error budgets. docs/laws.md lists the laws. Exits with 1 if one is broken. With --operation
+    attention_backward, TARGET is a backward pass; with attention_backward,gradients it is a forward pass in torch.
     """
     from workbench.progress import shown
     from workbench.refusal import Refusal
@@ -45,13 +45,13 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
         return laws_of_operation(target, operation, asked, as_json=as_json)
     refuse_of_operation(options)
     if target is None:
-        raise Refusal("TARGET is missing: a kernel of ours, or FILE.py:FUNCTION")
+        raise Refusal("TARGET is missing: a built-in kernel, or FILE.py:FUNCTION")
     if options.pop("by_head"):
-        raise Refusal("laws hold whole runs against each other, and take no --by-head")
+        raise Refusal("laws compare whole runs; --by-head is not allowed")
     with shown():
         found, refused, hint = _asked(target, random, invariant, options)
     if not found:
-        raise Refusal(f"{target} took none of the cases: {'; '.join([*refused, *hint])}")
+        raise Refusal(f"{target} refused every case: {'; '.join([*refused, *hint])}")
     alone = random is None and len(found) == 1
     if as_json:
         many = {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
@@ -95,7 +95,7 @@ def _asked(
     grouped = {True: set[bool](), False: set[bool]()}  # whether it took a case -> whether heads were grouped
     for one in targets_of(target):
         if not (one.is_foreign or one.kernel is not None):
-            raise Refusal(f"{one.name} is {one.kind.value}, which is not run: laws hold runs against each other")
+            raise Refusal(f"{one.name} is {one.kind.value}, which cannot be run: laws compare runs")
         cases = _cases(None if one.kernel is None else one.kernel.name, random, options)
         with step(f"ask {len(cases)} case{'s' * (len(cases) > 1)} of {one.name}") as tick:
             for i, case in enumerate(cases):
@@ -128,7 +128,7 @@ def _cases(kernel: str | None, random: int | None, options: dict[str, Any]) -> l
     from workbench.refusal import Refusal
 
     if options["inputs"]:
-        raise Refusal("--random draws inputs, and --inputs gives them; got both")
+        raise Refusal("--random draws inputs, but --inputs gives them; got both")
     limits: dict[str, Any] = {name: Among(values) for name, values in random_limits(options).items()}
     drawn = default_rng(options["seed"] or 0)
     return [sample(drawn, kernel, **limits) for _ in range(random)]

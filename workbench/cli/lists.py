@@ -11,7 +11,7 @@ from workbench.cli.options import json_option
 @click.command()
 @json_option
 def faults(as_json: bool) -> None:
-    """List the faults that can be put into a kernel."""
+    """List the faults that --fault can inject."""
     from workbench.cuda.faults.catalogue import CATALOGUE, OF_OPERATIONS, elsewhere
 
     entries = [
@@ -41,8 +41,10 @@ def faults(as_json: bool) -> None:
 @click.command()
 @json_option
 def kernels(as_json: bool) -> None:
-    """List the kernels, those of installed packages too, functions of packages that need no wrapper, stages with axes
-    (outermost first) and definitions, and the distributions of inputs.
+    """List kernels, stages and input distributions.
+
+    Kernels include those of installed packages, and functions of packages that need no wrapper. Stages come with their
+    axes, outermost first, and their definitions.
     """
     from workbench.case.distributions import DISTRIBUTIONS
     from workbench.case.stages import ALGORITHMS, AXIS_NAMES

@@ -85,7 +85,7 @@ def _run(group: click.Group, name: str) -> None:
         sys.exit(ENVIRONMENT)
     except MemoryError as error:
         said = str(error) or "an array could not be allocated"
-        click.echo(f"{name}: this machine has not the memory for this run: {said}; choose smaller lengths", err=True)
+        click.echo(f"{name}: this machine has too little memory for this run: {said}; choose smaller lengths", err=True)
         sys.exit(ENVIRONMENT)
     except Exception:
         click.echo(f"{name}: a defect of the workbench itself, not of the kernel\n{traceback.format_exc()}", err=True)
@@ -96,17 +96,17 @@ def _run(group: click.Group, name: str) -> None:
 @click.version_option(package_name="attention-workbench")
 @click.pass_context
 def commands(context: click.Context) -> None:
-    """Name the first wrong stage of a wrong attention kernel, and tell a bug from rounding.
+    """Find the first wrong stage of an attention kernel, and tell a bug from rounding.
 
     \b
-    workbench diff split_k --fault reduce-double-counts-sum --causal    a kernel of ours with a fault put in
-    workbench diff my_kernel.py:attention --dtype float16              a kernel of yours
-    workbench diff run.safetensors                                     a trace, judged without running anything
-    workbench diff --values run.log                                    values that printf in a kernel of yours wrote
-    workbench diff my_kernel.py:attention --against flash              beside another kernel: where the two part
-    workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'          values, beside what they should be
+    workbench diff split_k --fault reduce-double-counts-sum --causal    a built-in kernel with an injected fault
+    workbench diff my_kernel.py:attention --dtype float16               your kernel
+    workbench diff run.safetensors                                      a trace, judged without running the kernel
+    workbench diff --values run.log                                     values that printf in your kernel wrote
+    workbench diff my_kernel.py:attention --against flash               two kernels: the first stage where they differ
+    workbench show my_kernel.py:attention 'scores[0,0,5,0:8]'           values next to the expected ones
 
-    `workbench COMMAND --help` lists what a command is mostly used with, `workbench COMMAND --help-all` every option.
+    `workbench COMMAND --help` lists the common options, `workbench COMMAND --help-all` every option.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
     from workbench.case.user_code import command
 
@@ -136,9 +136,9 @@ for command in (
 @measure_option
 @effort_option
 @json_option
-@click.option("-v", "--verbose", is_flag=True, help="Print budgets, other rules, assumptions, too")
+@click.option("-v", "--verbose", is_flag=True, help="Also print budgets, other rules and assumptions")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace into this folder"
+    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace to this folder"
 )
 @html_option
 def diff(
@@ -154,20 +154,20 @@ def diff(
 ) -> None:
     """Judge every stage of TARGET and name the first wrong one.
 
-    TARGET is a kernel of ours or of an installed package (`workbench kernels`), of yours as path.py:function, or a
-    trace as FILE.safetensors. Kernels of ours may be several, separated by commas; of several files, or a folder of
-    them, each holds a part of one run. Case options take comma-separated lists; every combination gets one row.
+    TARGET is your kernel as path.py:function, a kernel of `workbench kernels`, or a trace as FILE.safetensors. Several
+    built-in kernels are separated by commas. Several trace files, or a folder of them, are parts of one run. Case
+    options take comma-separated lists; every combination gets one row.
 
-    Of the folder of a capture it judges the first wrong call again; of its folder calls/ every call, one row each.
+    For the folder of a capture, the first wrong call is judged again; for its folder calls/, every call, one row each.
 
-    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The kernel had the inputs of the
-    case that the case options give; of --block-k, --splits and --contract it tells what the kernel promises.
+    LOG has lines `WB <stage> <indices> <value>`, as printf in a kernel writes them. The case options must give the case
+    that the kernel ran; --block-k, --splits and --contract give its contract.
 
-    With --against two runs are judged and held against each other: the first stage where they part by more than the
-    budgets of both.
+    With --against, both runs are judged and compared. The report names the first stage where they differ by more than
+    the budgets of both.
 
-    With --operation TARGET is a function of another operation, called with its inputs in their order and its numbers by
-    name: rmsnorm(x, weight, *, eps). It returns its result, or a dict of stages.
+    With --operation, TARGET is a function of another operation. It is called with its inputs in order and its numbers
+    by name: rmsnorm(x, weight, *, eps). It returns its result, or a dict of stages.
     """
     from workbench.cli.runs import runs
     from workbench.progress import shown
@@ -192,9 +192,9 @@ def diff(
     second = cli_against.second_run(options.pop("against"))
     earlier = second.pop(cli_against.SINCE, None)
     if second and options.pop("mapping") is not None:
-        raise Refusal("--mapping reads the calls of one run, and --against holds two beside each other; got both")
+        raise Refusal("--mapping reads one run, but --against compares two; got both")
     if second and measure:
-        raise Refusal("--measure judges one function, and --against holds two beside each other; got both")
+        raise Refusal("--measure judges one function, but --against compares two; got both")
     with shown():
         if second:
             pairs = list(cli_against.judged(target, second, options))
@@ -298,10 +298,11 @@ def _print(printed: list[Any], as_json: bool, verbose: bool, out: Path | None) -
 @click.argument("target", metavar="[FILE]", required=False)
 @json_option
 def doctor(target: str | None, as_json: bool) -> None:
-    """Check what this machine has: one line each, and the fix for what is wrong. Exits with 3 where something needed is
-    missing.
+    """Check what this machine has, and print the fix for what is missing.
 
-    FILE is a compiled extension FILE.so, or the FILE.py that uses it: then checks whether that can work here.
+    Prints one line per check. Exits with 3 if something required is missing.
+
+    FILE is a compiled extension FILE.so, or the FILE.py that uses it: checks whether that can work here.
     """
     from dataclasses import asdict
 
@@ -324,16 +325,18 @@ def doctor(target: str | None, as_json: bool) -> None:
 
 
 @commands.command()
-@click.option("--backend", default="auto", help="auto, emulator or cuda [auto: a GPU where there is one]")
+@click.option("--backend", default="auto", help="Where to measure: auto, emulator or cuda [auto: a GPU if present]")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default="calibration.json",
-    help="Write the calibration into this file [calibration.json]",
+    help="Write the calibration to this file [calibration.json]",
 )
 @json_option
 def calibrate(backend: str, out: Path, as_json: bool) -> None:
-    """Measure what contracts assume of a machine: errors of exp and log, sums of tensor cores, roundings of casts."""
+    """Measure the arithmetic of this machine for contracts: errors of exp and log, tensor-core sums, roundings of
+    casts.
+    """
     from workbench.cuda.calibrate import record as calibration
     from workbench.cuda.calibrate.measure import measure
     from workbench.progress import shown

@@ -23,15 +23,15 @@ from workbench.cli.options import effort_option, json_option, one_target, run_op
 @click.option("--picture", type=click.Path(path_type=Path, dir_okay=False), help="Write ln(P / expected) as FILE.png")
 @json_option
 def measure(target: str | None, effort: float, picture: Path | None, as_json: bool, **options: Any) -> None:
-    """Read what TARGET computes off its outputs, by choosing its inputs: no probe, and no list of faults.
+    """Measure what TARGET computes from its outputs on chosen inputs, without probes or a list of faults.
 
-    TARGET is a function or a kernel, as of `workbench diff`, and so are options. Its out on columns of the identity in
-    place of V is P itself, for the case's own q and k; other inputs tell its mask, its scale, which element of q, k and
-    v stands where, steps along the keys and what weights are divided by. What was found is put into the float64
-    reference, and must predict two runs on inputs that nobody has seen. Exits with 1 where something was found, or out
-    or the weights are beyond the budgets of every kernel that keeps the contract.
+    TARGET and options are those of `workbench diff`; TARGET is a function or a kernel. With columns of the identity as
+    V, out is P itself for the case's q and k. Other inputs reveal the mask, the scale, misplaced elements of q, k and
+    v, the period along the keys and the divisor of the weights. The fitted model is put into the float64 reference, and
+    must predict two runs on fresh inputs. Exits with 1 if a difference is found, or if out or the weights are over the
+    budget of every kernel with this contract.
 
-    Of --operation attention_backward P and dS are read off gradients.
+    With --operation attention_backward, P and dS are measured from gradients.
     """
     if (operation := options.pop("operation")) is not None:
         return measure_operation(target, operation, {**options, "picture": picture}, as_json=as_json)
@@ -44,12 +44,12 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
     from workbench.report.measured import document, lines
 
     if options.pop("by_head"):
-        raise Refusal("a function is measured as a whole, and takes no --by-head")
+        raise Refusal("measure takes whole functions; --by-head is not allowed")
     where, options["where"] = options["where"], None
     with shown():
         calls = runs(target, **options)
         if picture is not None and len(calls) != 1:
-            raise Refusal(f"--picture takes one case; {len(calls)} were asked for")
+            raise Refusal(f"--picture takes one case; the case options make {len(calls)}")
         found = [measured_in_part(call(), where, effort=effort) for call in calls]
     if picture is not None:
         drawn = BytesIO()

@@ -29,18 +29,18 @@ TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backe
 CHECKED = ("dtype", "seed", "distribution", "faults", "probes", "backend", "schedules")
 
 
-_NAMES = "rmsnorm, gated_delta_rule, attention_backward, rope"
+_NAMES = "Judge another operation: rmsnorm, gated_delta_rule, attention_backward or rope"
 _WORDS = Text(
-    ("  ,NAME=X", "Its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
-    ("  ,NAME", "Its flags, and inputs that it may have: attention_backward,causal,sinks"),
-    ("  ,gradients", "attention_backward of a forward pass in torch, by autograd"),
+    ("  ,NAME=X", "Set its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
+    ("  ,NAME", "Set its flags and optional inputs: attention_backward,causal,sinks"),
+    ("  ,gradients", "Take the backward pass of a torch forward pass by autograd"),
 )
 
 
 def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that name an operation, and say the sizes of its case."""
     for option in (
-        click.option("--axes", metavar="NAME=N[,...]", help="Sizes of its axes: rows=64,dim=512"),
+        click.option("--axes", metavar="NAME=N[,...]", help="Set the sizes of its axes: rows=64,dim=512"),
         click.option("--operation", metavar="NAME", type=_WORDS, help=_NAMES),
     ):
         command = option(command)
@@ -50,7 +50,7 @@ def operation_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def refuse_of_operation(options: dict[str, Any]) -> None:
     """Take the options of operations out of `options`; Refusal where one was given without --operation."""
     if found := [flag_of(name) for name in OWN if options.pop(name, None)]:
-        raise Refusal(f"{found[0]} is of an operation beside attention: say --operation")
+        raise Refusal(f"{found[0]} is for other operations: pass --operation")
 
 
 def diff_operation(
@@ -274,7 +274,7 @@ def check_operation(target: str, operation: str, options: Mapping[str, Any]) -> 
     asked = of_operation(operation, options["axes"], OPERATIONS)
     _checked(target, asked, options, CHECKED)
     if asked.optional or asked.gradients:
-        raise Refusal(f"--operation {asked.operation}: kernels of ours take neither optional inputs nor gradients")
+        raise Refusal(f"--operation {asked.operation}: built-in kernels take neither optional inputs nor gradients")
     if options["backend"] != "emulator":
         raise Refusal(f"--operation {asked.operation} is watched on the emulator; got --backend {options['backend']}")
     cases = _cases(asked, {**dict.fromkeys(TAKEN), **options, "backend": None})
@@ -309,7 +309,7 @@ def _checked(target: str | None, asked: OfOperation, options: Mapping[str, Any],
     if others := sorted(flag_of(name) for name in said - {*taken, *OWN}):
         raise Refusal(f"--operation {asked.operation} takes no {', '.join(others)}{_instead(asked, said - {*taken})}")
     if target is None:
-        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a kernel of ours")
+        raise Refusal("TARGET is missing: FILE.py:FUNCTION, or a built-in kernel")
     return target
 
 
@@ -324,7 +324,7 @@ def _instead(asked: OfOperation, said: Collection[str]) -> str:
     axes = ",".join(f"{name}=" for name in of.axes.values())
     found = [*([f"--operation {','.join([asked.operation, *own])}"] if own else [])]
     found += [f"--axes {axes}"] if sizes & {*said} else []
-    return f"; say {' '.join(found)}" if found else ""
+    return f"; pass {' '.join(found)}" if found else ""
 
 
 def _cases(asked: OfOperation, options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -60,8 +60,8 @@ def of_operation(said: str, axes: str | None, known: Collection[str]) -> OfOpera
         if equals and value and word in of.axes.values():
             if found.axes.setdefault(word, value) != value:
                 other = found.axes[word]
-                twice = f"{word} is {value} there, and {other} before or in --axes"
-                raise Refusal(f"--operation {said}: {twice}; say it once")
+                twice = f"{word} is {value} there, but {other} before or in --axes"
+                raise Refusal(f"--operation {said}: {twice}; give it once")
         elif word in of.numbers and (value if equals else _is_flag(of, word)):
             found.numbers[word] = value or "yes"
         elif word in of.optional and not equals:
@@ -88,7 +88,7 @@ def words_of(of: "Operation") -> dict[str, str]:
 def _nearest(of: "Operation", word: str) -> str:
     """The word that was meant; empty where it is like none."""
     known = words_of(of)
-    return f"; it is said {known[name]}" if (name := word.partition("=")[0]) in known else meant(name, known)
+    return f"; write {known[name]}" if (name := word.partition("=")[0]) in known else meant(name, known)
 
 
 def _words(of: "Operation") -> str:

@@ -134,7 +134,7 @@ def cases_of(options: dict[str, Any]) -> list["Case"]:
         words = [word for word, of in WORDS[name].items() if options.get(of) is not None]
         if words and options.get(name) is None:
             word = f"{flag(name)} {words[0]}={options[WORDS[name][words[0]]][0]}"
-            raise Refusal(f"{word} says nothing without its value, as in {flag(name)} {EXAMPLES[name]}")
+            raise Refusal(f"{word} needs the option's own value, as in {flag(name)} {EXAMPLES[name]}")
     cases = [make(**one) for one in fields_of(options)]
     for case in cases if make is Case else ():
         case.check_memory()  # before anybody is told how long it takes
@@ -187,7 +187,7 @@ def random_limits(options: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     ragged = {name for name in ("seqlen", *LENGTHS) if any(isinstance(x, Ragged) for x in limits.get(name, ()))}
     of_one = {name: x[0] for name, x in limits.items() if name in ragged and len(x) == 1}
     if {*of_one} != ragged:
-        raise Refusal(f"random cases have lengths of sequences, or take a list of lengths; got {flag(min(ragged))} "
+        raise Refusal(f"random cases take one ragged batch or a list of lengths; got {flag(min(ragged))} "
                       f"{','.join(map(str, limits[min(ragged)]))}")  # fmt: skip
     told = {name: (x,) for name, x in _with_sequences(of_one).items()}
     return {name: x for name, x in limits.items() if name not in ragged} | told
@@ -237,7 +237,7 @@ fault_option, inputs_option = run_option("faults"), run_option("inputs")
 TARGETS = ("runs", "backend", "probes", "arrays", "device", "layout", "calibration", "contract")
 target_options = run_option(*TARGETS)
 _EVERY = run_option(*TARGETS, "isolate", "timeout", "memory_gb", "feed", "where", "limit_gb")
-_BY_HEAD = click.option("--by-head", is_flag=True, help="Dump and judge one head after the other")
+_BY_HEAD = click.option("--by-head", is_flag=True, help="Dump and judge the heads one by one")
 
 
 def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -264,30 +264,30 @@ values_option = click.option(
     "--values",
     metavar="LOG",
     shell_complete=complete,
-    help="Instead of a TARGET: values that a kernel of yours printed",
+    help="Judge values that your kernel printed, instead of a TARGET",
 )
 mapping_option = click.option(
     "--mapping",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="TARGET is a file or a folder that another program wrote; this TOML file names what lies in it",
+    help="Name the arrays in TARGET, a file or folder that another program wrote, by this TOML file",
 )
 measure_option = click.option(
     "--measure",
     is_flag=True,
-    help="Also call TARGET on inputs of our choice, and judge the weights and what else is read off its outputs",
+    help="Also call TARGET on chosen inputs, and judge the weights and other stages inferred from its outputs",
 )
 effort_option = click.option(
     "--effort",
     metavar="N",
     type=click.FloatRange(min=0.0, min_open=True),
     default=1.0,
-    help="Search so many times as much as usual [1]",
+    help="Multiply the search effort by N [1]",
 )
 seconds_option = click.option(
     "--seconds",
     type=click.FloatRange(min=0.0, min_open=True),
-    help="End the search after so long; what it finds may then depend on the machine",
+    help="End the search after so many seconds; results then depend on the machine",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 

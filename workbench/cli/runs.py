@@ -33,14 +33,14 @@ def runs(
     head. `options` are those of `options.run_options`.
     """
     if options["where"] is not None and by_head:
-        raise Refusal("--by-head takes one head after the other, and --where some of them; got both")
+        raise Refusal("--by-head takes every head, but --where only some; got both")
     asked = {**given(options), **({"by_head": True} if by_head else {})}
     if values is not None:
         return [_printed(values, target, asked, options)]
     if target is None:
         raise Refusal(
-            "TARGET is missing: a kernel of ours, FILE.py:FUNCTION or a trace; or, of `diff` and `explain`, "
-            "--values LOG"
+            "TARGET is missing: a built-in kernel, FILE.py:FUNCTION or a trace; `diff` and `explain` also "
+            "take --values LOG"
         )
     if mapping is not None:
         return _of_arrays(target, mapping, asked, options)
@@ -86,7 +86,7 @@ def _of_arrays(target: str, mapping: str | None, asked: Mapping[str, Any], optio
     taken = {"where": None, "contract": None} | ({} if mapping else {"layout": "bhsd"})
     if others := [flag_of(name) for name in asked if name not in taken]:
         words = ", ".join(map(flag_of, taken))
-        raise Refusal(f"{target} is not run: it takes the options of a case, {words}; got {others[0]}")
+        raise Refusal(f"{target} cannot be run: it takes the options of a case, {words}; got {others[0]}")
     from workbench.trace.dumped import load_dump
     from workbench.trace.load import load
 
@@ -126,11 +126,11 @@ def _check_foreign(target: str, options: dict[str, Any]) -> None:
         return
     if not stages_read(function):
         if given[0] == "--block-q":
-            raise Refusal(f"--block-q is for kernels of ours; {target} chooses its own, and no stage depends on it")
+            raise Refusal(f"--block-q is for built-in kernels; {target} has its own, on which no stage depends")
         name = given[0].removeprefix("--").replace("-", "_")
         raise Refusal(
-            f"{given[0]} is for kernels of ours; what {target} does is told: --contract {name}={options[name][0]}, or "
-            f'{name} in the "contract" that it returns'
+            f"{given[0]} is for built-in kernels; declare what {target} does with --contract "
+            f'{name}={options[name][0]}, or {name} in the "contract" that it returns'
         )
 
 
@@ -142,15 +142,15 @@ def _heads(case: "Case") -> list[str]:
 def _printed(log: str, target: str | None, asked: Mapping[str, Any], options: dict[str, Any]) -> Callable[[], "Trace"]:
     """What reads a log of printed values, which takes no target and few of the options that were `asked` for."""
     if target is not None:
-        raise Refusal(f"--values judges what the log holds, and takes no TARGET; got {target!r}")
+        raise Refusal(f"--values replaces TARGET; got {target!r}")
     if others := [flag_of(name) for name in asked if name not in ("inputs", "contract")]:
         raise Refusal(
-            "--values takes the options of the case, --inputs and --contract alone, since the kernel ran elsewhere; "
+            "--values takes only case options, --inputs and --contract, since the kernel ran elsewhere; "
             f"got {others[0]}"
         )
     cases = cases_of(options)
     if len(cases) != 1:
-        raise Refusal(f"a log is of one case; the case options make {len(cases)}")
+        raise Refusal(f"a log has one case; the case options make {len(cases)}")
     from workbench.trace.printed import load_log
 
     return partial(load_log, log, cases[0], options.get("contract"), options.get("inputs"))

@@ -14,22 +14,22 @@ from workbench.cli.options import json_option, mapping_option, measure_option, r
 @click.argument("target", metavar="TARGET", shell_complete=complete)
 @click.argument("elements", metavar="STAGE[INDICES]", shell_complete=complete)
 @run_options
-@click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
-@click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@click.option("--worst", type=click.IntRange(min=1), help="Print only the N elements farthest over budget")
+@click.option("--reference", is_flag=True, help="Print only the float64 reference from q, k and v")
 @mapping_option
 @measure_option
 @json_option
 def show(
     target: str, elements: str, worst: int | None, reference: bool, measure: bool, as_json: bool, **options: Any
 ) -> None:
-    """Print elements of a stage of TARGET: actual, expected, error, budget, x of budget.
+    """Print elements of a stage of TARGET: actual, expected, error, budget, error / budget.
 
     \b
-    workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as NumPy's
-    workbench show flash 'qk[q=5,k=-3:]'               by axis name; of axes not named all
-    workbench show flash acc --worst 5                 the elements farthest outside their budget
+    workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as in NumPy
+    workbench show flash 'qk[q=5,k=-3:]'               axes by name; axes not named in full
+    workbench show flash acc --worst 5                 the elements farthest over budget
     workbench show run.safetensors 'out[...,0]' --reference
-    workbench show mine.py:attention 'weights[q=5]' --measure    what no function returns, read off its outputs
+    workbench show mine.py:attention 'weights[q=5]' --measure    stages inferred from outputs
 
     TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
@@ -44,14 +44,12 @@ def show(
 
     name, index = parse(elements)
     if reference and worst:
-        raise Refusal("--reference shows what elements should be, none of which is the worst; leave out --worst")
+        raise Refusal("--reference shows only expected values, which have no worst; leave out --worst")
     if reference and measure:
-        raise Refusal(
-            "--reference shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
-        )
+        raise Refusal("--reference shows only the float64 reference and measures nothing; leave one of them out")
     calls = runs(target, **options)
     if len(calls) != 1:
-        raise Refusal(f"show looks at one run; the target and the case options make {len(calls)}")
+        raise Refusal(f"show takes one run; the target and the case options make {len(calls)}")
     if worst and worst > values.LIMIT:
         raise Refusal(f"show prints at most {values.LIMIT} elements; got --worst {worst}")
     with shown(), step("run and judge 1 case"):
@@ -68,7 +66,7 @@ def show(
     stage = diff[name]
     if stage.dumped is None:
         given = ", ".join(trace.stages)
-        raise Refusal(f"{trace.target} gave no {name}; it gave {given}; --reference shows what {name} should be")
+        raise Refusal(f"{trace.target} returned no {name}; it returned {given}; --reference shows the expected {name}")
     chosen = stage.select(**index) if isinstance(index, dict) else stage[tuple(index)]
     rows = chosen.worst(worst) if worst else None
     if rows is None:

@@ -24,19 +24,19 @@ from workbench.cli.options import effort_option, json_option, one_target, run_op
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the test into this file, test_NAME.py, instead of printing it",
+    help="Write the test to this file, test_NAME.py, instead of printing it",
 )
 @json_option
 def shrink(
     target: str | None, effort: float, seconds: float | None, out: Path | None, as_json: bool, **options: Any
 ) -> None:
-    """Find the smallest case on which TARGET fails as it does on this one, and write a test of it.
+    """Find the smallest case on which TARGET fails in the same way, and write a test of it.
 
-    TARGET and options are those of `workbench diff`, of one case. As it does: the same stage is the first wrong one,
-    by the same cause as `workbench explain` names it. Counts become smaller, options and inputs plainer, dtype and
-    contract stay. Then come boundaries: which lengths, heads, options beside the smallest fail, and which pass.
-    Ctrl-C prints the smallest so far. Exits with 1; with 2 where no stage is wrong. With --operation axes are halved,
-    and what is unusual left out, while verdict and first wrong stage stay.
+    TARGET and options are those of `workbench diff`, for one case. In the same way: with the same first wrong stage,
+    and the same cause in `workbench explain`. Counts become smaller, options and inputs plainer; dtype and contract
+    stay. Then the boundaries are listed: which lengths, heads and options next to the smallest case fail, and which
+    pass. Ctrl-C prints the smallest case so far. Exits with 1, or with 2 if no stage is wrong. With --operation, axes
+    are halved and unusual values dropped while verdict and first wrong stage stay.
     """
     if (operation := options.pop("operation")) is not None:
         return shrink_operation(

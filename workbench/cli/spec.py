@@ -84,7 +84,7 @@ class Spec(click.ParamType):
                 own.append(part.strip())
                 continue
             if not said and not (word.alone and not equals):
-                raise self._refusal(value, f"{name} lacks its value")
+                raise self._refusal(value, f"{name} needs a value")
             try:
                 found[WORDS[self.option][name]] = word.read(said or "yes")
             except ValueError:

@@ -30,7 +30,7 @@ from workbench.cli.options import (
 @case_options
 @run_option(*TARGETS, "limit_gb")
 @operation_options
-@click.option("--random", type=click.IntRange(min=1), metavar="N", help="N random cases; case options limit them")
+@click.option("--random", type=click.IntRange(min=1), metavar="N", help="Run N random cases; case options limit them")
 @click.option(
     "--timeout",
     "case_timeout",
@@ -42,17 +42,17 @@ from workbench.cli.options import (
     "--memory-gb",
     "case_memory_gb",
     type=click.FloatRange(min=0, min_open=True),
-    help="End a case whose process takes more [half of the machine's]",
+    help="End a case whose process uses more memory [half of the machine's]",
 )
-@click.option("--disk-gb", type=click.FloatRange(min=0), help="For traces of failing cases [1]")
-@click.option("--jobs", type=click.IntRange(min=1), help="Processes that run cases [as many as processors]")
-@click.option("--scheduler", metavar="tcp://HOST:PORT", help="Instead: the workers of a Dask scheduler that runs")
-@click.option("--resume", is_flag=True, help="Go on with the sweep in --out, which was stopped")
+@click.option("--disk-gb", type=click.FloatRange(min=0), help="Disk space for traces of failing cases [1]")
+@click.option("--jobs", type=click.IntRange(min=1), help="Number of processes that run cases [number of CPUs]")
+@click.option("--scheduler", metavar="tcp://HOST:PORT", help="Run cases on the workers of a running Dask scheduler")
+@click.option("--resume", is_flag=True, help="Resume the stopped sweep in --out")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
     default="sweep.sqlite",
-    help="The file of the sweep; traces lie beside it [sweep.sqlite]",
+    help="File of the sweep; traces are written next to it [sweep.sqlite]",
 )
 @json_option
 @html_option
@@ -70,16 +70,16 @@ def sweep(
     case_memory_gb: float | None,
     **options: Any,
 ) -> None:
-    """Judge TARGET on every combination of the case options, or on N random cases; group what fails.
+    """Judge TARGET on every combination of the case options, or on N random cases, and group the failures.
 
-    TARGET and options are those of `workbench diff`; case options take lists. Beside each combination a TARGET that is
-    no kernel of ours runs on the inputs comb and needle, in which the absence of any key shows. Each case runs in a
-    process that may crash, hang or grow, and is a row of the file --out as soon as it is judged. Failures are grouped
-    by the first wrong stage and its cause, each group with its smallest case and the rule of where it fails. Exits with
-    1 where a case fails, with 2 where none does and one was refused.
+    TARGET and options are those of `workbench diff`; case options take lists. Your kernel also runs each combination on
+    the inputs comb and needle, which expose any missing key. Each case runs in a process that may crash, hang or run
+    out of memory, and is written to the file --out once judged. Failures are grouped by first wrong stage and cause.
+    Each group shows its smallest case and a rule for where it fails. Exits with 1 if a case fails, with 2 if none fails
+    and one was refused.
 
-    With --operation every combination of axes and numbers, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, and of lists
-    is judged in this process, and a table printed.
+    With --operation, every combination of axes, numbers and lists, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, is
+    judged in this process and printed as a table.
     """
     if (operation := options.pop("operation")) is not None:
         of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}

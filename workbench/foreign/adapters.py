@@ -81,7 +81,7 @@ class Adapter:
 
 
 def _one_query(case: Case) -> str:
-    return "" if case.seqlen_q == 1 else f"one query of each sequence; the case has seqlen_q={case.seqlen_q}"
+    return "" if case.seqlen_q == 1 else f"one query per sequence; the case has seqlen_q={case.seqlen_q}"
 
 
 def _one_sequence(case: Case) -> str:
@@ -324,7 +324,7 @@ def lives(adapter: Adapter, options: Options, name: str) -> tuple[str, str]:
     for option, own in (("arrays", adapter.arrays), ("layout", Options().layout)):
         said = getattr(options, option)
         if said not in (getattr(Options(), option), own):
-            raise Refusal(f"{name} takes arrays of {adapter.arrays} in a layout of its own; got {option}={said!r}")
+            raise Refusal(f"{name} takes {adapter.arrays} arrays in its own layout; got {option}={said!r}")
     return adapter.arrays, options.device or adapter.device
 
 

@@ -70,10 +70,7 @@ def arguments_of(
     """
     named = [] if adapter is not None else stages_read(function)
     if feed and not named:
-        raise Refusal(
-            f"{name} reads no stage that could be fed: a function that does has parameters with the names of stages, "
-            "such as partial_O"
-        )
+        raise Refusal(f"{name} has no parameter named after a stage, such as partial_O, so nothing can be fed")
     if adapter is not None:
         check(adapter, asked, name)
         axes = dict(zip(RESULTS, (adapter.q, adapter.lse), strict=True))
@@ -92,9 +89,9 @@ def _inputs(parameters: Mapping[str, inspect.Parameter], asked: Asked, layout: s
     told = keywords_of(parameters, asked, name)
     case, codes = _codes(parameters, asked.case, asked.read, name)
     if codes and (told.packed or told.paged):
-        raise Refusal(f"{name}: quantised codes are handed over in boxes, and neither packed nor in pages")
+        raise Refusal(f"{name}: quantised codes cannot be packed or paged; use the padded layout")
     if layout != BOX and {*told.packed, *("kv" if told.paged else "")} == {*INPUTS}:
-        raise Refusal(f"{name}: layout is of boxes, and q, k and v lie packed or in pages; got layout={layout!r}")
+        raise Refusal(f"{name}: layout= is for padded arrays; q, k and v are packed or paged; got layout={layout!r}")
     box = "bshd" if layout == "bshd" else BOX
     lengths = {"q": case.lengths_q, "k": case.lengths_k, "v": case.lengths_k}
     positional = {}
@@ -132,7 +129,7 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
     required = [key for key, one in parameters.items() if one.default is one.empty]
     if lacking := [x for x in MASKS if x in required and x not in call.keywords]:
         raise Refusal(
-            f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: put it in (--inputs FILE), or give "
+            f"{name} needs {' and '.join(lacking)}, which the inputs do not hold: pass it with --inputs FILE, or give "
             "it a default"
         )
     others = [x for x in call.keywords if x not in CALLED_AS]
@@ -141,7 +138,7 @@ def _check_call(function: Callable[..., Any], call: Arguments, name: str) -> Non
     function_name = getattr(function, "__name__", "mine")
     raise OtherParameters(
         f"{name}{signature} is called with {', '.join((*call.positional, *others))} and the keywords "
-        f"{', '.join(CALLED_AS)}: {why}; a function that takes others is wrapped in one that takes these:\n"
+        f"{', '.join(CALLED_AS)}: {why}; wrap a function that takes others:\n"
         f"  def attention({', '.join((*call.positional, '*', *others, *CALLED_AS))}):\n"
         f"      return {function_name}({', '.join(words)})"
     )
@@ -172,7 +169,7 @@ def _stages(
     """The stages that parameters name, and those of the inputs that they name too."""
     anything = any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values())
     if lacking := [x for x in MASKS if x in read and x not in parameters and not anything]:
-        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: give it the keyword")
+        raise Refusal(f"{name} takes no {' and no '.join(lacking)}, which the inputs hold: add the keyword")
     codes = case.codes or next(iter(KINDS))
     of_format = formats.beside(codes, case.coded)
     beside = [x for x in BESIDE_CODES if x in parameters]
@@ -209,18 +206,16 @@ def _codes(
     takes = {*"kv"} <= {*scaled}
     if takes and "q" not in scaled:
         if case.codes_of == "qkv":
-            raise Refusal(
-                f"{name} takes quantised codes of k and v alone, as it has no keyword scale_q; got codes_of=qkv"
-            )
+            raise Refusal(f"{name} takes quantised codes of k and v only: it has no keyword scale_q; got codes_of=qkv")
         case = case.but(codes_of="kv")
     due = [] if case.codes is None else formats.beside(case.codes, case.coded)
     if takes and (lacking := [stage for stage in due if stage not in parameters]):
-        raise Refusal(f"{name} takes {case.codes} codes, which have {', '.join(lacking)}, too: give it the keywords")
+        raise Refusal(f"{name} takes {case.codes} codes, which also have {', '.join(lacking)}: add the keywords")
     found = put_in(read, case, name)
     if found and not takes:
         raise Refusal(
-            f"{name} takes no quantised codes, which are among the inputs: a function that does has the keywords "
-            f"{', '.join(SCALES)}, or the last two for codes of k and v"
+            f"{name} takes no quantised codes, but the inputs hold some: add the keywords {', '.join(SCALES)}, or "
+            "the last two for codes of k and v"
         )
     if takes and (unread := [stage for stage in found if stage[-1] not in case.coded]):
         raise Refusal(
@@ -229,12 +224,11 @@ def _codes(
         )
     if case.codes is None and not takes:
         if said := [field for field in of_role(QUANTISER) if getattr(case, field) is not None]:
-            raise Refusal(f"{said[0]} is for kernels on quantised codes: say codes too; {name} got none")
+            raise Refusal(f"{said[0]} is for quantised kernels: give codes too; {name} got none")
         return case, {}
     if case.codes is None:
         raise Refusal(
-            f"{name} takes quantised codes, as its keyword scale_{case.coded[0]} says: choose codes of "
-            f"{', '.join(KINDS)}"
+            f"{name} takes quantised codes (keyword scale_{case.coded[0]}): choose codes, one of {', '.join(KINDS)}"
         )
     scaling = case.quantiser_scale or SCALINGS[0]
     case = case.but(quantiser_scale=scaling)

@@ -87,7 +87,7 @@ def run_foreign(
         trace = _run(function, case, replace(options, arrays="torch"), name, code)
     except Raised as on_torch:  # of a file without torch nobody knows for which it was written
         raise (on_torch if names_torch(function) else Raised(on_numpy)) from None
-    return replace(trace, notes=(*trace.notes, "called with torch tensors, as it raises on NumPy arrays"))
+    return replace(trace, notes=(*trace.notes, "called with torch tensors: it raises on NumPy arrays"))
 
 
 def _run(function: Function, case: Case, options: Options, name: str, code: Provenance | None) -> Trace:
@@ -99,7 +99,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
     said = {} if options.contract is None else fields_of(options.contract, case)
     check_names(said)  # before the kernel runs, which may take minutes
     if (arrays, layout) == ("jax", "strided"):
-        raise Refusal("JAX arrays have no strides; got layout 'strided': say --arrays jax,layout=bhsd or bshd")
+        raise Refusal("JAX arrays have no strides; got layout 'strided': pass --arrays jax,layout=bhsd or bshd")
     adapter = adapter_of(function)
     arrays, device = (arrays, options.device) if adapter is None else lives(adapter, options, name)
     lives_on = home(arrays, device)
@@ -170,13 +170,13 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
         check_swapped(stages.get(OUT), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
-        raise Refusal(f"{name} returned {', '.join(changed)} other than it was given")
+        raise Refusal(f"{name} returned changed values of {', '.join(changed)}, which it was given")
     if adapter is not None:
         said = fields_of(adapter.contract, case) | fields_of(adapter.on.get(lives_on, {}), case) | said
     declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):
-        raise Refusal(f"{name}: stages of a kernel on quantised codes are given whole; {next(iter(parts))} is not")
+        raise Refusal(f"{name}: a quantised kernel must return whole stages; {next(iter(parts))} is in part")
     measured = {} if options.calibration is None else _measured(options.calibration, case, declared)
     own = {stage: x for stage, x in stages.items() if stage not in put_in}
     told = measured | _tiling_of(case, put_in) | dict(declared)

@@ -76,16 +76,16 @@ def reader_of(function: Callable[..., Any], spec: Callable[..., Given] | str | N
         read = _Adapted(function, SDPA, _LIKE_SDPA, name)
         return CallReader(name, lambda *args, **kwargs: read(**_as_sdpa(function, args, kwargs)))
     if isinstance(spec, str):
-        raise Refusal(f'{name}: spec is "sdpa", or a function that says what a call asks; got {spec!r}')
+        raise Refusal(f'{name}: spec is "sdpa", or a function that returns the inputs of a call; got {spec!r}')
     if spec is not None:
         return CallReader(name, lambda *args, **kwargs: _told(spec(*args, **kwargs), name))
     adapter = adapter_of(function)
     target = next((target for target, one in ADAPTERS.items() if one is adapter), None)
     if adapter is None or target is None or target not in READERS:
         raise Refusal(
-            f"{target or name}: calls of {', '.join(READERS)} are read as they are; of any other function say what a "
-            "call asks: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True}), or "
-            'spec="sdpa" where it takes what scaled_dot_product_attention takes'
+            f"{target or name}: calls of {', '.join(READERS)} are known; for any other function pass a spec of its "
+            "calls: capture(function, folder, spec=lambda q, k, v: {'q': q, 'k': k, 'v': v, 'causal': True}), or "
+            'spec="sdpa" if it takes the arguments of scaled_dot_product_attention'
         )
     return CallReader(target, _Adapted(function, target, adapter, target))
 
@@ -195,7 +195,7 @@ def _told(given: Given, name: str) -> Call:
     rest = dict(given)
     inputs = {x: as_torch(rest.pop(x), x) for x in ("q", "k", "v", "mask", "bias") if rest.get(x) is not None}
     if lacking := [x for x in "qkv" if x not in inputs]:
-        raise Refusal(f"{name}: its spec says no {lacking[0]}")
+        raise Refusal(f"{name}: its spec returned no {lacking[0]}")
     if "mask" in inputs and "bool" not in str(inputs["mask"].dtype):  # numbers are added, whatever they are called
         mask = inputs.pop("mask")
         inputs["bias"] = mask if "bias" not in inputs else inputs["bias"].float() + mask.float()
@@ -203,7 +203,7 @@ def _told(given: Given, name: str) -> Call:
     if lengths := {x: y for x in LENGTHS if (y := rest.pop(x, None)) is not None}:
         of_keys = "seqused_k" if "block_table" in lengths and "cu_seqlens_k" not in lengths else "cu_seqlens_k"
         if lacking := [x for x in (*LENGTHS[:3], of_keys) if x not in lengths]:
-            raise Refusal(f"{name}: its spec says {', '.join(lengths)} and no {lacking[0]}")
+            raise Refusal(f"{name}: its spec returned {', '.join(lengths)} but no {lacking[0]}")
         packed = Packed(**lengths)
         inputs |= packed_inputs(inputs, packed)
     layout, contract = rest.pop("layout", BOX if packed is None else PACKED), rest.pop("contract", {})

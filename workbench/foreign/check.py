@@ -57,11 +57,11 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
     options, called = Options(**given), watchable(found)
     function = called.function()
     if ours := options.given(OURS):
-        raise Refusal(f"{ours[0]} is for kernels of ours ({', '.join(KERNELS)}); {found.name} is a foreign one")
+        raise Refusal(f"{ours[0]} is for built-in kernels ({', '.join(KERNELS)}); {found.name} is not built in")
     tried, alone = schedules_of(schedules), takes_nothing(function)
     if alone and (case is not None or given):
         what = "a case" if case is not None else next(iter(given))
-        raise Refusal(f"{called.name} has no parameters, and is called as it is: it takes no {what.removeprefix('a ')}")
+        raise Refusal(f"{called.name} has no parameters, so it takes no {what.removeprefix('a ')}")
     case = None if alone else case or Case()
     watches = [Watch(schedule) for schedule in tried]
     findings = []
@@ -69,7 +69,7 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
         _run(function, called.name, case, options, watch)
         complete = not watch.memory.findings  # else it may have been given up before
         if complete and called.name != found.name and (kernel := found.found().__name__) not in watch.launched:
-            raise Refusal(f"{called.name} launches {', '.join(dict.fromkeys(watch.launched))}, and not {kernel}")
+            raise Refusal(f"{called.name} launches {', '.join(dict.fromkeys(watch.launched))}, but not {kernel}")
         findings += watch.memory.findings
         if not findings:
             findings += watches[0].differences(watch, called.name)
@@ -116,7 +116,7 @@ def watchable(found: Target) -> Target:
     numba.cuda that it is. Refusal for what is neither.
     """
     if not found.is_foreign:
-        raise Refusal(f"{found.name} is {found.kind.value}, which is not run: `workbench.load` reads it")
+        raise Refusal(f"{found.name} is {found.kind.value}, which cannot be run: read it with `workbench.load`")
     function = found.found()
     if is_numba_kernel(function) and callable(launch := _beside(function, LAUNCH)):
         path, colon, _ = found.name.rpartition(":")

@@ -230,20 +230,19 @@ def failed(provenance: Provenance, name: str) -> tuple[str, ...]:
     """What of a run stands above any verdict on it; `name` is the function's."""
     lines = []
     if provenance.identical is False:
-        lines.append(f"{name} gives other bits from run to run ({provenance.runs} runs): the verdict is on the first")
+        lines.append(f"{name} gives different bits from run to run ({provenance.runs} runs); the first run is judged")
     if provenance.plain_agrees is False:
         lines.append(
-            f"{name} gives other bits with its probes than without: the verdict is on the probed kernel, which is "
-            "another one"
+            f"{name} gives different bits with and without probes; the probed kernel is judged, not the plain one"
         )
     if gone := [file.name for file in provenance.files if file.loaded and not file.sha256]:
-        lines.append(f"{', '.join(gone)} was replaced on disk after it was loaded: what ran is the old one; restart")
+        lines.append(f"{', '.join(gone)} was replaced on disk after loading, and the old version ran: restart")
     return tuple(lines)
 
 
 def wrote(name: str, inputs: Iterable[str]) -> tuple[str, ...]:
     """That the function `name` wrote into its `inputs`, which stands above any verdict, too."""
-    return tuple(f"{name} wrote into {x}, an input, which its caller may read again" for x in inputs)
+    return tuple(f"{name} wrote to its input {x}, which the caller may read again" for x in inputs)
 
 
 def repeats(provenance: Provenance) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def checks_of(target: str) -> list[Check]:
     if path.suffix == ".py":
         paths = list(dict.fromkeys(extensions(path)))
         if not paths:
-            raise Refusal(f"{target}: imports and names no extension that is here; give its .so instead")
+            raise Refusal(f"{target}: no compiled extension that it imports or names was found; give its .so instead")
     elif ".so" in path.suffixes:
         paths = [path]
     else:
@@ -95,7 +95,7 @@ def judge(it: SharedObject, torch: Torch | None, device: Gpu | None) -> list[Che
     lines = [*_libraries(it, torch), _symbols(it), *_abi(it, torch), *_cuda_release(it, torch)]
     lines += _device(it, device)
     age = f"older than {', '.join(it.newer_sources)}" if it.newer_sources else "not older than its sources"
-    lines.append(_line("age", not it.newer_sources, age, "build it again: what runs is the old code"))
+    lines.append(_line("age", not it.newer_sources, age, "rebuild it: the old code runs"))
     return [Check(f"{name} {one.name}", one.ok, one.detail, one.fix, one.required) for one in lines]
 
 
@@ -115,9 +115,9 @@ def _libraries(it: SharedObject, torch: Torch | None) -> Iterator[Check]:
         if path and torch is not None and Path(path).parent == torch.libraries:
             yield _line(name, True, f"{path}, once torch is imported", "")
         else:
-            fix = f"install what holds {name}, or name its folder in LD_LIBRARY_PATH or with -Wl,-rpath"
+            fix = f"install {name}, or add its folder to LD_LIBRARY_PATH or with -Wl,-rpath"
             if torch is not None and torch.cuda is None and re.match(r"lib(c10|torch)_cuda", name):
-                fix = "install a torch for CUDA: this one is for the CPU"
+                fix = "install torch for CUDA: this one is for the CPU"
             yield _line(name, bool(path), path or "not found", fix)
 
 
@@ -125,7 +125,7 @@ def _symbols(it: SharedObject) -> Check:
     if not it.undefined:
         return _line("symbols", True, "all defined", "")
     more = f" and {len(it.undefined) - SHOWN} more" if len(it.undefined) > SHOWN else ""
-    fix = "link the source or library that defines it; if it is torch's, build against the torch that is installed"
+    fix = "link the source or library that defines it; if it is torch's, build against the installed torch"
     return _line("symbols", False, f"undefined: {'; '.join(it.undefined[:SHOWN])}{more}", fix)
 
 
@@ -141,13 +141,13 @@ def _cuda_release(it: SharedObject, torch: Torch | None) -> Iterator[Check]:
     linked = [release for name in it.libraries for release in re.findall(r"libcudart\.so\.(\d+)", name)]
     if linked and torch is not None and torch.cuda is not None:
         own = torch.cuda.partition(".")[0]
-        fix = f"build it with the toolkit of CUDA {own}"
+        fix = f"build it with the CUDA {own} toolkit"
         yield _line("CUDA", set(linked) == {own}, f"linked with {', '.join(linked)}, torch with {torch.cuda}", fix)
 
 
 def _device(it: SharedObject, device: Gpu | None) -> Iterator[Check]:
     if it.machine_code is None:
-        unknown = "unknown: cuobjdump, which the CUDA toolkit and Triton bring, is not here"
+        unknown = "unknown: cuobjdump (CUDA toolkit, Triton) was not found"
         yield Check("GPUs", True, unknown, "", required=False)
         return
     if not it.machine_code and not it.ptx:

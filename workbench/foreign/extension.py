@@ -120,7 +120,7 @@ def _ran(program: str, *arguments: str, search: Path | None = None) -> str:
     """What a program prints; `search`: where the loader looks too."""
     if shutil.which(program) is None:
         raise Unavailable(
-            f"doctor reads shared objects with {program}, which is not here: apt install binutils libc-bin"
+            f"doctor reads shared objects with {program}, which was not found: apt install binutils libc-bin"
         )
     paths = [path for path in (os.environ.get("LD_LIBRARY_PATH"), search and str(search)) if path]
     environment = {**os.environ, "LC_ALL": "C", "LD_LIBRARY_PATH": ":".join(paths)}

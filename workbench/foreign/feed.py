@@ -84,7 +84,7 @@ def reference(
 ) -> dict[str, np.ndarray]:
     """Every stage in float64, from q, k and v alone, of a kernel whose tiles and splits `contract` tells."""
     if missing := [name for name in INPUTS if name not in inputs]:
-        raise Refusal(f"{where}: what float64 makes of q, k and v needs them; {', '.join(missing)} was not given")
+        raise Refusal(f"{where}: the float64 reference needs q, k and v; {', '.join(missing)} was not given")
     added = mask.attn_bias(case, inputs)
     return forward(
         algorithm,

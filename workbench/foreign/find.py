@@ -95,7 +95,7 @@ def find(target: str) -> Function:
         package = target.partition(":")[0].partition(".")[0]
         others = [key for key, one in adapters.ADAPTERS.items() if package in (one.package, key.partition(":")[0])]
         known = f"; of {package} there are {', '.join(others)}" if others else ""
-        raise Refusal(f"a foreign kernel is given as path.py:function; got {target!r}{known}")
+        raise Refusal(f"give your kernel as path.py:function; got {target!r}{known}")
     if not Path(path).is_file():
         raise Refusal(f"{path}: no such file")
     try:
@@ -134,4 +134,4 @@ def of_file(path: Path) -> str:
     functions, kernels = names_in(path)
     listed = f"; functions in it: {', '.join(functions) or 'none'}"
     listed += f"; kernels, which a function launches: {', '.join(kernels)}" if kernels else ""
-    return f"a foreign kernel is given as path.py:function; got {str(path)!r}{listed}"
+    return f"give your kernel as path.py:function; got {str(path)!r}{listed}"

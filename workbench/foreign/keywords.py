@@ -137,7 +137,7 @@ class _Takes:
     needs: frozenset[str]  #: those without a default
     anything: bool  #: whether it takes any other (**options)
 
-    def refusal(self, what: str, whose: str, advice: str = "give it the keyword") -> Refusal:
+    def refusal(self, what: str, whose: str, advice: str = "add the keyword") -> Refusal:
         listed = f"; it takes {', '.join(self.own.values())}" if self.own else ""
         return Refusal(f"{self.name} takes no {what}, which {whose}: {advice}{listed}")
 
@@ -184,14 +184,14 @@ def _paged(takes: _Takes, asked: Asked) -> bool:
     table, lists = "block_table" in own, {"kv_indptr", "kv_indices", "kv_last_page_len"} <= {*own}
     if size is None:
         if needed := [x for x in PAGES if x in takes.needs]:
-            raise Refusal(f"{takes.name} takes {', '.join(needed)}, and the case has no pages: choose a page_size")
+            raise Refusal(f"{takes.name} takes {', '.join(needed)}, but the case has no pages: choose a page_size")
         return False
     if not table and not lists:
         raise takes.refusal(
-            "block_table", f"the case has (page_size={size})", "give it, or kv_indptr, kv_indices and kv_last_page_len"
+            "block_table", f"the case has (page_size={size})", "add it, or kv_indptr, kv_indices and kv_last_page_len"
         )
     if not lists and not {"seqlens_k", "cu_seqlens_k"} & {*own}:
-        raise takes.refusal("seqlens_k", "tells where keys in pages end", "give it that keyword, or cu_seqlens_k")
+        raise takes.refusal("seqlens_k", "gives the end of the keys in pages", "add that keyword, or cu_seqlens_k")
     return True
 
 
@@ -204,9 +204,9 @@ def _features(takes: _Takes, asked: Asked, untold: list[str]) -> dict[str, Any]:
     else:
         found["mask_mod"] = None  # the mask has what it hides
     if untold:
-        whose = f"tells {', '.join(f'{x}={typed(getattr(case, x))}' for x in untold)}"
+        whose = f"gives {', '.join(f'{x}={typed(getattr(case, x))}' for x in untold)}"
         if "mask" not in own:
-            raise takes.refusal("cu_seqlens_q, seqlens_k or mask", whose, "give it one of these keywords")
+            raise takes.refusal("cu_seqlens_q, seqlens_k or mask", whose, "add one of these keywords")
         if case.slopes is not None and case.alibi_form == "distance" and asked.diagonals_differ:
             raise takes.refusal("cu_seqlens_q", f"{whose}, from which ALiBi counts distances")
         found |= {"mask": asked.seen, "window": None, "mask_mod": None}
@@ -215,9 +215,9 @@ def _features(takes: _Takes, asked: Asked, untold: list[str]) -> dict[str, Any]:
         if what in own or takes.anything:
             continue
         if what == "mask" and asked.own_mask is None:
-            raise takes.refusal("mask_mod", f"the case has (mask_mod={typed(case.mask_mod)})", "give it, or mask")
+            raise takes.refusal("mask_mod", f"the case has (mask_mod={typed(case.mask_mod)})", "add it, or mask")
         if what == "dropout_mask":
-            whose = f"says which probs dropout_p={typed(case.dropout_p)} keeps"
+            whose = f"gives the probs that dropout_p={typed(case.dropout_p)} keeps"
         elif what in MASKS:
             whose = "the inputs hold"
         else:

@@ -21,12 +21,12 @@ def lacking(error: BaseException, name: str) -> str:
         package = str(error.name).partition(".")[0]
         return f"{name} needs {package}, which is not installed here ({line.filename}:{line.lineno}: {line.line})"
     if str(error) == triton_interpreter.NO_GPU:
-        return f"{name} launches a kernel in Triton, and there is no GPU. {triton_interpreter.HINT}"
+        return f"{name} launches a Triton kernel, and there is no GPU. {triton_interpreter.HINT}"
     if type(error).__name__ == _NUMBA:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if _of_user(Path(frame.filename))] or frames
         return (
-            f"{name} asks numba.cuda for a GPU, and there is none: the emulator does not stand in for one in "
+            f"{name} needs a GPU for numba.cuda, and there is none: the emulator does not cover "
             f"{own[-1].filename}:{own[-1].lineno}: {own[-1].line}"
         )
     return ""

@@ -123,14 +123,14 @@ class Launches:
         in float64 beside slots that nobody wrote.
         """
         if both := [stage for stage in self.buffers if stage in {*stages, *parts}]:
-            raise Refusal(f"{self.name} returned {', '.join(both)}, which probes of its kernels dump: leave one out")
+            raise Refusal(f"{self.name} returned {', '.join(both)}, which its probes also dump: remove one of the two")
         told = dict(declared)
         for one in self.probed.values():
             for field_, x in _tiles(one).items():
                 if told.setdefault(field_, x) != x:
                     raise Refusal(
-                        f"{one.where}: @probed({field_}={x}), and {self.name} says {field_}={told[field_]} in its "
-                        '"contract" or of another kernel'
+                        f"{one.where}: @probed({field_}={x}), but {self.name} has {field_}={told[field_]} in its "
+                        '"contract" or another kernel'
                     )
         return {**stages, **self._dumped()}, told
 
@@ -185,8 +185,8 @@ def _values(stage: str, values: np.ndarray, case: Case) -> np.ndarray:
     if unwritten.any():
         index = tuple(np.argwhere(unwritten)[0].tolist())
         raise Refusal(
-            f"probe.{stage} stored numbers in float64, and none in {unwritten.sum()} of {values.size} slots, the first "
-            f"of them {index}: dump them in float32, or write all"
+            f"probe.{stage} stored float64 numbers but left {unwritten.sum()} of {values.size} slots unwritten, the "
+            f"first at {index}: dump float32, or write every slot"
         )
     return values
 

@@ -84,7 +84,7 @@ def check_swapped(out: np.ndarray | None, case: Case, name: str) -> None:
     if out is not None and out.shape == swapped and case.heads != case.seqlen_q:
         raise Refusal(
             f"{name}: out must have shape {[case.batch, case.heads, case.seqlen_q, case.head_dim_v]} [b h q d] for "
-            f"this case; got {list(out.shape)}, which is [b q h d]: --arrays layout=bshd gives it q, k and v so, too"
+            f"this case; got {list(out.shape)}, which is [b q h d]: pass --arrays layout=bshd"
         )
 
 

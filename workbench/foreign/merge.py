@@ -82,7 +82,7 @@ def run_merge(function: Function, case: Case, options: Options, *, name: str, co
     merge, a feed, codes, and what `call.run_foreign` refuses. `code` is as of `call.run_foreign`.
     """
     if options.feed:
-        raise Refusal(f"{name} takes outs and lses, which are made for it: {', '.join(options.feed)} cannot be fed")
+        raise Refusal(f"{name} is a merge, whose outs and lses are computed: {', '.join(options.feed)} cannot be fed")
     said = {} if options.contract is None else fields_of(options.contract, case)
     read = by_name(case, options.inputs)
     given = _given(said, case, read, name)
@@ -130,10 +130,11 @@ def _written(function: Function) -> Function:
 def _given(said: Mapping[str, Any], case: Case, read: Mapping[str, np.ndarray], name: str) -> Given:
     """What the merge is given of a case; Refusal for what its contract may not say."""
     if case.codes is not None:
-        raise Refusal(f"{name} merges results, and reads no quantised codes; the case says {case.codes}")
+        raise Refusal(f"{name} is a merge, which reads no quantised codes; the case has {case.codes}")
     if said.get("row_max", "upper_bound") != "upper_bound":
         raise Refusal(
-            f'{name} is given an lse in the place of each maximum: row_max="upper_bound"; got {said["row_max"]!r}'
+            f'{name} is a merge, which gets an lse in place of each maximum: declare row_max="upper_bound"; '
+            f"got {said['row_max']!r}"
         )
     promise = of_foreign(said, case)
     if promise.split_bounds is None:

@@ -62,11 +62,11 @@ def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 def by_name(returned: Any, name: str) -> dict[str, Any]:
     """What was returned, with names."""
     if returned is None:
-        raise Refusal(f"{name} returned None; {_FORMS}: what it wrote into an array of its own is returned, too")
+        raise Refusal(f"{name} returned None; {_FORMS}: return the array that it wrote, too")
     if isinstance(returned, Generator) or hasattr(returned, "__await__"):
         what = "a generator" if isinstance(returned, Generator) else "a coroutine"
         returned.close()
-        raise Refusal(f"{name} returned {what}, of which nothing ran; {_FORMS}")
+        raise Refusal(f"{name} returned {what}, which never ran; {_FORMS}")
     if isinstance(returned, Mapping):
         return dict(returned)
     several = isinstance(returned, tuple) or (isinstance(returned, list) and all(hasattr(x, "shape") for x in returned))

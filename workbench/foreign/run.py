@@ -59,11 +59,11 @@ def _run(target: str | Callable[..., Any], case: Case, given: Mapping[str, Any],
         options = replace(options, inputs=taken(options.inputs, name))
         codes = fields(options.inputs).get("codes")
         if not said_by(codes, case.codes):
-            raise Refusal(f"{printable.inputs or name}: quantised codes are {codes}, and the case says {case.codes}")
+            raise Refusal(f"{printable.inputs or name}: quantised codes are {codes}, but the case has {case.codes}")
         case = case.but(distribution=GIVEN, codes=case.codes or codes)
     if found.kernel is not None:
         if foreign := [option for option in given if ROLES[option] == FOREIGN]:
-            raise Refusal(f"{flag_of(foreign[0])} is for foreign kernels; {name} is one of ours")
+            raise Refusal(f"{flag_of(foreign[0])} is for your own kernels; {name} is built in")
         from workbench.cuda.run import run_kernel
 
         options = replace(options, feed=_fed(found.kernel, case, options))
@@ -74,7 +74,7 @@ def _run(target: str | Callable[..., Any], case: Case, given: Mapping[str, Any],
         made = run_function(found.function(), case, options, name=name)
         return replace(made, called_with=replace(printable, arrays=made.called_with.arrays))
     if found.given is not None:
-        raise Refusal(f"{name} is a callable, which no other process has: to isolate it, give it as path.py:function")
+        raise Refusal(f"{name} is a callable, which no other process can load: to isolate it, give path.py:function")
     return replace(run_isolated(name, case, options, limits=limits), called_with=printable)
 
 
@@ -93,17 +93,15 @@ def _check_foreign(found: Target, case: Case, options: Options) -> None:
     """Refusal for what is no function, and for options that kernels of ours alone take."""
     name, ours = found.name, ", ".join(KERNELS)
     if not found.is_foreign:
-        raise Refusal(f"{name} is {found.kind.value}, which is not run: `workbench.load` reads it")
+        raise Refusal(f"{name} is {found.kind.value}, which cannot be run: read it with `workbench.load`")
     if given := options.given(OURS):
-        raise Refusal(f"{flag_of(given[0])} is for kernels of ours ({ours}); {name} is a foreign one")
+        raise Refusal(f"{flag_of(given[0])} is for built-in kernels ({ours}); {name} is not built in")
     if case.probs_dtype is not None:
         raise Refusal(
-            f"{flag('probs_dtype')} is for kernels of ours ({ours}); what {name} does is told: "
-            f'--contract probs_dtype={case.probs_dtype}, or probs_dtype in the "contract" that it returns'
+            f"{flag('probs_dtype')} is for built-in kernels ({ours}); declare what {name} does "
+            f'with --contract probs_dtype={case.probs_dtype}, or probs_dtype in the "contract" that it returns'
         )
     for option in ("scores", "decode"):
         if getattr(case, option) is not None:
             quantised = ", ".join(kernel.name for kernel in KERNELS.values() if kernel.quantised)
-            raise Refusal(
-                f"{flag(option)} is for kernels of ours on quantised codes ({quantised}); {name} is a foreign one"
-            )
+            raise Refusal(f"{flag(option)} is for built-in quantised kernels ({quantised}); {name} is not built in")

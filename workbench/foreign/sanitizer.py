@@ -93,8 +93,8 @@ def _program() -> str:
     program = shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
     if program is None:
         raise Unavailable(
-            "check --backend cuda needs compute-sanitizer, of the CUDA toolkit: memcheck, racecheck, synccheck and "
-            "initcheck are not there; put its folder on PATH"
+            "check --backend cuda needs compute-sanitizer of the CUDA toolkit (memcheck, racecheck, synccheck, "
+            "initcheck), which was not found: put its folder on PATH"
         )
     if gpu() is None:
         raise Unavailable("check --backend cuda needs an NVIDIA GPU; none was found")

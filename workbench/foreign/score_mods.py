@@ -37,9 +37,7 @@ def known_score_mod(score_mod: Callable[..., Any], q: Any, k: Any) -> tuple[Any,
     wanted = scores if identity else softcap * torch.tanh(scores / softcap)
     fits = bool(((made - wanted).abs() <= allowed)[clear].all())
     if not fits or not softcap > 0 or bool(added.isnan().any()):
-        raise Refusal(
-            f"torch:flex_attention with the score_mod {name}, which neither caps scores nor adds to them alone"
-        )
+        raise Refusal(f"torch:flex_attention with the score_mod {name}, which does more than cap scores or add to them")
     return added.float() if bool(added.any()) else None, None if identity else softcap
 
 

@@ -20,9 +20,9 @@ from workbench.trace.plain import is_plain
 class Kind(Enum):
     """What there is; the value says it in a sentence."""
 
-    OURS = "a kernel of ours"
-    FUNCTION = "a foreign one"  #: path.py:function, or a function as Python has it
-    INSTALLED = "a foreign one of an installed package"
+    OURS = "a built-in kernel"
+    FUNCTION = "your kernel"  #: path.py:function, or a function as Python has it
+    INSTALLED = "a kernel of an installed package"
     AT_REST = "a trace"  #: in a file, in several, or in a folder
     ARRAYS = "a file of arrays"  #: that a run left, whose case is said beside it
     PRINTED = "a log"  #: values that a kernel printed
@@ -65,7 +65,7 @@ class Target:
         """The foreign function that it is, or the kernel of numba.cuda; Refusal for what cannot be called."""
         function = find(self.name) if self.given is None else self.given
         if not callable(function):
-            raise Refusal(f"a target is the name of a kernel, path.py:function, or a function; got {function!r}")
+            raise Refusal(f"a target is a kernel's name, path.py:function, or a function; got {function!r}")
         return function
 
     def function(self) -> Function:
@@ -74,9 +74,9 @@ class Target:
         if is_numba_kernel(function):
             watched = command("check", self.name)
             raise Refusal(
-                f"{self.name} is a kernel of numba.cuda, which is launched, not called: give a function that takes q, "
-                f"k and v, launches it and returns out, as in {NUMBA_PAGE}; `{watched}` watches the kernel by itself, "
-                "where its file has a function `launch` without parameters that launches it"
+                f"{self.name} is a numba.cuda kernel, which is launched, not called: give a function that takes q, k "
+                f"and v, launches it and returns out, as in {NUMBA_PAGE}; `{watched}` watches the kernel alone, if "
+                "its file has a function `launch` without parameters that launches it"
             )
         return function
 
@@ -104,10 +104,10 @@ def target_of(target: str | Callable[..., Any]) -> Target:
             raise Refusal(of_file(Path(target)))
         if isinstance(target, str) and target in OF_OPERATIONS:
             name = OF_OPERATIONS[target].operation
-            raise Refusal(f"{target} is a kernel of {name}: say --operation {name}")
+            raise Refusal(f"{target} is a kernel of {name}: pass --operation {name}")
         raise Refusal(
-            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, a foreign one is given as "
-            "path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt"
+            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, yours is path.py:function, "
+            "a trace FILE.safetensors, arrays FILE.npz or .pt"
         )
     return found
 

@@ -109,14 +109,14 @@ def assert_attention_close(
     __tracebackhide__ = True
     fails = failing(fail_on or current.get().fail_on)
     if (dropout_p is None or dropout_p == 0) != (dropout_mask is None):
-        raise Refusal(f"{WHERE}: dropout_p and dropout_mask, which says what was kept, come together; got one of them")
+        raise Refusal(f"{WHERE}: give both dropout_p and dropout_mask; got one of them")
     problem: dict[str, Any] = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
     problem["dropout_p"] = dropout_p or None
     inputs = _present(q=q, k=k, v=v, **_masks(mask, bias, attn_mask), dropout_mask=dropout_mask)
     stages = {name: as_numpy(x, f"{WHERE}: {name}") for name, x in _present(out=out, lse=lse).items()}
     if cu_seqlens_q is not None or cu_seqlens_k is not None:
         if layout != "bhsd":
-            raise Refusal(f"{WHERE}: packed sequences are [total, heads, dim] and have no layout; got {layout!r}")
+            raise Refusal(f"{WHERE}: packed sequences are [total, heads, dim] and take no layout; got {layout!r}")
         ends = {"q": cu_seqlens_k if cu_seqlens_q is None else cu_seqlens_q}
         ends["k"] = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
         inputs, stages, lengths = unpacked_all(inputs, stages, ends, WHERE)
@@ -143,7 +143,7 @@ def _masks(mask: Any, bias: Any, attn_mask: Any) -> dict[str, Any]:
         return {"mask": mask, "bias": bias}
     if mask is not None or bias is not None:
         other = "bias" if mask is None else "mask"
-        raise Refusal(f"{WHERE}: attn_mask is torch's word for a mask or a bias; got {other}, too")
+        raise Refusal(f"{WHERE}: give attn_mask or {other}; got both")
     return {"mask" if str(attn_mask.dtype).endswith("bool") else "bias": attn_mask}
 
 
@@ -173,7 +173,7 @@ def _check(given: Given) -> None:
     if given.fits(other):
         rule += f": these are shapes of {other}: pass layout={other!r}"
     elif q != stored and q == (stored[0], stored[2], stored[1], stored[3]):
-        rule += ": out has its second and third axis the other way round than q: give both in one layout"
+        rule += ": the second and third axes of out are swapped relative to q: give both in one layout"
     raise Refusal(rule)
 
 
@@ -187,20 +187,20 @@ def _beside(given: Given, judged: Diff, fails: frozenset[str]) -> Iterator[str]:
     also += [f"a {name}" for name in ("mask", "bias") if name in given.inputs]
     yield ", ".join([f"judged with {said}, softcap={case.softcap}", *also])
     if stages[OUT].dtype == np.float64:
-        yield "out is float64: it is judged as what a kernel stores in float32"
+        yield "out is float64: it is judged as float32"
     for changes in _others(given, case):
         if _passes(given, changes, fails):
             yield f"it passes with {', '.join(f'{name}={value!r}' for name, value in changes.items())}"
     if "mask" in given.inputs:
         inputs = {**given.inputs, "mask": ~given.inputs["mask"]}
         if _passes(replace(given, inputs=inputs), {}, fails):
-            yield "it passes with the mask inverted: True is for a key that is seen"
+            yield "it passes with the mask inverted: True must mean a visible key"
     if LSE not in stages:
-        yield "lse= would tell the scores from what is made of them"
+        yield "pass lse= to separate score errors from later ones"
     if given.contract is None:
         fields = f"`{command('contract')}` lists fields"
-        yield f"contract= would say how the kernel computes, and make budgets tighter: {fields}"
-    yield "assert_attention(kernel, case) would run the kernel, and find the smallest case that fails"
+        yield f"pass contract= to declare the kernel's arithmetic and tighten budgets: {fields}"
+    yield "use assert_attention(kernel, case) to run the kernel and find the smallest failing case"
 
 
 def _passes(given: Given, changes: Mapping[str, Any], fails: frozenset[str]) -> bool:

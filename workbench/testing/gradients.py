@@ -41,17 +41,17 @@ def assert_gradients(
     __tracebackhide__ = True  # of pytest
     found = target_of(kernel)
     if not found.is_foreign:
-        raise Refusal(f"gradients are of a function in torch; {found.name} is {found.kind.value}")
+        raise Refusal(f"gradients= needs a torch function; {found.name} is {found.kind.value}")
     function, name = found.function(), found.name
     if adapter_of(function) is None and options.get("arrays") != "torch":
-        raise Refusal(f"gradients are of a function in torch: say arrays='torch'; got {options.get('arrays', 'numpy')}")
+        raise Refusal(f"gradients= needs a torch function: pass arrays='torch'; got {options.get('arrays', 'numpy')}")
     if other := [option for option in options if option not in TAKEN]:
-        raise Refusal(f"gradients take no {', '.join(other)}")
+        raise Refusal(f"gradients= takes no {', '.join(other)}")
     inputs = None if options.get("inputs") is None else taken(options["inputs"], name)
     of, read = backward_case(case, inputs, conventions)
     device, layout = options.get("device"), options.get("layout", "bhsd")
     if layout == "strided":
-        raise Refusal("gradients are of arrays of layout bhsd or bshd; got strided")
+        raise Refusal("gradients= needs layout bhsd or bshd; got strided")
     asked = Asked(case, by_name(case, inputs), None if inputs is None else inputs.get("mask"))
     backward = through_autograd(function, name, asked, device=device, layout=layout)
     got = judged(run_operation(backward, of, name=name, arrays="torch", device=device, inputs=read))
@@ -61,5 +61,5 @@ def assert_gradients(
     if got.origin is not None:
         words = "; or ".join(words for words, _ in got.explained_by)
         told = dict(got.explained_by[0][1])
-        warnings.warn(f"{name}: gradients are right with {words}: say gradients={told}", GradientWarning, stacklevel=3)
+        warnings.warn(f"{name}: gradients are right with {words}: pass gradients={told}", GradientWarning, stacklevel=3)
     return got

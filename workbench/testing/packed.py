@@ -27,7 +27,7 @@ def unpacked_all(
     lengths = {of: _lengths(x, f"{where}: cu_seqlens_{of}") for of, x in ends.items()}
     if len(lengths["q"]) != len(lengths["k"]):
         raise Refusal(
-            f"{where}: cu_seqlens_q and cu_seqlens_k are of as many sequences; got {len(lengths['q'])} and "
+            f"{where}: cu_seqlens_q and cu_seqlens_k must have as many sequences; got {len(lengths['q'])} and "
             f"{len(lengths['k'])}"
         )
     boxes = {**inputs, **stages}
@@ -42,7 +42,7 @@ def _lengths(ends: Any, what: str) -> np.ndarray:
     """The lengths of sequences that end there."""
     found = as_numpy(ends, what, (np.dtype(np.int32), np.dtype(np.int64))).astype(np.int64)
     if found.ndim != 1 or len(found) < 2 or found[0] != 0 or np.any(np.diff(found) < 0):
-        raise Refusal(f"{what} is [batch + 1], begins with 0 and never falls; got {found.tolist()}")
+        raise Refusal(f"{what} must have shape [batch + 1], begin with 0 and never decrease; got {found.tolist()}")
     return np.diff(found)
 
 

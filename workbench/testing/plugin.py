@@ -28,14 +28,16 @@ class _Option(NamedTuple):
 
 
 OPTIONS = {
-    "report": _Option("DIR", "Leave the pictures and the trace of each failure in DIR/<test>/"),
-    "backend": _Option("BACKEND", "Where kernels of the workbench run [auto]", ("auto", "emulator", "cuda")),
-    "shrink_effort": _Option("N", "Of the search for the smallest case of each failure; 0: none is searched [0.3]"),
+    "report": _Option("DIR", "Write the pictures and the trace of each failure to DIR/<test>/"),
+    "backend": _Option("BACKEND", "Where built-in kernels run [auto]", ("auto", "emulator", "cuda")),
+    "shrink_effort": _Option("N", "Effort of the search for the smallest failing case; 0: no search [0.3]"),
     "fail_on": _Option("VERDICT", "Mildest verdict that fails [evidence]", tuple(FAIL_ON)),
-    "profile": _Option("NAME", "Settings of hypothesis: workbench.testing.PROFILES [its own]", tuple(PROFILES)),
+    "profile": _Option(
+        "NAME", "Hypothesis profile, one of workbench.testing.PROFILES [Hypothesis's own]", tuple(PROFILES)
+    ),
 }
 #: options that are gone -> what to give in their place
-RETIRED = {"shrink_seconds": "attention_shrink_effort: 1 is that of the command shrink, and 0 searches nothing"}
+RETIRED = {"shrink_seconds": "attention_shrink_effort: 1 as for the command shrink, 0 for no search"}
 #: keywords of the marker, those of a test alone
 OF_MARKER = ("fail_on", "backend")
 #: of a report's user_properties, which travel from xdist's workers
@@ -67,7 +69,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", words)
     for name, instead in RETIRED.items():
         if _said(config, name):
-            raise pytest.UsageError(f"attention_{name} is gone; give {instead}")
+            raise pytest.UsageError(f"attention_{name} was removed; set {instead}")
     said = {name: value for name in OPTIONS if (value := _said(config, name))}
     for name, value in said.items():
         if (among := OPTIONS[name].among) and value not in among:
@@ -182,7 +184,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     near = [(x["nearest"], one.nodeid) for one, x in found if x["nearest"] is not None]
     if near:
         largest, node = max(near)
-        text += f"; nearest to its budget of those within: {largest:.3g} x, {node}"
+        text += f"; closest passing check: {largest:.3g}x its budget, {node}"
     terminalreporter.write_line(text)
     for one, x in failed:
         for failure in x["failures"]:

@@ -22,14 +22,14 @@ from workbench.trace.trace import Trace
 
 #: what a mapping may say: key -> kind of its value, and what it is
 KEYS: Mapping[str, tuple[type, str]] = {
-    "target": (str, "a name for what ran"),
+    "target": (str, "a name for the kernel"),
     "layout": (str, "axes of q, k, v and out, of b h s d, or x for heads and dims in one; a missing one has size 1"),
     "lse_layout": (str, "axes of lse, of b h s"),
-    "records": (str, "the file of records, in the place of one file a tensor"),
-    "op": (str, "of records: the op whose records are calls"),
+    "records": (str, "the file of records, instead of one file per tensor"),
+    "op": (str, "for records: the op whose records are calls"),
     "tensors": (dict, "input or stage -> its file, or where it is in a record"),
-    "case": (dict, "fields of the case that arrays do not tell"),
-    "contract": (dict, "what the kernel promises"),
+    "case": (dict, "fields of the case that the arrays do not determine"),
+    "contract": (dict, "the kernel's contract"),
 }
 #: in the place of the number of a call in the names of files
 CALL = "{call}"
@@ -65,15 +65,15 @@ def load_dump(
     """
     where = Path() if isinstance(path, Mapping) else Path(path)
     if not where.exists():
-        raise Refusal(f"{path}: a mapping reads a file of arrays, a folder, or a file of records; there is none")
+        raise Refusal(f"{path}: a mapping reads a file of arrays, a folder, or a file of records; it does not exist")
     if text_of(where) is not None:
-        raise Refusal(f"{path}: a trace says itself what it holds; leave the mapping out")
+        raise Refusal(f"{path}: a trace names its own arrays; leave the mapping out")
     said = _mapping(mapping, where)
     mapped = said.path or "the mapping"
     if isinstance(path, Mapping) and said.records + said.op:
         raise Refusal(f"{mapped}: records are in a file; got a dict of arrays")
     if contract is not None and said.contract:
-        raise Refusal(f"{mapped}: its [contract] says what the kernel promises; got {contract!r}, too")
+        raise Refusal(f"{mapped}: the mapping has a [contract] already; got {contract!r}, too")
     stated = stated_by(case, said.case, f"{mapped}: [case]")
     alone = said.target or (NAME if isinstance(path, Mapping) else str(path))
     if isinstance(path, Mapping):
@@ -115,7 +115,7 @@ def _mapping(given: str | Path | Mapping[str, Any], where: Path) -> Mapped:
     for key, value in told.items():
         if key not in KEYS or not isinstance(value, KEYS[key][0]):
             listed = "; ".join(f"{name}: {words}" for name, (_, words) in KEYS.items())
-            raise Refusal(f"{named}: {key}={value!r} is nothing that a mapping says: {listed}")
+            raise Refusal(f"{named}: {key}={value!r} is not allowed in a mapping, which has {listed}")
     tensors = told.get("tensors", {})
     known = (*NAMES, *STAGES)
     if unknown := [name for name, value in tensors.items() if name not in known or not isinstance(value, str)]:
@@ -127,7 +127,7 @@ def _mapping(given: str | Path | Mapping[str, Any], where: Path) -> Mapped:
     if where.is_file() and told.get("op") and told.setdefault("records", where.name) != where.name:
         raise Refusal(f"{named}: the records are in {told['records']!r}; got {where.name!r}")
     if bool(told.get("records")) != bool(told.get("op")):
-        raise Refusal(f"{named}: records and op are said together: the records of one op are the calls")
+        raise Refusal(f"{named}: give records and op together: the records of one op are the calls")
     check_layout_word(told.get("layout", BOX), named)
     return Mapped(path, **{"case": {}, "contract": {}} | told)
 
@@ -146,11 +146,11 @@ def _of_files(folder: Path, said: Mapped) -> dict[int, dict[str, Any]]:
             call = int(match["call"]) if CALL in of_file else 0
             if (other := places.setdefault((call, name), file)) != file:
                 raise Refusal(
-                    f"{folder}: {name} of call {call} is both {other} and {file}; say more of its name than {of_file!r}"
+                    f"{folder}: {name} of call {call} is both {other} and {file}; give a longer name than {of_file!r}"
                 )
             found.setdefault(call, {})[name] = _inside(read_any(folder / file), key, f"{folder / file}")
         if not any(name in one for one in found.values()):
-            raise Refusal(f"{folder}: no file is {of_file!r}, which {name} is by the mapping; it has {_some(files)}")
+            raise Refusal(f"{folder}: no file matches {of_file!r}, the mapping's {name}; it has {_some(files)}")
     for call, arrays in found.items():
         if lacking := [name for name in said.tensors if name not in arrays]:
             raise Refusal(f"{folder}: call {call} has no {', '.join(lacking)}, which other calls have")
@@ -183,7 +183,7 @@ def _of_records(where: Path, said: Mapped) -> dict[int, dict[str, Any]]:
     calls = [one for one in held if one["op"] == said.op]
     if not calls:
         raise Refusal(
-            f"{path}: no record is of {said.op}; it has {_some(dict.fromkeys(str(one['op']) for one in held))}"
+            f"{path}: no record has op {said.op}; it has {_some(dict.fromkeys(str(one['op']) for one in held))}"
         )
     return {call: _taken(one, said, f"{path}, {said.op} {call}") for call, one in enumerate(calls)}
 
@@ -199,8 +199,8 @@ def _inside(held: Any, key: str, where: str) -> Any:
             raise Refusal(f"{where}: nothing under {step!r}{of}; there is {has}")
         held = held[int(step)] if inside else held[step]
     if not hasattr(held, "shape"):
-        has = f"; it has {_some(map(str, held))}, which a key behind a colon tells" if isinstance(held, Mapping) else ""
-        raise Refusal(f"{where}: no array but a {type(held).__name__}{has}")
+        has = f"; it has {_some(map(str, held))}; name one after a colon" if isinstance(held, Mapping) else ""
+        raise Refusal(f"{where}: not an array but a {type(held).__name__}{has}")
     return held
 
 

@@ -138,8 +138,8 @@ def _check_bytes(path: Path, text: str) -> None:
             hashed.update(part)
     if hashed.hexdigest() != stated[1]:
         raise Refusal(
-            f"{path}: damaged, or changed since it was written: its checksum is {hashed.hexdigest()}, and its manifest "
-            f'states {stated[1]}; who changes a trace on purpose takes "checksum" out of its manifest'
+            f"{path}: damaged, or changed since it was written: its checksum is {hashed.hexdigest()}, its manifest "
+            f'states {stated[1]}; if you changed it on purpose, delete "checksum" from its manifest'
         )
 
 
@@ -149,8 +149,8 @@ def _trace(manifest: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Tra
     sparse = {name: f"sparse.{name}" for name in manifest["sparse"]}
     if counted := [name for name, one in stages.items() if "statistics" in one]:  # which older files have
         raise Refusal(
-            f"statistics of {', '.join(counted)} are judged no more: write the elements, of a large stage those of a "
-            'part of the run (its "window"), or leave the stage out'
+            f"statistics of {', '.join(counted)} are no longer judged: write the elements (of a large stage, those in "
+            'a "window" of the run), or leave the stage out'
         )
     if missing := [name for name in (*stages, *sparse.values()) if name not in arrays]:
         raise Refusal(f"the manifest names {', '.join(missing)}, which the file does not hold")

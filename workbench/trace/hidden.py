@@ -24,8 +24,8 @@ def with_mask(trace: Trace) -> Trace:
         assert run is not None
         return with_mask(run(case, None if inputs is None else restored(inputs, trace.inputs, found.largest)))
 
-    keys = f"{found.keys} keys of rows are hidden by added numbers of {found.largest:.4g} or less"
-    rows = f", {found.rows} rows have no other key: 0, NaN, the mean of v and what these numbers make are right there"
+    keys = f"added values of {found.largest:.4g} or less hide {found.keys} (row, key) pairs"
+    rows = f", {found.rows} rows are empty (no visible key): 0, NaN, the mean of v and what these values give are right"
     note = (f"judged as a mask: {keys}{rows if found.rows else ''}",) if found.keys else ()
     return replace(
         trace,

@@ -65,7 +65,7 @@ def save(arrays: Arrays, path: str | Path) -> None:
             if _trace(path) is None:
                 normalised(read(path), str(path))
         except Refusal as refusal:
-            raise Refusal(f"inputs take the place of others only; give another file\n{refusal}") from None
+            raise Refusal(f"inputs may overwrite only a file of inputs; give another file\n{refusal}") from None
     whole = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
     if path.suffix == ".safetensors":
         from safetensors.numpy import save as serialised
@@ -120,7 +120,7 @@ def case_of(given: Any, where: str | None = None, **stated: Any) -> Case:
     case = Case(**{**stated, **told, "distribution": GIVEN})
     for name in of_role(DRAWN):
         if name in stated and not (name == "seed" and case.draws_beside):
-            raise Refusal(f"{name} is for inputs that are drawn; these come from {where}")
+            raise Refusal(f"{name} is for drawn inputs; these come from {where}")
     return case
 
 

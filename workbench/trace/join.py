@@ -79,7 +79,9 @@ def concatenated(traces: Mapping[str, Trace]) -> Trace:
     names, parts = list(traces), list(traces.values())
     for name, part in traces.items():
         if part.box is None:
-            raise Refusal(f'{name}: one of {len(traces)} files says which "window" of the run it holds; it says none')
+            raise Refusal(
+                f'{name}: each of {len(traces)} files must state its "window" of the run; this one states none'
+            )
     first = parts[0]
     for name, part in traces.items():
         for field in (*_SHARED, "case_run"):

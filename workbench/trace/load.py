@@ -48,12 +48,12 @@ def load(
     target = NAME if isinstance(given, Mapping) else str(given)
     if mapping is not None:
         if layout != BOX:
-            raise Refusal(f"{target}: the mapping says how arrays lie, in its layout; got layout={layout!r}")
+            raise Refusal(f"{target}: set the layout in the mapping; got layout={layout!r}")
         calls = load_dump(given, mapping, case, contract)
         if len(calls) > 1:
             raise Refusal(
-                f"{target} holds {len(calls)} calls, and a trace is of one: "
-                "workbench.trace.dumped.load_dump gives them by their numbers"
+                f"{target} holds {len(calls)} calls, but a trace is one call: "
+                "use workbench.trace.dumped.load_dump, which returns all"
             )
         return next(iter(calls.values()))
     if isinstance(given, Mapping):
@@ -62,13 +62,13 @@ def load(
         made = of_arrays(read(Path(given)), case, name=target, contract=contract, layout=layout)
         return replace(made, called_with=replace(made.called_with, trace=target))
     if layout != BOX:
-        raise Refusal(f"{target}: layout is of arrays; a trace and a log have theirs; got layout={layout!r}")
+        raise Refusal(f"{target}: layout= is for arrays; a trace or log has its own; got layout={layout!r}")
     if is_trace(target):
         if case is not None or contract is not None:
             got = f"case={case!r}" if case is not None else f"contract={contract!r}"
             raise Refusal(f"{target}: a trace brings its own case; got {got}")
         return load_all(target)
     if not isinstance(case, Case):
-        found = "no trace; values that a kernel printed need their case, as in" if Path(target).is_file() else ""
+        found = "not a trace; printed values need their case, as in" if Path(target).is_file() else ""
         raise Refusal(f"{target}: {f'{found} load({target!r}, case=Case(...))' if found else 'no such file'}")
     return load_log(target, case, contract)

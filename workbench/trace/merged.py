@@ -52,7 +52,7 @@ class Partials:
         """
         stages = dict(found)
         if unknown := [stage for stage in stages if stage not in OF_MERGE]:
-            raise Refusal(f"{name}: a merge gives {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
+            raise Refusal(f"{name}: a merge returns {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
         if (weight := stages.get(_WEIGHT)) is not None:
             if weight.shape != self.lses.shape:
                 wanted = f"[{', '.join(map(str, self.lses.shape))}]"

@@ -35,15 +35,15 @@ def narrowed(
     case, known = trace.case, ALGORITHMS[trace.algorithm]
     said = str(part)
     if trace.box is not None:
-        raise Refusal(f"{trace.target} is limited to {trace.box} already")
+        raise Refusal(f"{trace.target} is already limited to {trace.box}")
     box = parse(part, case) if isinstance(part, str) else part
     bounds = box.edges()
     cut_through = "qkv" if bounds["b"] != (0, case.batch) else "q" if bounds["q"] != (0, case.seqlen_q) else ""
     unseen = [name for x in cut_through if x in case.coded and (name := f"scale_{x}") not in trace.stages]
     if before_attention(trace.algorithm) and case.codes is not None and unseen:
         raise Refusal(
-            f"{trace.target} did not give {', '.join(unseen)}, which are of all batches and rows: a part holds whole "
-            f"heads then; got {box}"
+            f"{trace.target} did not return {', '.join(unseen)}, which depend on all batches and rows: choose whole "
+            f"heads; got {box}"
         )
 
     def cut(array: np.ndarray, axes: str, of_kv: bool) -> np.ndarray:

@@ -108,21 +108,20 @@ def _check_names(held: Mapping[str, Any], name: str) -> None:
     there = ", ".join(map(str, held)) or "nothing"
     if lacking := [x for x in INPUTS if x not in held and f"codes_{x}" not in held]:
         raise Refusal(
-            f"{name}: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing; it holds {there}. Arrays of "
-            'other names are told by a mapping: --mapping FILE with [tensors] q = "query", or in Python '
+            f"{name}: {', '.join(lacking)} {'is' if len(lacking) == 1 else 'are'} missing; it holds {there}. Map other "
+            'names with a mapping: --mapping FILE with [tensors] q = "query", or in Python '
             'mapping={"tensors": {"q": "query"}}'
         )
     known = (*NAMES, *STAGES, *FIELDS, _CONTRACT)
     if unknown := [x for x in held if x not in known]:
         raise Refusal(
             f"{name}: it holds {unknown[0]!r}, which is no input, stage or field of a case"
-            f"{meant(str(unknown[0]), known)}; inputs are {', '.join(NAMES)}; stages are {', '.join(STAGES)}. With a "
-            "mapping (--mapping FILE) what it names is read, and all else left alone"
+            f"{meant(str(unknown[0]), known)}; inputs are {', '.join(NAMES)}; stages are {', '.join(STAGES)}. "
+            "A mapping (--mapping FILE) reads only the arrays that it names"
         )
     if not any(x in STAGES and _made(x, held) for x in held):
         raise Refusal(
-            f"{name}: it holds inputs alone: {there}; there is nothing to judge: add out, lse, scores or any other "
-            "stage that a kernel made of them"
+            f"{name}: it holds only inputs: {there}; add a result of the kernel: out, lse, scores or another stage"
         )
 
 
@@ -178,7 +177,7 @@ def _check_layout(arrays: Mapping[str, np.ndarray], layout: str, name: str) -> N
     if _agree(swapped):
         shapes = ", ".join(f"{x} {list(arrays[x].shape)}" for x in (*there, LSE) if x in arrays)
         raise Refusal(
-            f"{name}: these are shapes of [batch, rows, heads, dim]: {shapes}; say --arrays layout=bshd, or in Python "
+            f"{name}: these are shapes of [batch, rows, heads, dim]: {shapes}; pass --arrays layout=bshd, or in Python "
             'layout="bshd"'
         )
 
@@ -199,15 +198,15 @@ def boxed(x: np.ndarray, layout: str, heads: int | None, what: str) -> np.ndarra
     if x.ndim != len(layout):
         others = {2: " (sd: one head)", 3: " ([heads, rows, dim] is hsd, [rows, heads, dim] shd)"}.get(x.ndim, "")
         raise Refusal(
-            f"{what} has shape {list(x.shape)}; the layout {layout} has {len(layout)} axes: another is said with "
-            f"--arrays layout=hsd, in a mapping or in Python with layout{others}"
+            f"{what} has shape {list(x.shape)}; the layout {layout} has {len(layout)} axes: pass another with "
+            f"--arrays layout=hsd, in a mapping or in Python{others}"
         )
     if "x" in layout:
         at = layout.index("x")
         if not heads or x.shape[at] % heads:
             raise Refusal(
-                f"{what} has {x.shape[at]} numbers along x, heads and dims in one: [case] says heads and kv_heads; got "
-                f"{heads}"
+                f"{what} has {x.shape[at]} numbers along x, heads and dims in one: [case] must give heads and kv_heads"
+                f"; got {heads}"
             )
         x = x.reshape(*x.shape[:at], heads, x.shape[at] // heads, *x.shape[at + 1 :])
         layout = layout.replace("x", "hd")
@@ -222,6 +221,6 @@ def check_layout_word(layout: str, where: str) -> None:
     """Refusal for a layout that no array can have."""
     if len({*layout}) != len(layout) or not {*layout} <= {*BOX, "x"} or ("x" in layout) == ("d" in layout):
         raise Refusal(
-            f"{where}: layout is axes of q, k, v and out, of b h s d, or x for heads and dims in one, outermost first; "
-            f"got {layout!r}"
+            f"{where}: layout lists the axes of q, k, v and out, outermost first: b h s d, or x for heads and dims in "
+            f"one; got {layout!r}"
         )

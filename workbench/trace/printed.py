@@ -137,7 +137,7 @@ def load_log(
     """
     for option in of_role(QUANTISER, ARITHMETIC):
         if getattr(case, option) is not None:
-            raise Refusal(f"{flag(option)} is for kernels of ours; {path} was printed by another")
+            raise Refusal(f"{flag(option)} is for built-in kernels; {path} comes from another kernel")
     said, declared = fields_of(promises or {}, case), {}
     for name in ("block_k", "splits"):
         if (own := getattr(case, name)) is not None:
@@ -214,7 +214,5 @@ def _notes(log: Log, by_stage: Mapping[str, Mapping[tuple[int, ...], Sequence[Pr
             seen = {repr(line.value): line for line in one}
             values = ", ".join(f"{line.text} (line {line.line})" for line in seen.values())
             of = f"{len(torn)} element{'s' * (len(torn) > 1)}"
-            notes.append(
-                f"{name}: {of} printed with different values, of which the last is judged: [{place}] is {values}"
-            )
+            notes.append(f"{name}: {of} printed with different values; the last is judged: [{place}] is {values}")
     return tuple(notes)

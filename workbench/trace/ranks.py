@@ -41,10 +41,8 @@ _FIELDS: Fields = {
     "results": (..., list_of(f"a list of some of {', '.join(OF_MERGE)}", OF_MERGE)),
     "rank": (..., INDEX),
 }
-_LSE = (
-    "partial_max holds the lse of each rank; a wrong one shows in partial_sum, the sum of exp(score - lse), which is 1"
-)
-_BY_RANK = "keys lie rank by rank: what the case hides of them is put in as a mask"
+_LSE = "partial_max is the lse of each rank; where it is wrong, partial_sum, the sum of exp(score - lse), is not 1"
+_BY_RANK = "keys are stored rank by rank; the case's mask is passed as an explicit mask"
 #: results -> the axis of queries
 _QUERIES = {"q": 2, "outs": 3, "lses": 3} | {name: 2 + ("s" in STAGES[name].axes) for name in OF_MERGE}
 #: fields of a case of which a mask tells nothing where keys are not in their order, or of which ranks know nothing
@@ -158,7 +156,7 @@ def concatenated(files: Sequence[Path]) -> Trace:
         by_rank[one.rank] = one
     ranks, name = first.told["ranks"], first.told["target"]
     if lacking := [str(rank) for rank in range(ranks) if rank not in by_rank]:
-        raise Refusal(f"of {ranks} ranks {', '.join(lacking)} left no file beside {told_by}")
+        raise Refusal(f"{', '.join(lacking)} of {ranks} ranks left no file next to {told_by}")
     case, order = first.case.but(splits=ranks), first.told["order"]
     held = [
         Rank(keys, queries)
@@ -197,7 +195,7 @@ def _load(file: Path) -> _Left:
         manifest = checked(text_of(file) or "null", SCHEMA, _FIELDS)
         case = Case(**fields_of_case(manifest))
     except Refusal as refusal:
-        raise Refusal(f"{file}: not what a rank leaves: {refusal}") from None
+        raise Refusal(f"{file}: not a file of a rank: {refusal}") from None
     shared = {name: x for name, x in manifest.items() if name != "rank"}
     return _Left(shared, case, manifest["rank"], load_file(file))
 
@@ -216,7 +214,7 @@ def _by_query(by_rank: Mapping[int, _Left], held: Sequence[Rank], name: str) -> 
 def _seen(case: Case, inputs: dict[str, np.ndarray], keys: np.ndarray, name: str) -> tuple[Case, dict[str, np.ndarray]]:
     """The case and the inputs with keys in the order in which ranks hold them."""
     if odd := [field for field in _WHOLE if getattr(case, field, None) is not None]:
-        raise Refusal(f"{name}: what ranks leave is not judged of a case with {', '.join(odd)}")
+        raise Refusal(f"{name}: files of ranks cannot be judged for a case with {', '.join(odd)}")
     places = np.argsort(keys)
     if case.distribution != GIVEN:
         in_place = [inputs["q"], *(inputs[x][:, :, places] for x in "kv")]

@@ -22,7 +22,7 @@ def check_rows(case: Case, where: str, *, in_part: bool = False) -> None:
         "v that is a part of k": case.shared_kv, "a dump of a part": in_part,
     }  # fmt: skip
     if has := [name for name, there in of_place.items() if there]:
-        raise Refusal(f"{where}: some rows of a run are no run of their own where it has {', '.join(has)}")
+        raise Refusal(f"{where}: rows cannot be judged alone in a run with {', '.join(has)}")
 
 
 def case_of(case: Case, part: Box) -> Case:
@@ -47,7 +47,7 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     case = trace.case
     check_rows(case, trace.target, in_part=trace.box is not None)
     if trace.rerun is None:
-        raise Refusal(f"{trace.target}: its trace is at rest, and nothing can be run again")
+        raise Refusal(f"{trace.target}: it is a stored trace, which cannot be run again")
     part = Box(batches, heads, rows)
     of_kv = part.of_kv(case)
     some = case_of(case, part)

@@ -39,7 +39,7 @@ def notes(stages: Stages, case: Case) -> tuple[str, ...]:
     """What a reader should know of the dtypes of `stages`: a result of another one than the case's."""
     stored = [name for name, stage in RESULTS.items() if stage.dtype and name in stages and case.codes is None]
     return tuple(
-        f"{name} is {x.dtype} in a case of {case.dtype}: it is judged as what {_dtype_of(x)} can hold"
+        f"{name} is {x.dtype} in a {case.dtype} case: it is judged as {_dtype_of(x)}"
         for name in stored
         if (x := stages[name]).dtype != DTYPES[case.dtype]
     )
@@ -66,7 +66,7 @@ def narrower(stages: Stages, case: Case, declared: Mapping[str, Any], name: str)
             rule = f"its contract says {field}={said}"
         else:
             rule = f"a kernel of {case.dtype} returns {dtypes[0]}"
-            rule += f": if it is meant, declare {field}={got}" if field else ""
+            rule += f": if that is intended, declare {field}={got}" if field else ""
         lines.append(f"{name} returned {stage} in {got}, and {rule}")
     return tuple(lines)
 

@@ -18,11 +18,11 @@ def dims_of(stage: Stage, case: Case, where: str) -> tuple[int, ...]:
     """The shape of a stage of which some elements were given; Refusal where the case leaves it open (key tiles and
     splits), and for a stage too large to be laid out. `where` begins messages.
     """
-    for axis, field, what in (("t", "block_k", "the keys of a tile"), ("s", "splits", "how the keys are split")):
+    for axis, field in (("t", "block_k"), ("s", "splits")):
         if axis in stage.axes and getattr(case, field) is None:
             raise Refusal(
-                f"{where}: stage {stage.name} has the axis {axis} ({AXIS_NAMES[axis]}), so that {what} must be known: "
-                f'a log needs --{field.replace("_", "-")}, a function says {field} in its "contract"'
+                f"{where}: stage {stage.name} has the axis {axis} ({AXIS_NAMES[axis]}), which needs {field}: "
+                f'pass --{field.replace("_", "-")} for a log, or return {field} in the "contract"'
             )
     dims = shape(stage, case.sizes)
     if np.prod(dims) > LARGEST:

@@ -34,8 +34,8 @@ def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) ->
         return (), remark
     ran = ", ".join(f"{file.name} (sha256 {file.sha256[:8]}, of {file.modified})" for file in stale)
     return (
-        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is the same: {ran}; rebuild it, the "
-        "verdict is on the old code",
+        f"stale: {', '.join(compiled)} changed since {previous}, but the binary that ran did not: {ran}; rebuild "
+        "it, the old code was judged",
     ), remark
 
 
@@ -45,9 +45,11 @@ def held_to(trace: Trace, previous: str | Path) -> Trace:
     """
     before = load(previous)
     if before.provenance is None:
-        raise Refusal(f"{previous}: tells no provenance: it is of no foreign function that the workbench ran")
+        raise Refusal(f"{previous} has no provenance: it is not a run of your function by the workbench")
     if trace.provenance is None:
-        raise Refusal(f"--against since=FILE is for foreign functions, whose code is told; of {trace.target} it is not")
+        raise Refusal(
+            f"--against since=FILE is for your functions, whose code is recorded; that of {trace.target} is not"
+        )
     alike = trace.case_run == before.case_run and _same(trace.inputs, before.inputs)
     moved = alike and not _same(trace.stages, before.stages)
     gates, remark = since(trace.provenance, before.provenance, str(previous), moved=moved)

@@ -198,7 +198,7 @@ def check(trace: Trace, where: str) -> Trace:
     """
     for name in INPUTS:
         if name not in trace.inputs and not {f"codes_{name}", f"scale_{name}"} <= set(trace.put_in) & set(trace.stages):
-            raise Refusal(f"{where}: {name} is missing, and so are quantised codes and scales that were put in for it")
+            raise Refusal(f"{where}: {name} is missing, and so are its quantised codes and scales")
     check_inputs(trace.case, trace.inputs, where)
     return check_stages(trace, where)
 
@@ -209,12 +209,12 @@ def check_stages(trace: Trace, where: str) -> Trace:
     if not merges(trace.algorithm) and trace.contract.splits not in (None, 1):
         splitting = next(name for name, stages in ALGORITHMS.items() if merges(name) and {*known} <= {*stages})
         raise Refusal(
-            f"{where}: {trace.algorithm} splits no keys, and its contract has splits={trace.contract.splits}; kernels "
-            f"that split them are of the algorithm {splitting}"
+            f"{where}: {trace.algorithm} does not split keys, but its contract has splits={trace.contract.splits}; "
+            f"kernels that split keys have the algorithm {splitting}"
         )
     if not trace.contract.scores_scaled and not trace.case.scale > 0:
         raise Refusal(
-            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, of which "
+            f"{where}: scores_scaled=false needs a scale above 0; this case has scale={trace.case.scale:g}, for which "
             "the largest raw score is not the largest score"
         )
     sizes = _sizes(trace.case, trace.contract)
@@ -233,10 +233,10 @@ def check_stages(trace: Trace, where: str) -> Trace:
             )
     for name, errors in trace.sparse.items():
         if name not in trace.stages or errors.shape != trace.stages[name].shape:
-            raise Refusal(f"{where}: what tells which elements of {name} were given must have its shape")
+            raise Refusal(f"{where}: the tolerances of {name} must have its shape")
         if not np.any(errors >= 0) or np.any(errors < 0):
             raise Refusal(
-                f"{where}: what tells which elements of {name} were given holds how far each may be off, at least 0, "
-                "and NaN where none was given; some must be given"
+                f"{where}: the tolerances of {name} must be at least 0, or NaN where no element was given, and not "
+                "all NaN"
             )
     return trace

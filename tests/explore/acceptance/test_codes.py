@@ -120,7 +120,7 @@ def test_codes_are_an_input_that_is_not_written_to(tmp_path: Path) -> None:
 def test_a_function_that_takes_no_codes_is_told_the_keywords(tmp_path: Path) -> None:
     failure = held(tmp_path, "on_floats", E4M3, 0).failure
     assert failure is not None and failure.words == (
-        "it takes no e4m3 codes, which the spec has: give it the keywords scale_q, scale_k, scale_v"
+        "it takes no e4m3 codes, which the spec has: add the keywords scale_q, scale_k, scale_v"
     )
 
 

@@ -68,7 +68,7 @@ def test_bfloat16_is_refused(named: bool) -> None:
         run(kernel, CASE.but(dtype="bfloat16"), arrays="torch")
     assert str(refusal.value) == (
         "Triton's interpreter computes on the raw bits of bfloat16 and float8; product got x in bfloat16: "
-        "take --dtype float32 or float16, or a GPU without TRITON_INTERPRET"
+        "use --dtype float32 or float16, or a GPU without TRITON_INTERPRET"
     )
     assert run(kernel, CASE, arrays="torch").stages["out"].size
 
@@ -101,6 +101,6 @@ def test_how_to_run_without_a_gpu_is_said() -> None:
     assert ran.returncode == 3 and ran.stdout == ""
     lines = [line for line in ran.stderr.splitlines(keepends=True) if "stopped after" not in line]  # of a slow machine
     assert "".join(lines) == (
-        f"workbench: {target[0]} launches a kernel in Triton, and there is no GPU. "
+        f"workbench: {target[0]} launches a Triton kernel, and there is no GPU. "
         "Without a GPU, Triton's interpreter runs its kernels on the CPU: set TRITON_INTERPRET=1 in the environment.\n"
     )

@@ -128,10 +128,10 @@ def test_a_run_dumps_what_probes_store(load: Callable[[str], ModuleType]) -> Non
         ("probe.lse[b, h, 0:q] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [(b, h, 0:q)]"),
         ("probe.lse[b] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [b]"),
         ("x = probe.lse[b, h, q] = 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
-        ("probe.lse[b, h, q] = k = 1", ":5: probe.lse is stored to by itself: probe.lse[b, h, q] = k = 1"),
+        ("probe.lse[b, h, q] = k = 1", ":5: assign probe.lse in a statement without other targets: probe.lse[b, h, q] = k = 1"),
         ("probe.lse[b, h, q] += 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
         ("k = probe", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
-        ("k = 1", ":3: kernel is @probed and has no probe, such as probe.scores[b, h, q, k] = x"),
+        ("k = 1", ":3: kernel is @probed but has no probe, such as probe.scores[b, h, q, k] = x"),
         ("probe.row_max[b, h, q, k] = 1", ":3: probe.row_max needs @probed(block_k=...), since its axes are [b h q t]"),
         (
             "probe.partial_max[b, h, k, q] = 1",
@@ -148,16 +148,14 @@ def test_what_is_no_probe_is_refused_with_its_line(load: Callable[[str], ModuleT
 
 def test_probed_stands_below_jit(load: Callable[[str], ModuleType]) -> None:
     said = refusal(load, "@probed\n@cuda.jit\ndef kernel(x):\n    probe.lse[0, 0, 0] = x[0]\n")
-    assert said.startswith(
-        "@probed stands below @cuda.jit, on the function itself; got CUDADispatcher(<function kernel"
-    )
+    assert said.startswith("put @probed below @cuda.jit, on the function itself; got CUDADispatcher(<function kernel")
 
 
 def test_a_file_with_a_wrong_probe_is_refused_without_a_traceback(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(HEAD + "@cuda.jit\n@probed\ndef kernel(x):\n    probe.nope[0] = 1\n")
     assert refusal(find, f"{path}:attention") == (
-        f"{path} could not be imported, as of its line 8:\n"
+        f"{path} could not be imported because of its line 8:\n"
         f"{path}:10: probe.nope: there is no stage 'nope'; stages are: {', '.join(STAGES)}"
     )
 
@@ -187,15 +185,15 @@ def test_probes_elsewhere_are_refused(load: Callable[[str], ModuleType], kernel:
     mine = load(DEVICE)
     with Launches("mine", on_emulator=True).sent():
         assert refusal(getattr(mine, kernel)[1, 1], np.zeros(3)) == (
-            f"{mine.__file__}:{line}: {function} has a probe and is not @probed, which stands below @cuda.jit, of a "
-            "kernel alone: what a device function has is returned to its kernel and dumped there"
+            f"{mine.__file__}:{line}: {function} has a probe but is not @probed: put @probed below @cuda.jit of the "
+            "kernel, and return a device function's values to the kernel to dump them"
         )
 
 
 def test_outside_of_a_kernel_there_is_no_probe(load: Callable[[str], ModuleType]) -> None:
     probe = load("").probe
     assert refusal(lambda: probe.scores) == (
-        "probe.scores stands outside of a kernel with @probed: there it is `probe.scores[...] = value`"
+        "probe.scores is outside of a @probed kernel, in which you write `probe.scores[...] = value`"
     )
 
 
@@ -224,11 +222,11 @@ def attention(load: Callable[[str], ModuleType], made: str) -> Callable[..., Any
 
 def test_what_a_function_and_its_probes_both_say_is_refused(load: Callable[[str], ModuleType]) -> None:
     both = attention(load, '{"out": out, "lse": out[..., 0]}')
-    assert refusal(run, both, SMALL) == "attention returned lse, which probes of its kernels dump: leave one out"
+    assert refusal(run, both, SMALL) == "attention returned lse, which its probes also dump: remove one of the two"
     other = attention(load, '{"out": out, "contract": {"block_k": 4}}')
     where = other.__code__.co_filename
     assert refusal(run, other, SMALL) == (
-        f'{where}:10: @probed(block_k=8), and attention says block_k=4 in its "contract" or of another kernel'
+        f'{where}:10: @probed(block_k=8), but attention has block_k=4 in its "contract" or another kernel'
     )
 
 
@@ -241,8 +239,8 @@ def test_tiles_are_the_contract_s(load: Callable[[str], ModuleType]) -> None:
 def test_float64_is_dumped_as_such_or_refused_where_slots_are_unwritten(load: Callable[[str], ModuleType]) -> None:
     text = COPY.replace("MADE", "out").replace("[1, 4](q,", "[1, 4](q.astype(np.float64) / 3,")
     assert refusal(run, load(text).attention, SMALL) == (
-        "probe.lse stored numbers in float64, and none in 2 of 4 slots, the first of them (0, 0, 1): dump them in "
-        "float32, or write all"
+        "probe.lse stored float64 numbers but left 2 of 4 slots unwritten, the first at (0, 0, 1): dump "
+        "float32, or write every slot"
     )
     trace = run(load(text.replace("i % 2 == 0", "i < 4")).attention, SMALL)
     assert trace.stages["lse"].dtype == np.float64

@@ -91,12 +91,12 @@ REFUSED = {
     "mixed": (
         "flash",
         "if (threadIdx.x == 0) { WB_PROBE(lse, 1.0f, 0, 0, 0); WB_PROBE(lse, _Float16(1), 0, 0, 1); }",
-        "probes of lse must store one type; 1 stores had another than the first",
+        "probes of lse must store one type; 1 stores had another type",
     ),
     "integer": (
         "flash",
         "WB_PROBE(lse, 1, 0, 0, 0);",
-        "a probe of lse must store one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8; its type is another (an integer, say)",
+        "a probe of lse must store one of float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, uint8; it stores another type (an integer, say)",
     ),
     "unwritten_codes": (
         "fp8",
@@ -243,7 +243,7 @@ def test_buffers_are_read_once_and_live_as_long_as_code_points_to_them(
     first = probes.hand_over(code, "flash", Q, K, block_k=16)
     words = weakref.ref(first.words["lse"])
     second = probes.hand_over(code, "flash", Q, K, block_k=16)
-    message = "these buffers were read already, or others were handed to the same code since"
+    message = "these buffers were already read, or replaced by others handed to the same code"
     with pytest.raises(Refusal, match=message):
         first.stages()
     del first

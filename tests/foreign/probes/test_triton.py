@@ -99,7 +99,7 @@ def test_unknown_stages_are_refused() -> None:
     ("wrong", "message"),
     [
         ("axes", "a probe takes an index for each axis of its stage"),
-        ("dtype", "a probe stores what the kernel holds, which the dtype of the buffer would round"),
+        ("dtype", "the dtype of the buffer would round the value of a probe"),
     ],
 )
 def test_probes_that_do_not_fit_their_stage_do_not_run(wrong: str, message: str) -> None:

@@ -103,7 +103,7 @@ class Probes:
         were read before, or that another `hand_over` to the same code replaced.
         """
         if _IN_USE.get(self.pointer.where) is not self:
-            raise Refusal("these buffers were read already, or others were handed to the same code since")
+            raise Refusal("these buffers were already read, or replaced by others handed to the same code")
         table = self.held[0].read()
         self.pointer.point(0)
         del _IN_USE[self.pointer.where]
@@ -189,10 +189,10 @@ def _check(stage: Stage, told: np.void) -> None:
             f"{told['refused']} stores did not, one of them at {place}"
         )
     if told["mixed"]:
-        raise Refusal(f"probes of {stage.name} must store one type; {told['mixed']} stores had another than the first")
+        raise Refusal(f"probes of {stage.name} must store one type; {told['mixed']} stores had another type")
     if told["type"] and int(told["type"]) not in TYPES:
         accepted = ", ".join(str(dtype) for dtype in TYPES.values())
-        raise Refusal(f"a probe of {stage.name} must store one of {accepted}; its type is another (an integer, say)")
+        raise Refusal(f"a probe of {stage.name} must store one of {accepted}; it stores another type (an integer, say)")
 
 
 def _values(name: str, words: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -242,7 +242,7 @@ def _cuda_core(code: Any) -> int:
     if status == driver.CUresult.CUDA_ERROR_NOT_FOUND:
         raise _without_probes("the ObjectCode")
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the NVIDIA driver answers cuLibraryGetGlobal with {status.name}")
+        raise RuntimeError(f"cuLibraryGetGlobal of the NVIDIA driver failed with {status.name}")
     return int(address)
 
 
@@ -256,7 +256,7 @@ def _cupy(code: Any) -> int:
 
 def _nvcc(library: ctypes.CDLL, table: int) -> None:
     if error := getattr(library, HAND_OVER)(ctypes.c_void_p(table)):
-        raise RuntimeError(f"CUDA's runtime answers cudaMemcpyToSymbol with error {error}")
+        raise RuntimeError(f"cudaMemcpyToSymbol of the CUDA runtime failed with error {error}")
 
 
 def _without_probes(what: str) -> Refusal:

@@ -32,7 +32,7 @@ def guarded() -> Iterator[None]:
             if dtype == "bfloat16" or dtype.startswith("float8"):
                 raise Refusal(
                     f"Triton's interpreter computes on the raw bits of bfloat16 and float8; {executor.fn.__name__} got "
-                    f"{name} in {dtype}: take --dtype float32 or float16, or a GPU without TRITON_INTERPRET"
+                    f"{name} in {dtype}: use --dtype float32 or float16, or a GPU without TRITON_INTERPRET"
                 )
         return launch(executor, *args, **options)
 

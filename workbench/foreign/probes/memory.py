@@ -64,7 +64,7 @@ def _ask(function: str, *arguments: object) -> Any:
 
     status, *answer = getattr(driver, function)(*arguments)
     if status == driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
-        raise Unavailable(f"{arguments[0]:,} bytes of GPU memory were asked for, and are not free: probe fewer stages")
+        raise Unavailable(f"{arguments[0]:,} bytes of GPU memory are not free: probe fewer stages")
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"the NVIDIA driver answers {function} with {status.name}")
+        raise RuntimeError(f"{function} of the NVIDIA driver failed with {status.name}")
     return answer[0] if answer else None

@@ -34,9 +34,7 @@ class Probe:
     def __getattr__(self, stage: str) -> Any:
         if stage.startswith("_"):
             raise AttributeError(stage)
-        raise Refusal(
-            f"probe.{stage} stands outside of a kernel with @probed: there it is `probe.{stage}[...] = value`"
-        )
+        raise Refusal(f"probe.{stage} is outside of a @probed kernel, in which you write `probe.{stage}[...] = value`")
 
 
 probe: Any = Probe()
@@ -65,14 +63,14 @@ def probed(
     if kernel is None:
         return lambda kernel: probed(kernel, block_k=block_k, splits=splits)
     if not isinstance(kernel, FunctionType):
-        raise Refusal(f"@probed stands below @cuda.jit, on the function itself; got {kernel!r}")
+        raise Refusal(f"put @probed below @cuda.jit, on the function itself; got {kernel!r}")
     tree = _tree(kernel)
     where = f"{kernel.__code__.co_filename}:{tree.lineno}"
     plain, dumping = _Stores(kernel, dump=False), _Stores(kernel, dump=True)
     without, with_probes = plain.visit(copy.deepcopy(tree)), dumping.visit(tree)
     stages = tuple(dict.fromkeys(dumping.found))
     if not stages:
-        raise Refusal(f"{where}: {kernel.__name__} is @probed and has no probe, such as probe.scores[b, h, q, k] = x")
+        raise Refusal(f"{where}: {kernel.__name__} is @probed but has no probe, such as probe.scores[b, h, q, k] = x")
     for axis, name, told in (("t", "block_k", block_k), ("s", "splits", splits)):
         for stage in stages:
             if told is None and axis in STAGES[stage].axes:
@@ -95,8 +93,8 @@ def refuse_others(function: Any, callers: tuple[Any, ...] = ()) -> None:
         where = [node for node in ast.walk(_tree(function)) if isinstance(node, ast.Name) and node.id == "probe"]
         place = f"{function.__code__.co_filename}:{where[0].lineno}"
         raise Refusal(
-            f"{place}: {function.__name__} has a probe and is not @probed, which stands below @cuda.jit, of a kernel "
-            "alone: what a device function has is returned to its kernel and dumped there"
+            f"{place}: {function.__name__} has a probe but is not @probed: put @probed below @cuda.jit of the kernel, "
+            "and return a device function's values to the kernel to dump them"
         )
     for called in names.values():
         inner = getattr(called, "py_func", None)
@@ -129,7 +127,7 @@ class _Stores(ast.NodeTransformer):
                 f"[{ast.unparse(target.slice)}]"
             )
         if len(node.targets) > 1:
-            raise Refusal(f"{where}: probe.{stage} is stored to by itself: {ast.unparse(node)}")
+            raise Refusal(f"{where}: assign probe.{stage} in a statement without other targets: {ast.unparse(node)}")
         self.visit(node.value)
         if not self.dump:
             return None
@@ -174,12 +172,10 @@ def _tree(function: Any) -> ast.FunctionDef:
     try:
         lines, first = inspect.getsourcelines(function)
     except (OSError, TypeError):
-        raise Refusal(
-            f"{function.__code__.co_filename}: the source of {function.__name__} is not to be found"
-        ) from None
+        raise Refusal(f"{function.__code__.co_filename}: the source of {function.__name__} was not found") from None
     (tree,) = ast.increment_lineno(ast.parse(textwrap.dedent("".join(lines))), first - 1).body
     if not isinstance(tree, ast.FunctionDef):
-        raise Refusal(f"{function.__code__.co_filename}:{first}: {function.__name__} is no function with a `def`")
+        raise Refusal(f"{function.__code__.co_filename}:{first}: {function.__name__} is not a function with a `def`")
     return tree
 
 

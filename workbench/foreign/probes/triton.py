@@ -33,7 +33,7 @@ def probe(buffer, index, value):  # type: ignore[no-untyped-def]
         tl.static_assert(
             (value.dtype == buffer[0].dtype.element_ty)
             or (value.dtype.primitive_bitwidth < buffer[0].dtype.element_ty.primitive_bitwidth),
-            "a probe stores what the kernel holds, which the dtype of the buffer would round",
+            "the dtype of the buffer would round the value of a probe",
         )
         offset = tl.full((), 0, tl.int64)  # dumps of more than 2^31 elements are usual
         inside = tl.full((), 1, tl.int1)
