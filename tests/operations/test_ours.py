@@ -211,8 +211,12 @@ def test_inputs_are_not_written() -> None:
         ("backward", {"axes": {"dim": 129}}, "backward kernels take dim and dim_v up to 128; got 129"),
         ("backward_mma", {}, "kernel backward_mma takes float16 or bfloat16; got float32"),
         ("backward_mma", {"dtype": "float16", "axes": {"dim_v": 60}}, "takes dim and dim_v in steps of 8; got 60"),
-        ("backward", {"contract": {"delta": "probs"}}, "contract: for functions of yours alone; backward is a kernel "),
-        ("backward", {"arrays": "torch", "gradients": True}, "gradients, arrays: for functions of yours alone; "),
+        (
+            "backward",
+            {"contract": {"delta": "probs"}},
+            "contract: only for your own functions; backward is a built-in ",
+        ),
+        ("backward", {"arrays": "torch", "gradients": True}, "gradients, arrays: only for your own functions; "),
         ("backward", {"numbers": {"softcap": 30.0}}, "backward takes scale, causal, and no softcap"),
         (
             "backward_mma",
@@ -222,7 +226,7 @@ def test_inputs_are_not_written() -> None:
         (
             lambda q, k: q,
             {"faults": ["backward-mask-forgotten"]},
-            "faults and probes are of kernels of ours (backward, ",
+            "faults and probes are for built-in kernels (backward, ",
         ),
     ],
     ids=[
@@ -248,7 +252,7 @@ def test_what_is_refused(kernel: Any, given: dict[str, Any], said: str) -> None:
 def test_kernels_are_of_their_operation() -> None:
     assert refusal(diff_operation, "backward", "rmsnorm") == "backward is a kernel of attention_backward; got rmsnorm"
     assert refusal(check_operation, "flash", "attention_backward") == (
-        "kernels of ours of an operation are backward, backward_atomic, backward_mma; got 'flash'"
+        "built-in kernels of operations: backward, backward_atomic, backward_mma; got 'flash'"
     )
 
 
