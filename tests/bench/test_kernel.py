@@ -395,7 +395,7 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     ]
     result = command("fp8", "--seqlen", "4", "--head-dim", "4")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4\n"
+    assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 4\n"
     result = command("flash", "--seqlen", "4", "--arrays", "layout=bshd")
     assert result.stderr == "workbench: --arrays layout is for foreign kernels; flash is one of ours\n"
 
@@ -410,7 +410,7 @@ def test_our_kernels_are_timed_on_a_gpu(name):
     assert results["device"] == torch.cuda.get_device_name() and results["launches"] == latency.LAUNCHES
     tiny, *others = results["rows"]
     if name == "fp8":
-        assert tiny["refused"] == "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4"
+        assert tiny["refused"] == "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 4"
         assert tiny["verdict"] is None and not wrong(results)
     for row in others if name == "fp8" else results["rows"]:
         assert row["verdict"] in ("exact", "rounding") and row["refused"] is row["torch"]["refused"] is None

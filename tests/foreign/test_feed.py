@@ -160,8 +160,8 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", partial_O=np.zeros(3, np.float32))
     good: dict[str, Any] = dict.fromkeys(PARTIALS, "reference")
     for target, feed, message in [
-        ("flash", {"acc": "reference"}, "kernel flash takes no stages from outside; got acc"),
-        ("split_k", {"qk": "reference"}, "kernel split_k takes partial_O, partial_max, partial_sum from outside; got qk"),
+        ("flash", {"acc": "reference"}, "kernel flash can be fed no stages; got acc"),
+        ("split_k", {"qk": "reference"}, "kernel split_k can be fed partial_O, partial_max, partial_sum; got qk"),
         ("fp8", {"codes_q": "reference"}, "kernel fp8: quantised codes and scales come in pairs; codes_q is alone"),
         ("split_k", {"partial_max": str(tmp_path / "x.npz")}, f"{tmp_path}/x.npz holds no partial_max; it holds partial_O"),
         (

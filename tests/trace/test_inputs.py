@@ -197,13 +197,13 @@ def test_what_does_not_fit_is_refused() -> None:
     ]:  # fmt: skip
         assert refusal(normalised, given, "here") == message
     assert refusal(run, "flash", CASE, inputs=codes) == (
-        f"kernel flash reads no quantised codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
+        f"kernel flash takes no quantised codes; got {', '.join(QUANTISED_INPUTS)}"
     )
     assert refusal(run, "fp8", CASE, inputs=codes | {"scale_k": np.ones(3, np.float32)}) == (
         "kernel fp8: scale_k has axes [h] and must have shape [2] for this case; got [3]"
     )
     assert refusal(run, "fp8", CASE, inputs=codes, faults=["no-saturation"]) == (
-        "fault no-saturation is in the quantiser, which does not run on quantised codes from outside"
+        "fault no-saturation is in the quantiser, which does not run when codes are given"
     )
     assert refusal(CASE.but(distribution="given").inputs) == (
         "a case of distribution given draws no inputs: they are put in (--inputs FILE)"

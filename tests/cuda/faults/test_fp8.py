@@ -92,7 +92,7 @@ def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     fault = Fault(
         "acc-truncated",
         "fp8",
-        "probs @ v is accumulated toward zero",
+        "probs @ v accumulates with rounding toward zero",
         "acc += s_p[r * BLOCK_K + c] * libdevice.half2float(s_kv[c * LD + d])",
         "acc = libdevice.fmaf_rz(s_p[r * BLOCK_K + c], libdevice.half2float(s_kv[c * LD + d]), acc)",
     )
