@@ -427,7 +427,7 @@ def test_check_names_lines_and_exits_with_1() -> None:
     assert re.fullmatch(
         r"  workbench/cuda/flash\.py:\d+  if row < seqlen_q: cuda\.syncthreads\(\)  # V is complete .*", lines[2]
     )
-    assert any(re.fullmatch(r"race: s_kv\[\d+, \d+\] is touched by two threads, .*", line) for line in lines)
+    assert any(re.fullmatch(r"race: s_kv\[\d+, \d+\] is accessed by two threads, .*", line) for line in lines)
     assert any(re.fullmatch(r"  first in block \(1, 0, 0\), threads \d+ and \d+; \d+ times", line) for line in lines)
 
 

@@ -53,7 +53,7 @@ def test_the_reduce_alone_on_reference_partials() -> None:
     assert (
         judged.trace.put_in == PARTIALS
         and "qk" not in judged.trace.stages
-        and judged["partial_O"].reason == "it was put in"
+        and judged["partial_O"].reason == "it was fed into the run"
     )
     assert diff(run("split_k", case, faults=FAULTS[:1], feed=feed, backend="emulator")).verdict == "rounding"
 
@@ -91,7 +91,11 @@ def test_attention_on_reference_codes() -> None:
     assert judged.origins == ("dequant_v",) and set(fed.put_in) == set(codes)
     assert judged.loss is not None and np.abs(judged.loss.inputs["v"]).max() > 0
     one = diff(run("fp8", case, feed={"codes_k": "reference", "scale_k": "reference"}, backend="emulator"))
-    assert one.verdict == "rounding" and one["codes_q"].verdict == "exact" and one["codes_k"].reason == "it was put in"
+    assert (
+        one.verdict == "rounding"
+        and one["codes_q"].verdict == "exact"
+        and one["codes_k"].reason == "it was fed into the run"
+    )
 
 
 def test_arrays_and_files_are_fed(tmp_path: Path) -> None:
