@@ -44,9 +44,9 @@ FAR = ("large", "outliers", "hot", "cold", "louder")
 NARROW = ("exact", "ties", "needle")
 #: cheats that a right verdict passes, and why: their truths stand as they were written
 ALLOWED: Mapping[str, str] = {
-    "t_float64_out": "it returns the right numbers, in float64",
-    "float16_scores": "a spec that says nothing of scores allows 16 bits of them",
-    "float16_products_overflow": "the same, and a case in which a kernel may overflow is not judged",
+    "t_float64_out": "its numbers are right; only the dtype is float64",
+    "float16_scores": "a spec that does not constrain scores allows 16-bit scores",
+    "float16_products_overflow": "the same; a case in which a kernel may overflow is not judged",
 }
 
 

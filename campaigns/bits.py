@@ -49,7 +49,7 @@ def measure(per_fault: int = 5, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "seed": seed,
-        "faults": gathered(f"hold {len(FAULTS)} faults against clean kernels", estimate_s * len(FAULTS), faults),
+        "faults": gathered(f"compare {len(FAULTS)} faults with clean kernels", estimate_s * len(FAULTS), faults),
         "benign": gathered(f"judge {len(BENIGN)} benign changes", estimate_s * len(BENIGN), benign),
     }
 
@@ -86,9 +86,9 @@ def fault_row(fault_id: str, *, runs: int, seed: int) -> dict[str, Any]:
         if apart := hiding(fault, random):
             hidden += 1
             if some := roots(*_runs(fault, apart)):
-                wrong.append(f"it shows at {', '.join(some)} on {apart}")
+                wrong.append(f"shows at {', '.join(some)} on {apart}")
     if not shown:
-        wrong.append("it never shows")
+        wrong.append("never shows")
     stages = [*fault.stages, *fault.biased]
     counts = {"runs": runs, "shown": shown, "hidden": hidden, "roots": dict(found), "wrong": wrong}
     return {"fault": fault.id, "kernel": fault.kernel, "stages": stages, **counts}

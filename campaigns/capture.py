@@ -36,7 +36,7 @@ def measure(calls: int = 100_000, seed: int = 0, jobs: int = 1) -> dict[str, Any
     kinds = [(dtype, backend) for dtype in DTYPES for backend in BACKENDS["cpu"]]
     count = -(-calls // SHARE)
     shares = [(*kinds[i % len(kinds)], min(SHARE, calls - i * SHARE), (seed, i)) for i in range(count)]
-    done = gathered(f"watch {calls} right calls", CALL_S * calls / jobs, spread(_watched, shares, jobs), _said)
+    done = gathered(f"capture {calls} right calls", CALL_S * calls / jobs, spread(_watched, shares, jobs), _said)
     unread: Counter[str] = sum((Counter(row["unread"]) for row in done), Counter())
     return {
         "schema": SCHEMA,

@@ -9,19 +9,17 @@ from workbench.cli.options import json_option
 
 
 @click.command(cls=Command)
-@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases of each fault [5]")
+@click.option("--per-fault", type=click.IntRange(min=1), default=5, help="Random cases per fault [5]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the faults over [1]")
-@click.option("--kernel", "kernels", multiple=True, help="A kernel whose faults are run; may be repeated [all]")
-@click.option("--known", multiple=True, help="What is known of a run, such as full or lean; may be repeated [all]")
-@click.option("--independent", is_flag=True, help="Instead, kernels whose bugs were written without a look at this one")
-@click.option("--pairs", type=click.IntRange(min=1), help="Instead, so many random pairs of faults at once")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Worker processes [1]")
+@click.option("--kernel", "kernels", multiple=True, help="Run the faults of this kernel; repeatable [all]")
+@click.option("--known", multiple=True, help="Dumped stages, e.g. full or lean; repeatable [all]")
+@click.option("--independent", is_flag=True, help="Instead, explain third-party-style kernels")
+@click.option("--pairs", type=click.IntRange(min=1), help="Instead, explain this many random pairs of faults")
 @click.option(
-    "--left-out", is_flag=True, help="Instead, each fault without the family of its cause: it must be unknown"
+    "--left-out", is_flag=True, help="Instead, remove each fault's family of causes: its cause must be unknown"
 )
-@click.option(
-    "--symptoms", is_flag=True, help="Instead, tables of largest errors of 20 faults, as of explain --symptoms"
-)
+@click.option("--symptoms", is_flag=True, help="Instead, explain --symptoms on tables of 20 faults")
 @json_option
 def score(
     per_fault: int,
@@ -35,9 +33,9 @@ def score(
     symptoms: bool,
     as_json: bool,
 ) -> None:
-    """Measure how far the causes that `explain` names can be trusted, with all stages dumped and with fewer.
+    """Measure how reliable the causes of `explain` are, with all stages dumped and with fewer.
 
-    A name is right where it reproduces the faulty kernel on fresh cases. Right kernels must have no cause.
+    A cause is right if it reproduces the faulty kernel on fresh cases. Right kernels must have no cause.
     """
     from campaigns import left_out as left_out_campaign
     from campaigns import pairs as pairs_campaign
@@ -49,9 +47,9 @@ def score(
     from workbench.report.text import show
 
     if independent + left_out + symptoms + (pairs is not None) > 1:
-        raise Refusal("--independent, --pairs, --left-out and --symptoms are campaigns of their own; got several")
+        raise Refusal("--independent, --pairs, --left-out and --symptoms are separate campaigns; give one of them")
     if (kernels or known) and (independent or left_out or symptoms or pairs is not None):
-        raise Refusal("--kernel and --known are of the campaign on faults of the catalogue; got another campaign")
+        raise Refusal("--kernel and --known work only without --independent, --pairs, --left-out and --symptoms")
     for flag, names, allowed in (("--kernel", kernels, KERNELS), ("--known", known, score_campaign.KNOWN)):
         if other := [name for name in names if name not in allowed]:
             raise Refusal(f"{flag} takes {', '.join(allowed)}; got {other[0]}")

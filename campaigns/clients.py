@@ -100,7 +100,7 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _said(done: list[dict[str, Any]]) -> str:
-    return f", {sum(row['wrong'] for row in done)} calls called wrong"
+    return f", {sum(row['wrong'] for row in done)} calls judged wrong"
 
 
 def package(name: str) -> Any:

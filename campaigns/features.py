@@ -76,7 +76,7 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _said(done: list[dict[str, Any]]) -> str:
-    return f", {sum(bool(row['said']) for row in done)} called wrong"
+    return f", {sum(bool(row['said']) for row in done)} judged wrong"
 
 
 def _judged(asked: tuple[str, str, str, int, int]) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def measure(
 
     Unavailable without torch, and for cuda without a GPU.
     """
-    torch = torch_for("PyTorch, whose attention is the peer,")
+    torch = torch_for("the baseline, PyTorch's attention,")
     backend, found = choose_backend(backend), machine()
     chosen = [dict(zip(variants, values, strict=True)) for values in itertools.product(*variants.values())]
     cases = [[case for shape in shapes for case in _cases(shape.but(**variant))] for variant in chosen]
@@ -91,7 +91,7 @@ def measure(
     name = f"judge {len(every)} runs of {len(chosen)} variants on {backend}"
     called = gathered(name, RUN_S * len(every) / jobs, spread(partial(_called, backend=backend), cases, jobs))
     runs = [one for of_variant in called for one in of_variant]
-    with step("hold out against torch's attention"):
+    with step("compare out with torch's attention"):
         accuracies = [row for causal in (False, True) for row in _accuracy(accuracy.but(causal=causal), backend)]
     with step("time warm runs"):
         times = _times(timed, backend)

@@ -87,7 +87,7 @@ def measure(runs: int = RUNS, seed: int = 0, device: str = "cpu", jobs: int = 1)
         f"judge {runs} gradients on {device}",
         (CASE_S * runs + compiled) / jobs,
         spread(partial(judged, seed=seed, device=device), turns, jobs),
-        lambda done: f", {sum(one['verdict'] == 'bug' for one in done)} called wrong",
+        lambda done: f", {sum(one['verdict'] == 'bug' for one in done)} judged wrong",
     )
     return {
         "schema": SCHEMA,

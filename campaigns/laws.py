@@ -33,7 +33,7 @@ def measure(per_fault: int = 2, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
     """
     estimate_s = (BUILD_S + CASE_S * per_fault) * len(FAULTS) / jobs
     row = partial(fault_row, cases=per_fault, seed=seed)
-    rows = gathered(f"hold {len(FAULTS)} faults to the laws", estimate_s, spread(row, FAULTS, jobs), _missed)
+    rows = gathered(f"check {len(FAULTS)} faults against the laws", estimate_s, spread(row, FAULTS, jobs), _missed)
     return {
         "schema": SCHEMA,
         "seed": seed,

@@ -23,7 +23,7 @@ def measure(per_fault: int = 1, seed: int = 0, jobs: int = 1, faults: Sequence[s
     family of that cause, those that are `unknown` then, and those whose name is `right` on fresh cases or `wrong`.
     """
     rows = spread(partial(_left_out_row, runs=per_fault, seed=seed), list(faults), jobs)
-    found = gathered(f"explain {len(faults)} faults without their family", RUN_S * len(faults) / jobs, rows)
+    found = gathered(f"explain {len(faults)} faults without their family of causes", RUN_S * len(faults) / jobs, rows)
     counts = {key: sum(row[key] for row in found) for key in ("runs", "unknown", "right", "wrong")}
     return {"schema": SCHEMA, "seed": seed, "left_out": found, "all": counts}
 

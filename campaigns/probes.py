@@ -41,7 +41,7 @@ def measure(kernels: Sequence[str] = NAMES, cases: Sequence[Case] = CASES) -> di
     without a GPU.
     """
     if unknown := [name for name in kernels if name not in KERNELS]:
-        raise Refusal(f"probes times kernels of ours: {', '.join(KERNELS)}; got {unknown[0]!r}")
+        raise Refusal(f"probes times built-in kernels: {', '.join(KERNELS)}; got {unknown[0]!r}")
     torch = torch_on_gpu(", ".join(kernels), ours=True, on_gpu=True)
     pairs = [(name, case) for case in cases for name in kernels]
     copy_gb_per_s = _copied()

@@ -39,7 +39,7 @@ def measure(tries: int = 100, sample: float = 0.01, seed: int = 0, jobs: int = 1
     torch_for("PyTorch's attention")
     each = [(sample, (seed, i)) for i in range(tries)]
     estimate = tries * CAPTURE_S * 0.01 / sample / jobs
-    done = gathered(f"watch {tries} rare faults", estimate, spread(_caught, each, jobs), lambda _: "")
+    done = gathered(f"capture {tries} rare faults", estimate, spread(_caught, each, jobs), lambda _: "")
     limit = needed(sample)
     calls = [one["calls"] for one in done]
     return {

@@ -46,7 +46,7 @@ def measure(jobs: int = 0) -> dict[str, Any]:
     """
     program = shutil.which("compute-sanitizer")
     if program is None or gpu() is None:
-        raise Unavailable("the comparison needs compute-sanitizer, of the CUDA toolkit, and a GPU; one is missing")
+        raise Unavailable("the comparison needs a GPU and the CUDA toolkit's compute-sanitizer; one is missing")
     pairs = [("", name) for name in KERNELS] + [(f.id, f.kernel) for f in CATALOGUE.values() if f.finding]
     tools = [[tool, *options] for tool, options in TOOLS.items()]
     commands = [

@@ -37,7 +37,7 @@ def showing(fault: Fault, random: np.random.Generator) -> Case:
     for _ in range(TRIES):
         if can_show(fault, case := _drawn(fault, random, shortest=65)):
             return case
-    raise Refusal(f"in none of {TRIES} random cases can fault {fault.id} show")
+    raise Refusal(f"fault {fault.id} cannot show in any of {TRIES} random cases")
 
 
 def can_show(fault: Fault, case: Case) -> bool:

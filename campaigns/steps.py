@@ -66,8 +66,8 @@ def measure(kernels: Sequence[str] = (), cases: Sequence[Case] = CASES) -> dict[
     Refusal for a kernel that is none of ours; Unavailable without torch and without a GPU.
     """
     if unknown := [name for name in kernels if name not in KERNELS]:
-        raise Refusal(f"steps times kernels of ours: {', '.join(KERNELS)}; got {unknown[0]!r}")
-    torch = torch_on_gpu(", ".join(kernels) or "a kernel of ours", ours=True, on_gpu=True)
+        raise Refusal(f"steps times built-in kernels: {', '.join(KERNELS)}; got {unknown[0]!r}")
+    torch = torch_on_gpu(", ".join(kernels) or "a built-in kernel", ours=True, on_gpu=True)
     timed = (_rows(kernels or (STEPS if case.seqlen_q > 1 else DECODING), case) for case in cases)
     rows = gathered(f"judge and time {len(cases)} cases", CASE_S * len(cases), timed)
     return {
@@ -96,11 +96,11 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """What the tables leave out: what the numbers are, and each number that is missing with its reason."""
     lines = [
-        f"beside {PEER} of torch {results['versions']['torch']} on {results['device']}: median (10th to 90th "
-        "percentile); ratios below 1 are faster than its backend"
+        f"vs {PEER} of torch {results['versions']['torch']} on {results['device']}: median (10th to 90th "
+        "percentile); a ratio below 1 is faster than its backend"
     ]
     if other := {row["dtype"] for row in results["rows"] if not row["ours"] and row["dtype"] != row["case"]["dtype"]}:
-        lines[0] += f"; it takes no codes, and has {', '.join(other)}"
+        lines[0] += f"; {PEER} takes no codes and has {', '.join(other)}"
     missing = [row for row in results["rows"] if row["refused"]]
     return lines + [f"not timed: {_named(row)}: {_words(row)}: {row['refused']}" for row in missing]
 
@@ -152,7 +152,7 @@ def _recorded(row: dict[str, Any], name: str, case: Case) -> tuple[Recorded, Cal
     if row["ours"]:
         row["settled"] = judged.trace.case_run.as_dict()
     if judged.verdict in WRONG:
-        where = f"the first wrong stage is {judged.origin}" if judged.origin else "nothing could be judged"
+        where = f"first wrong stage {judged.origin}" if judged.origin else "nothing could be judged"
         return f"correctness first: {judged.verdict}, {where}"
     if other := latency.unrepeatable(call, on_gpu=True):
         return f"correctness first: {other}"
@@ -201,7 +201,7 @@ def _peer(name: str, case: Case) -> tuple[Diff, Call]:
             return torch.nn.functional.scaled_dot_product_attention(*arrays, **given)
 
     if case.causal and case.diagonal:
-        raise Refusal(f"the causal mask of {PEER} begins at the first key, and that of the case ends at the last")
+        raise Refusal(f"{PEER} aligns its causal mask top-left, the case bottom-right")
     attention.__name__ = f"{PEER} ({name})"
     plain = case.but(**dict.fromkeys(("splits", "block_q", "block_k", "probs_dtype", *QUANTISED)))
     judged = diff(run(attention, plain, arrays="torch", device="cuda"), device=_device(case))

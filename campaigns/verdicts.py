@@ -111,7 +111,7 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
 
 def _not_right(runs: Sequence[Called]) -> str:
-    return f", {sum(run.verdict not in RIGHT_VERDICTS for run in runs)} not called right"
+    return f", {sum(run.verdict not in RIGHT_VERDICTS for run in runs)} not judged right"
 
 
 def _called(drawn: tuple[str, Case]) -> Called:

@@ -116,8 +116,8 @@ def test_what_compiles_kernels_says_what_is_missing_and_how_to_mend_it(folder: P
     run = workbench(folder, *words)
     assert (run.returncode, run.stdout) == (2, "")
     assert re.fullmatch(
-        r"workbench: kernels of ours, and those in numba\.cuda, are compiled by numba and numba-cuda, which cannot be "
-        r"imported here \(ImportError: numba(_cuda)? is blocked\): `workbench doctor` says what to install\n",
+        r"workbench: built-in kernels and numba\.cuda kernels need numba and numba-cuda, which cannot be "
+        r"imported \(ImportError: numba(_cuda)? is blocked\): `workbench doctor` says what to install\n",
         run.stderr,
     )
     assert not (folder / "flash.sqlite").exists()

@@ -48,7 +48,7 @@ def measure(per_style: int = 20, seed: int = 0, jobs: int = 1) -> dict[str, Any]
     """
 
     def wrong(rows: list[dict[str, Any]]) -> str:
-        return f", {sum(len(row['wrong']) for row in rows)} called wrong"
+        return f", {sum(len(row['wrong']) for row in rows)} judged wrong"
 
     estimate_s = JUDGED_S * per_style / jobs
     styles = spread(partial(_style_row, runs=per_style, seed=seed), range(len(CORRECT)), jobs)

@@ -40,9 +40,9 @@ def test_a_wrong_entry_is_told(monkeypatch):
     known = CATALOGUE["flash-no-correction"]
     monkeypatch.setitem(CATALOGUE, known.id, replace(known, stages=("row_sum",), shows=lambda case: case.causal))
     stage, condition = fault_row(known.id, runs=1, seed=1)["wrong"]
-    assert stage.startswith("acc on Case(") and condition.startswith("it shows at acc on Case(")
+    assert stage.startswith("acc on Case(") and condition.startswith("shows at acc on Case(")
     monkeypatch.setitem(CATALOGUE, known.id, replace(known, after="acc[i] = correction * acc[i]"))
-    assert fault_row(known.id, runs=1, seed=0)["wrong"] == ["it never shows"]
+    assert fault_row(known.id, runs=1, seed=0)["wrong"] == ["never shows"]
 
 
 def test_roots_are_the_first_that_differ_on_every_way():

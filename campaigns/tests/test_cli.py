@@ -37,7 +37,7 @@ def test_two_campaigns_are_refused():
     refused = CliRunner().invoke(commands, ["score", "--left-out", "--symptoms"])
     assert isinstance(refused.exception, Refusal)
     assert str(refused.exception) == (
-        "--independent, --pairs, --left-out and --symptoms are campaigns of their own; got several"
+        "--independent, --pairs, --left-out and --symptoms are separate campaigns; give one of them"
     )
 
 
@@ -46,7 +46,7 @@ def test_two_campaigns_are_refused():
     [
         (
             ("--left-out", "--kernel", "flash"),
-            "--kernel and --known are of the campaign on faults of the catalogue; got another campaign",
+            "--kernel and --known work only without --independent, --pairs, --left-out and --symptoms",
         ),
         (
             ("--kernel", "flsh"),

@@ -36,5 +36,5 @@ def test_cases_have_what_a_fault_needs():
 def test_a_fault_that_never_shows_is_refused():
     fault = replace(FAULT, shows=lambda case: case.heads > 99)
     assert refusal(showing, fault, np.random.default_rng(0)) == (
-        "in none of 1000 random cases can fault partial-O-wrong-row show"
+        "fault partial-O-wrong-row cannot show in any of 1000 random cases"
     )

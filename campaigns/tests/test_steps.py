@@ -43,7 +43,7 @@ def test_peers_are_called_as_they_were_judged(monkeypatch):
         assert not call.right(call.run())
     assert call.right(call.run())
     assert refusal(steps._peer, "flash", SMALL.but(seqlen_q=20)) == (
-        "the causal mask of scaled_dot_product_attention begins at the first key, and that of the case ends at the last"
+        "scaled_dot_product_attention aligns its causal mask top-left, the case bottom-right"
     )
 
 
@@ -84,9 +84,7 @@ def test_a_row_for_each_kernel_and_each_peer(without_gpu):
     assert (right["flash_ratio"], right["cudnn_ratio"], peer["flash_ratio"]) == (2.0, None, 1.0)
     assert (lacking["verdict"], lacking["refused"]) == (None, "split_k runs elsewhere")
     assert (no_peer["refused"], no_peer["ours"], no_peer["kernel_us"]) == ("RuntimeError: no cuDNN", False, None)
-    assert faulty["verdict"] == "bug" and faulty["refused"].startswith(
-        "correctness first: bug, the first wrong stage is "
-    )
+    assert faulty["verdict"] == "bug" and faulty["refused"].startswith("correctness first: bug, first wrong stage ")
     assert all(faulty[name] is None for name in (*TIMES, "tflops")) and alone["kernel_us"] == 2.0
     assert wrong(results) and not wrong(results | {"rows": results["rows"][:4]})
 
@@ -121,8 +119,8 @@ def test_what_is_printed(without_gpu):
     assert [row["verdict"] for row in table] == ["rounding", "-", "rounding", "-"]
     assert table[0]["kernel us"] == "2.00 (2.00-2.00)" and table[0]["flash ratio"] == 2.0 and table[1]["tflops"] is None
     assert sentences(results) == [
-        f"beside scaled_dot_product_attention of torch {torch.__version__} on a GPU: median (10th to 90th percentile); "
-        "ratios below 1 are faster than its backend",
+        f"vs scaled_dot_product_attention of torch {torch.__version__} on a GPU: median (10th to 90th percentile); "
+        "a ratio below 1 is faster than its backend",
         f"not timed: split_k: {words}: split_k runs elsewhere",
         f"not timed: torch, cudnn: {words}: RuntimeError: no cuDNN",
     ]
@@ -145,7 +143,7 @@ def test_the_command_takes_kernels_and_cases(monkeypatch):
 
 def test_wrong_usage_is_refused():
     kernels = ", ".join(KERNELS)
-    assert refusal(measure, ["flesh"]) == f"steps times kernels of ours: {kernels}; got 'flesh'"
+    assert refusal(measure, ["flesh"]) == f"steps times built-in kernels: {kernels}; got 'flesh'"
 
 
 @pytest.mark.skipif(gpu() is not None, reason="there is a GPU")

@@ -139,7 +139,7 @@ def test_right_attention_is_timed_beside_torch(mine):
         for times in (row, row["torch"]):
             of_times(times, ("latency",))
             assert all(times[f"kernel_{suffix}"] is None for suffix in PERCENTILES)
-            assert times["no_kernel_us"] == "a CPU has whole calls only"
+            assert times["no_kernel_us"] == "no kernel time on a CPU"
     assert not wrong(results)
 
 
@@ -166,7 +166,7 @@ def test_a_verdict_goes_before_each_time(mine):
     right, bad = results["rows"]
     of_times(right, ("latency",))
     assert (bad["verdict"], bad["origin"]) == ("bug", "out")
-    assert bad["refused"] == "correctness first: bug, the first wrong stage is out"
+    assert bad["refused"] == "correctness first: bug, first wrong stage out"
     assert bad["diff_command"] == f"workbench diff {mine}:wrong_when_long --seqlen 24 --head-dim 8"
     assert all(bad[name] is None for name in (*TIMES, "kernel_ratio", "latency_ratio"))
     assert all(bad["torch"][name] is None for name in TIMES)
@@ -176,7 +176,7 @@ def test_a_verdict_goes_before_each_time(mine):
 @pytest.mark.parametrize(
     ("function", "other"),
     [
-        ("right_once", "another run of it gives another result than the one that was judged"),
+        ("right_once", "a second run gives a different result than the judged one"),
         ("runs_once", "another run of it raised AssertionError: once"),
     ],
 )
@@ -226,9 +226,9 @@ def test_a_peer_that_is_wrong_gives_no_ratio(mine, monkeypatch):
     results = measure(f"{mine}:attention", [SMALL])
     (row,) = results["rows"]
     of_times(row, ("latency",))
-    assert row["torch"]["refused"] == f"{PEER} itself is called bug here"
+    assert row["torch"]["refused"] == f"{PEER} itself is judged bug here"
     assert row["latency_ratio"] is row["torch"]["latency_us"] is None
-    assert f"no ratio: --seqlen 24 --head-dim 8: {PEER} itself is called bug here" in sentences(results)
+    assert f"no ratio: --seqlen 24 --head-dim 8: {PEER} itself is judged bug here" in sentences(results)
 
 
 def test_options_of_foreign_kernels_reach_them(mine):
@@ -262,9 +262,9 @@ def test_the_screen_and_the_document(mine):
     assert re.fullmatch(rf"--seqlen 8 --head-dim 8   rounding  -       {spread} +{spread} +[\d.e+-]+", lines[1])
     assert re.fullmatch(r"--seqlen 24 --head-dim 8  bug       out     - +- +-", lines[2])
     assert lines[3:] == [
-        f"{mine}:wrong_when_long beside scaled_dot_product_attention of torch {torch.__version__} on cpu: "
-        "median (10th to 90th percentile); ratios below 1 are faster than torch",
-        "not timed: --seqlen 24 --head-dim 8: correctness first: bug, the first wrong stage is out",
+        f"{mine}:wrong_when_long vs scaled_dot_product_attention of torch {torch.__version__} on cpu: "
+        "median (10th to 90th percentile); a ratio below 1 is faster than torch",
+        "not timed: --seqlen 24 --head-dim 8: correctness first: bug, first wrong stage out",
         f"  workbench diff {mine}:wrong_when_long --seqlen 24 --head-dim 8",
     ]
     result = command(*words, "--json")
@@ -304,26 +304,24 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
     [
         (
             ["flsh"],
-            "bench kernel times a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours, path.py:function; "
-            "got 'flsh'",
+            "bench kernel takes a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours as path.py:function; got 'flsh'",
         ),
         (
             ["run.safetensors"],
-            "bench kernel times a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours, path.py:function; "
-            "got 'run.safetensors'",
+            "bench kernel takes a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or yours as path.py:function; got 'run.safetensors'",
         ),
         (
             ["flash", "--backend", "emulator"],
-            "backend of bench kernel is auto or cuda, as the emulator's time is no kernel's; got 'emulator'",
+            "backend of bench kernel is auto or cuda: emulator times say nothing about a GPU; got 'emulator'",
         ),
         (["nowhere.py:f"], "nowhere.py: no such file"),
         (
             ["MINE:reduce"],
-            "bench kernel times attention of q, k and v; MINE:reduce reads partial_O, partial_max, partial_sum",
+            "bench kernel times attention on q, k and v only; MINE:reduce reads partial_O, partial_max, partial_sum",
         ),
         (
             ["MINE:on_codes"],
-            "bench kernel times attention of q, k and v; MINE:on_codes reads scale_q, scale_k, scale_v",
+            "bench kernel times attention on q, k and v only; MINE:on_codes reads scale_q, scale_k, scale_v",
         ),
         (
             ["MINE:attention", "--fault", "flash-no-correction"],
@@ -332,7 +330,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
-            "calls of JAX functions return before they are done, and off torch's streams: they are not timed",
+            "JAX functions cannot be timed: they return early and do not run on torch's streams",
         ),
         (["MINE:attention", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
     ],
@@ -349,16 +347,16 @@ def test_our_kernels_need_a_gpu(words):
     result = command(*words)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == (
-        f"workbench: {words[0]} is timed on an NVIDIA GPU, and none was found; `workbench doctor` says what is here\n"
+        f"workbench: timing {words[0]} needs an NVIDIA GPU; none was found. `workbench doctor` shows what is installed\n"
     )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU")
 def test_a_gpu_that_torch_does_not_find(mine):
-    message = f"mine.py:batched is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none"
+    message = f"timing mine.py:batched against PyTorch needs a GPU; torch {torch.__version__} finds none"
     with pytest.raises(Unavailable) as missing:
         measure(f"{mine}:batched", [SMALL], arrays="torch", device="cuda")
-    assert str(missing.value).endswith(message)
+    assert str(missing.value).endswith(message.removeprefix("timing "))
 
 
 def test_a_callable_is_named_by_itself():
@@ -388,14 +386,14 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     case = "--seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert result.stdout.splitlines()[1:] == [
         f"{case}  bug      merge_weight  -          -                -             -           -                 -            ",
-        f"split_k beside scaled_dot_product_attention of torch {torch.__version__} on a GPU: "
-        "median (10th to 90th percentile); ratios below 1 are faster than torch",
-        f"not timed: {case}: correctness first: bug, the first wrong stage is merge_weight",
+        f"split_k vs scaled_dot_product_attention of torch {torch.__version__} on a GPU: "
+        "median (10th to 90th percentile); a ratio below 1 is faster than torch",
+        f"not timed: {case}: correctness first: bug, first wrong stage merge_weight",
         f"  workbench diff split_k --fault reduce-double-counts-sum {case}",
     ]
     result = command("fp8", "--seqlen", "4", "--head-dim", "4")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4\n"
+    assert result.stderr == "workbench: kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 4\n"
     result = command("flash", "--seqlen", "4", "--arrays", "layout=bshd")
     assert result.stderr == "workbench: --arrays layout is for your own kernels; flash is built in\n"
 
@@ -410,7 +408,7 @@ def test_our_kernels_are_timed_on_a_gpu(name):
     assert results["device"] == torch.cuda.get_device_name() and results["launches"] == latency.LAUNCHES
     tiny, *others = results["rows"]
     if name == "fp8":
-        assert tiny["refused"] == "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 4"
+        assert tiny["refused"] == "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 4"
         assert tiny["verdict"] is None and not wrong(results)
     for row in others if name == "fp8" else results["rows"]:
         assert row["verdict"] in ("exact", "rounding") and row["refused"] is row["torch"]["refused"] is None
@@ -428,7 +426,7 @@ def test_a_faulty_kernel_is_not_timed():
     shown = result.stdout.splitlines()
     assert (
         "not timed: --seqlen 64 --splits 2 --block-q 64 --block-k 64: "
-        + ("correctness first: bug, the first wrong stage is merge_weight")
+        + ("correctness first: bug, first wrong stage merge_weight")
         in shown
     )
     assert (

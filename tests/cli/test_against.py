@@ -267,7 +267,7 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
 
 def test_options_that_neither_side_takes(mine: str) -> None:
     assert message("flash", "--against", "flash", "--splits", "3", *SMALL) == (
-        "kernel flash does not split the keys and takes no splits; got splits=3"
+        "kernel flash takes no splits; got splits=3"
     )
     assert message("flash", "--against", "split_k", "--codes", "e4m3", *SMALL) == (
         "kernel flash reads no quantised codes and takes no codes; got e4m3"

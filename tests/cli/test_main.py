@@ -255,7 +255,7 @@ def test_untestable_exits_with_1() -> None:
         (["flash", "--head-dim", "0"], "--head-dim must be a whole number of at least 1; got 0"),
         (["flash", "--head-dim", "600"], "kernel flash takes head_dim 1 to 576; got 600"),
         (["flash", "--distribution", "std=nan"], "--distribution std= must be a finite number; got nan"),
-        (["flash", "--splits", "2"], "kernel flash does not split the keys and takes no splits; got splits=2"),
+        (["flash", "--splits", "2"], "kernel flash takes no splits; got splits=2"),
         (
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
             "give at most two of seqlen, seqlen_q and seqlen_k; got all three",
@@ -433,7 +433,7 @@ def test_check_names_lines_and_exits_with_1() -> None:
     assert re.fullmatch(
         r"  workbench/cuda/flash\.py:\d+  if row < seqlen_q: cuda\.syncthreads\(\)  # V is complete .*", lines[2]
     )
-    assert any(re.fullmatch(r"race: s_kv\[\d+, \d+\] is touched by two threads, .*", line) for line in lines)
+    assert any(re.fullmatch(r"race: s_kv\[\d+, \d+\] is accessed by two threads, .*", line) for line in lines)
     assert any(re.fullmatch(r"  first in block \(1, 0, 0\), threads \d+ and \d+; \d+ times", line) for line in lines)
 
 
@@ -495,7 +495,7 @@ def test_probs_dtype_is_that_of_a_kernel_of_ours() -> None:
     document = json.loads(result.stdout)
     assert document["contract"]["probs_dtype"] == "bfloat16" == document["case"]["probs_dtype"]
     assert message(*words, "bfloat16,probs=float16") == (
-        "kernel flash casts probs to float32 or to the dtype of its inputs, bfloat16; got probs_dtype=float16"
+        "kernel flash casts probs to float32 or its input dtype, bfloat16; got probs_dtype=float16"
     )
     assert message(*words, "bfloat16,probs=int8") == "--dtype probs= is one of float32, float16, bfloat16; got 'int8'"
     assert "--dtype bfloat16,probs=bfloat16" in workbench(*words, "bfloat16,probs=bfloat16").stdout

@@ -80,7 +80,7 @@ def test_what_is_refused(norm: str, words: list[str], said: str) -> None:
 
 
 def test_a_kernel_of_attention_is_no_function_of_an_operation() -> None:
-    assert "a function of rmsnorm is given as FILE.py:FUNCTION" in refused("diff", "flash", "--operation", "rmsnorm")
+    assert "give a function for rmsnorm as FILE.py:FUNCTION" in refused("diff", "flash", "--operation", "rmsnorm")
 
 
 @pytest.mark.campaign(but=1)

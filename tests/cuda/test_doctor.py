@@ -61,7 +61,7 @@ def test_healthy_machine():
             replace(HEALTHY, python="3.10.13"),
             "Python",
             "3.10.13, needs >=3.11",
-            "install Python 3.11 or newer and make the environment anew with it",
+            "install Python 3.11 or newer and recreate the environment with it",
         ),
         (
             with_version("numpy", "1.26.4"),
@@ -85,20 +85,20 @@ def test_healthy_machine():
             replace(HEALTHY, implementation="Built-in"),
             "numba.cuda",
             "numba's deprecated built-in target, not NVIDIA's",
-            "install numba-cuda into the environment itself: a .pth file puts it in place, and folders named by "
-            "PYTHONPATH or `pip install --target` read none; restart a running Jupyter kernel",
+            "install numba-cuda into the environment itself: folders of PYTHONPATH and `pip install --target` "
+            "ignore its .pth file. Restart a running Jupyter kernel",
         ),
         (
             replace(HEALTHY, implementation="ImportError: no numba"),
             "numba.cuda",
             "cannot be imported: ImportError: no numba",
-            "mend the versions above first, or make the environment anew with `make clean setup`",
+            "fix the versions above first, or recreate the environment with `make clean setup`",
         ),
         (
             replace(HEALTHY, cache_writable=False),
             "compile cache",
-            "cache cannot be written",
-            "set WORKBENCH_CACHE to a folder that can be written",
+            "cache is not writable",
+            "set WORKBENCH_CACHE to a writable folder",
         ),
     ],
     ids=["python", "old numpy", "old numba", "no numba-cuda", "built-in", "broken numba", "cache"],
@@ -115,7 +115,7 @@ def test_what_stops_the_workbench(facts, name, detail, fix):
         (
             replace(HEALTHY, gpu=None, no_gpu="no NVIDIA driver"),
             "GPU",
-            "none, runs use the emulator (no NVIDIA driver)",
+            "none (no NVIDIA driver); runs use the emulator",
             "for GPU runs, install NVIDIA's driver for CUDA 13 (580 or newer)",
         ),
         (
@@ -127,13 +127,13 @@ def test_what_stops_the_workbench(facts, name, detail, fix):
         (
             replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if k != "torch"}),
             "torch",
-            "not installed: no kernels that take torch tensors",
+            "not installed: kernels that take torch tensors cannot run",
             'pip install "attention-workbench[torch]"',
         ),
         (
             replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if k != "distributed"}),
             "distributed",
-            "not installed: no sweeps over the workers of a Dask scheduler",
+            "not installed: sweeps cannot use Dask workers",
             'pip install "attention-workbench[sweep]"',
         ),
     ],
@@ -207,7 +207,7 @@ class Driver:
 
 def test_first_gpu():
     assert first_gpu(Driver(count=1)) == Gpu("NVIDIA H200", (9, 0), "13.1")
-    assert first_gpu(Driver(count=0)) == "the NVIDIA driver shows no device"
+    assert first_gpu(Driver(count=0)) == "the NVIDIA driver reports no device"
 
 
 def test_driver_errors_are_named():
@@ -218,7 +218,7 @@ def test_driver_errors_are_named():
         def cuInit(self, flags):
             return (Failure,)
 
-    with pytest.raises(RuntimeError, match="^cuInit of the NVIDIA driver failed with CUDA_ERROR_UNKNOWN$"):
+    with pytest.raises(RuntimeError, match="^the NVIDIA driver returned CUDA_ERROR_UNKNOWN from cuInit$"):
         first_gpu(Broken(count=1))
 
 

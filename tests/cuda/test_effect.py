@@ -15,7 +15,7 @@ BASE = dict(seqlen_q=20, seqlen_k=40, head_dim=32)
 #: fault, a case without its lines -> what shows it, what the case has there, and a case with them; the lines are in
 #: either branch of a kernel, in a device function that only a branch calls, in a branch or behind the end of one, or
 #: read what another branch makes
-FEWER, OWN = "a case that has fewer options", "seqlen_q=20, seqlen_k=40, head_dim="
+FEWER, OWN = "a simpler case", "seqlen_q=20, seqlen_k=40, head_dim="
 NOT_BUILT = [
     ("flash-no-barrier-after-load", {"head_dim": 256}, FEWER, f"{OWN}256, block_q=64, block_k=64", {"head_dim": 128}),
     ("flash-window-off-by-one", {}, "window=16,0", "window=None", {"window": (16, 0)}),
@@ -37,10 +37,7 @@ NOT_BUILT = [
 def test_a_fault_is_refused_where_a_switch_leaves_it_out(fault, options, words, got, others):
     name = CATALOGUE[fault].kernel
     case = Case(**BASE | options)
-    said = (
-        f"a fault is in lines that are built: {name} is built of none that {fault} changes, or without what it reads. "
-        f"It shows with {words}; got {got}"
-    )
+    said = f"fault {fault} changes nothing in {name} as built for this case. It shows with {words}; got {got}"
     assert refusal(run, name, case, faults=[fault], backend="emulator") == said
     assert refusal(check, name, case, faults=[fault]) == said
     assert not effective(CATALOGUE[fault], resolve(KERNELS[name], case))
@@ -50,12 +47,14 @@ def test_a_fault_is_refused_where_a_switch_leaves_it_out(fault, options, words, 
 
 def test_the_command_line_refuses_it():
     words = "flash", "--head-dim", 256, "--seqlen", 20, "--fault", "flash-no-barrier-after-load"
-    assert refused("diff", *words).startswith("a fault is in lines that are built: flash is built of none ")
+    assert refused("diff", *words).startswith("fault flash-no-barrier-after-load changes nothing in flash as built ")
 
 
 def test_of_several_faults_each_must_be_in_what_is_built():
     faults = ["flash-scale-twice", "flash-window-off-by-one"]
-    assert "none that flash-window-off-by-one changes" in refusal(plan, "flash", Case(**BASE), Options(faults=faults))
+    assert "fault flash-window-off-by-one changes nothing in flash as built" in refusal(
+        plan, "flash", Case(**BASE), Options(faults=faults)
+    )
 
 
 def test_a_mask_that_is_put_in_builds_its_lines():
@@ -78,7 +77,7 @@ def test_a_fault_of_a_launch_that_does_not_run_is_no_matter():
 
 def test_a_fault_that_reads_what_a_case_has_not_is_refused():
     assert refusal(run, "flash", Case(**BASE), faults=["flash-q-start-of-k"], backend="emulator") == (
-        "flash-q-start-of-k reads cu_seqlens_k, which flash has not on this case; it shows with batch=3, "
+        "flash-q-start-of-k reads cu_seqlens_k, which flash lacks for this case; it shows with batch=3, "
         "seqlens_q=(40, 9, 65), seqlens_k=(33, 100, 70), seqlen_q=65, seqlen_k=100"
     )
 

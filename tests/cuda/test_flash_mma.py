@@ -137,7 +137,7 @@ def test_tiles(options, of_64, of_128):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (dict(dtype="float32"), "kernel flash_mma multiplies float16 or bfloat16 on tensor cores; got float32"),
+        (dict(dtype="float32"), "kernel flash_mma takes float16 or bfloat16; got float32"),
         (
             dict(head_dim=60),
             "kernel flash_mma copies 8 dims at once and takes head_dim 8 to 128 in steps of as many; got 60",
@@ -149,7 +149,7 @@ def test_tiles(options, of_64, of_128):
         (dict(block_k=48), "block_k of kernel flash_mma is one of 16, 32, 64, 128; got 48"),
         (
             dict(probs_dtype="float32"),
-            "kernel flash_mma casts probs to the dtype of its inputs, float16; got probs_dtype=float32",
+            "kernel flash_mma casts probs to its input dtype, float16; got probs_dtype=float32",
         ),
         (dict(sinks="normal"), "kernel flash_mma takes no sinks; got normal"),
         (dict(page_size=16), "kernel flash_mma takes no page_size; got 16"),
@@ -157,7 +157,7 @@ def test_tiles(options, of_64, of_128):
         (dict(codes="e4m3", dtype="float32"), "kernel flash_mma takes no codes; got e4m3"),
         (
             dict(splits=2),
-            "kernel flash_mma does not split the keys and takes no splits; got splits=2",
+            "kernel flash_mma takes no splits; got splits=2",
         ),
     ],
 )
@@ -170,5 +170,5 @@ def test_inputs_beside_are_refused():
     case = Case(**PLAIN)
     given = dict(zip("qkv", case.inputs(), strict=True)) | {"mask": np.ones((37, 50), bool)}
     assert refusal(run, "flash_mma", case, inputs=given, backend="emulator") == (
-        "kernel flash_mma takes no mask and no bias; among the inputs are mask"
+        "kernel flash_mma takes no mask and no bias; got mask"
     )

@@ -208,11 +208,11 @@ def test_a_trace_survives_a_file(tmp_path):
         (
             "fp8",
             {"dtype": "float16"},
-            "kernel fp8 quantises float32 inputs and takes no dtype but with codes_of=kv; got dtype=float16",
+            "kernel fp8 quantises float32 inputs; another dtype needs codes_of=kv; got dtype=float16",
         ),
-        ("fp8", {"head_dim": 40}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 40"),
-        ("fp8", {"head_dim": 144}, "kernel fp8 takes head_dim 16 to 128 in steps of 16; got 144"),
-        ("fp8", {"splits": 2}, "kernel fp8 does not split the keys and takes no splits; got splits=2"),
+        ("fp8", {"head_dim": 40}, "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 40"),
+        ("fp8", {"head_dim": 144}, "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 144"),
+        ("fp8", {"splits": 2}, "kernel fp8 takes no splits; got splits=2"),
         ("fp8", {"block_k": 40}, "block_k of kernel fp8 is a multiple of 16 from 16 to 128; got 40"),
         (
             "fp8",
@@ -238,7 +238,7 @@ def test_a_case_that_does_not_fit_is_refused(kernel, options, message):
 def test_inputs_beyond_float16_are_refused():
     with pytest.raises(Refusal) as refused:
         fp8_run(Case(seqlen=32, distribution="constant-v", input_std=70000.0))
-    assert str(refused.value).startswith("codes are decoded to float16, at most 65504 in size; q reaches ")
+    assert str(refused.value).startswith("codes are decoded to float16, whose largest value is 65504; q reaches ")
 
 
 def test_defaults():

@@ -150,7 +150,7 @@ def test_a_trace_survives_a_file_and_a_part_of_it_is_judged_alike(tmp_path):
     [
         (
             dict(codes="nvfp4", decode="table"),
-            "kernel fp8 has tables of quantised codes with a scale a head alone; got decode=table, scale_of=block",
+            "kernel fp8 supports decode=table only with a scale per head; got scale_of=block",
         ),
         (
             dict(scale_of="token"),

@@ -78,15 +78,15 @@ def test_a_tile_of_q_in_float32_takes_its_room():
     [
         (
             dict(scores="mma"),
-            "kernel fp8 multiplies a q that is not quantised by scalar products alone; got scores=mma",
+            "kernel fp8 needs scores=scalar if q is not quantised; got scores=mma",
         ),
         (
             dict(decode="table", scale_of="token"),
-            "kernel fp8 has tables of quantised codes with a scale a head alone; got decode=table, scale_of=token",
+            "kernel fp8 supports decode=table only with a scale per head; got scale_of=token",
         ),
         (
             dict(codes_of="qkv", dtype="float16"),
-            "kernel fp8 quantises float32 inputs and takes no dtype but with codes_of=kv; got dtype=float16",
+            "kernel fp8 quantises float32 inputs; another dtype needs codes_of=kv; got dtype=float16",
         ),
     ],
 )

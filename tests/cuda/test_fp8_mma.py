@@ -135,8 +135,8 @@ def test_default_tiles(fields, tiles):
     ("options", "message"),
     [
         (dict(codes="nvfp4"), "kernel fp8_mma decodes codes of simulated, e4m3, e5m2, int8; got codes=nvfp4"),
-        (dict(codes="int8", codes_of="kv"), "kernel fp8_mma takes codes_of=qkv alone; got kv"),
-        (dict(decode="table"), "kernel fp8_mma takes decode=direct alone; got table"),
+        (dict(codes="int8", codes_of="kv"), "kernel fp8_mma takes only codes_of=qkv; got kv"),
+        (dict(decode="table"), "kernel fp8_mma takes only decode=direct; got table"),
         (dict(probs_dtype="float32"), "kernel fp8_mma casts probs to float16; got probs_dtype=float32"),
         (dict(block_k=48), "block_k of kernel fp8_mma is one of 32, 64, 128; got 48"),
         (dict(softcap=5.0), "kernel fp8_mma takes no softcap; got 5.0"),

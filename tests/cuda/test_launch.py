@@ -97,7 +97,7 @@ def test_what_the_driver_answers_is_said(monkeypatch):
     monkeypatch.setattr(driver, "cuLaunchKernel", lambda *_: (Status(name="CUDA_ERROR_INVALID_VALUE"),))
     send = bound(BUILD, SimpleNamespace(handle=9), 0, (3, 2, 1), 128, ())
     with pytest.raises(
-        RuntimeError, match=r"^the driver answers CUDA_ERROR_INVALID_VALUE on forward, grid \(3, 2, 1\)$"
+        RuntimeError, match=r"^the driver returned CUDA_ERROR_INVALID_VALUE for forward, grid \(3, 2, 1\)$"
     ):
         send(0)
 
@@ -117,6 +117,5 @@ def test_kernels_for_hopper_are_refused_elsewhere():
     with pytest.raises(Unavailable) as refused:
         load(build, None, None, 0, 0, (8, 0))
     assert str(refused.value) == (
-        "forward runs on GPUs of compute capability 9.0 (Hopper), and this one has 8.0; `--backend emulator` runs it on "
-        "the CPU"
+        "forward needs a GPU of compute capability 9.0 (Hopper); this one has 8.0. `--backend emulator` runs it on the CPU"
     )

@@ -238,11 +238,11 @@ def test_the_interval_of_codes_is_open_at_ties_alone(kind):
         ),
         (
             lambda: quantize(np.full((1, 1, 2, 2), np.nan, np.float32), "e4m3"),
-            "what is quantised must be finite to have a scale; got NaN or infinity",
+            "inputs of a quantiser must be finite; got NaN or infinity",
         ),
         (
             lambda: encode(np.array([np.nan], np.float32), 1.0, "simulated"),
-            "simulated codes have neither NaN nor infinity; got one of them",
+            "simulated codes cannot represent NaN or infinity; got one of them",
         ),
     ],
 )

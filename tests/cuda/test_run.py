@@ -34,7 +34,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
 @pytest.mark.parametrize(
     ("kernel", "options", "message"),
     [
-        ("flash", {"splits": 2}, "kernel flash does not split the keys and takes no splits; got splits=2"),
+        ("flash", {"splits": 2}, "kernel flash takes no splits; got splits=2"),
         ("split_k", {"head_dim": 577}, "kernel split_k takes head_dim 1 to 576; got 577"),
         ("flash", {"block_k": 48}, "block_k is one of 16, 32, 64, 128; got 48"),
         (
@@ -119,7 +119,7 @@ def test_a_kernel_that_never_finishes_is_refused_with_the_place() -> None:
         run("flash", CASE.but(seqlen_q=5), faults=["flash-barrier-in-branch"], backend="emulator")
     first, second, *places = str(refused.value).splitlines()
     assert first == (
-        "flash did not get through on the emulator, so that there is nothing to judge; `workbench check flash --fault "
+        "flash did not finish on the emulator: there is nothing to judge; `workbench check flash --fault "
         "flash-barrier-in-branch --seqlen-q 5 --seqlen-k 20 --heads 2 --head-dim 8 --causal --block-q 16 --block-k 16` tells more"
     )
     assert second == "flash_forward: divergent barrier in block (0, 0, 0)"

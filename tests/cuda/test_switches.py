@@ -237,7 +237,7 @@ def shift(score, b, h, q_idx, kv_idx):
 
 def test_what_kernels_do_not_take_is_refused():
     assert refusal(resolve, KERNELS["flash"], Case(score_mod=shift)) == (
-        f"kernel flash calls no Python and takes no score_mod; got {__name__}:shift: give what it adds to scores as bias"
+        f"kernel flash takes no score_mod; got {__name__}:shift: pass it as bias if it only adds to scores"
     )
     assert refusal(resolve, KERNELS["split_k"], Case(head_dim_v=577)) == (
         "kernel split_k takes head_dim_v 1 to 576; got 577"

@@ -27,7 +27,7 @@ def test_maps_are_read_from_the_copies():
 
 def test_a_number_is_of_one_map():
     with pytest.raises(
-        ValueError, match=r"tensor map 0 is both TensorMap\(array='k', rows=64\) and TensorMap\(array='v'"
+        ValueError, match=r"tensor map 0 is used for both TensorMap\(array='k', rows=64\) and TensorMap\(array='v'"
     ):
         maps(("k", 0, "ROWS"), ("v", 0, "ROWS"), ROWS=64)
 
@@ -79,5 +79,5 @@ def test_an_axis_of_one_element_has_any_stride(monkeypatch):
 
 def test_what_the_driver_refuses(monkeypatch):
     asked(monkeypatch, SimpleNamespace(name="CUDA_ERROR_INVALID_VALUE"))
-    with pytest.raises(RuntimeError, match=r"CUDA_ERROR_INVALID_VALUE on a tensor map of \[1, 1, 7, 60\], strides"):
+    with pytest.raises(RuntimeError, match=r"CUDA_ERROR_INVALID_VALUE for a tensor map of \[1, 1, 7, 60\], strides"):
         encoded(0, (1, 1, 7, 60), (840, 840, 120, 2), 2, 64)

@@ -120,7 +120,7 @@ def test_a_right_kernel_and_one_without_a_barrier(mine: Path) -> None:
     assert said.exit_code == 1
     lines = said.stdout.splitlines()
     assert lines[0] == f"workbench check {mine}:racing --seqlen 32 --head-dim 8: 1 finding"
-    assert lines[1] == "race: keys[0, 0] is touched by two threads, one of which writes it, with no barrier in between"
+    assert lines[1] == "race: keys[0, 0] is accessed by two threads, at least one writing, with no barrier in between"
     assert lines[2].endswith(f"mine.py:{read}  score += q[0, 0, row, d] * keys[j, d]")
     assert lines[3].endswith(f"mine.py:{write}  keys[i, d] = k[0, 0, first + i, d]")
     assert diff(run(f"{mine}:right", CASE, backend="emulator")).verdict == "rounding"
@@ -143,7 +143,7 @@ def test_a_program_without_parameters(mine: Path, function: str, findings: list[
 def test_what_the_host_reads_of_what_nobody_wrote(mine: Path) -> None:
     (one,) = check(f"{mine}:unwritten").findings
     assert (one.text, one.index, one.count) == (
-        "1 of 2 elements of total were never written, and the host reads them",
+        "1 of 2 elements of total were never written but are read by the host",
         (0,),
         1,
     )
@@ -155,12 +155,11 @@ def test_orders_of_threads_are_compared(mine: Path) -> None:
     line = LINES["cuda.atomic.add(total, 1, float32(1e8 if i == 0 else 1))"]
     assert (one.kind, one.array, one.line, one.index, one.text) == (
         *("order-dependent", "total", line, (1,)),
-        "total has other bits in another order of blocks and threads",
+        "total has different bits under another order of blocks and threads",
     )
     assert found(f"{mine}:launch", schedules=3) == []
     assert refusal(check, f"{mine}:unseeded", schedules=2) == (
-        f"{mine}:unseeded gives x other numbers each time it is run, so that orders of blocks and threads cannot be "
-        "compared: seed what it draws, or leave --schedules out"
+        f"{mine}:unseeded gives a different x on every run, so block and thread orders cannot be compared: seed its random inputs, or leave out --schedules"
     )
 
 

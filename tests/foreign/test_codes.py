@@ -80,7 +80,7 @@ def test_what_was_given_is_not_judged_and_what_was_not_is_upstream() -> None:
     told, untold = (
         diff(run(make("e4m3", "dequant_v", "out"), CASE.but(codes="e4m3"))) for make in (given_codes, given_floats)
     )
-    assert told.trace.put_in == QUANTISED_INPUTS and told["codes_k"].reason == "it was put in"
+    assert told.trace.put_in == QUANTISED_INPUTS and told["codes_k"].reason == "it was fed into the run"
     assert told["dequant_v"].isolated is not None and told["dequant_v"].judged_from == ("scale_v", "codes_v")
     assert untold["dequant_v"].isolated is None and untold["dequant_v"].upstream == ("scale_v", "codes_v", "lut_v")
     assert untold["out"].judged_from == ("dequant_v",)

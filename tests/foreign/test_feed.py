@@ -53,7 +53,7 @@ def test_the_reduce_alone_on_reference_partials() -> None:
     assert (
         judged.trace.put_in == PARTIALS
         and "qk" not in judged.trace.stages
-        and judged["partial_O"].reason == "it was put in"
+        and judged["partial_O"].reason == "it was fed into the run"
     )
     assert diff(run("split_k", case, faults=FAULTS[:1], feed=feed, backend="emulator")).verdict == "rounding"
 
@@ -91,7 +91,11 @@ def test_attention_on_reference_codes() -> None:
     assert judged.origins == ("dequant_v",) and set(fed.put_in) == set(codes)
     assert judged.loss is not None and np.abs(judged.loss.inputs["v"]).max() > 0
     one = diff(run("fp8", case, feed={"codes_k": "reference", "scale_k": "reference"}, backend="emulator"))
-    assert one.verdict == "rounding" and one["codes_q"].verdict == "exact" and one["codes_k"].reason == "it was put in"
+    assert (
+        one.verdict == "rounding"
+        and one["codes_q"].verdict == "exact"
+        and one["codes_k"].reason == "it was fed into the run"
+    )
 
 
 def test_arrays_and_files_are_fed(tmp_path: Path) -> None:
@@ -160,8 +164,8 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", partial_O=np.zeros(3, np.float32))
     good: dict[str, Any] = dict.fromkeys(PARTIALS, "reference")
     for target, feed, message in [
-        ("flash", {"acc": "reference"}, "kernel flash takes no stages from outside; got acc"),
-        ("split_k", {"qk": "reference"}, "kernel split_k takes partial_O, partial_max, partial_sum from outside; got qk"),
+        ("flash", {"acc": "reference"}, "kernel flash can be fed no stages; got acc"),
+        ("split_k", {"qk": "reference"}, "kernel split_k can be fed partial_O, partial_max, partial_sum; got qk"),
         ("fp8", {"codes_q": "reference"}, "kernel fp8: quantised codes and scales come in pairs; codes_q is alone"),
         ("split_k", {"partial_max": str(tmp_path / "x.npz")}, f"{tmp_path}/x.npz holds no partial_max; it holds partial_O"),
         (

@@ -58,7 +58,7 @@ def test_nothing_is_wrong_in_a_right_function(distribution: str, dtype: str) -> 
 def test_what_does_not_arrive_in_a_sum_is_said_and_is_no_origin() -> None:
     found = read("heads of a group overwritten")
     assert found.scores.lost.sum() == found.scores.lost.size / 2 and not found.weights.lost.any()
-    assert any("rows do not arrive in the sum over queries" in line for line in found.sentences)
+    assert any("rows are missing from the sum over queries" in line for line in found.sentences)
 
 
 def test_queries_that_neither_sum_has_are_no_wrong_p() -> None:
@@ -99,4 +99,4 @@ def test_the_command(tmp_path: Any) -> None:
 
 def test_what_is_refused() -> None:
     norm = diff_operation(lambda x, weight, *, eps: x, "rmsnorm", axes={"rows": 2, "dim": 8}).run
-    assert refusal(measured, norm) == "what is measured is attention_backward; got rmsnorm"
+    assert refusal(measured, norm) == "only attention_backward can be measured; got rmsnorm"

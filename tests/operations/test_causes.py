@@ -34,20 +34,20 @@ FUNCTIONS = {
 NAMED = [
     ("rmsnorm", "mean over the padded width", "the mean is over 128"),
     ("rmsnorm", "last vector lost", "the last tile of 8 is left out"),
-    ("rmsnorm", "rstd of the row before", "of the place before, along rows"),
+    ("rmsnorm", "rstd of the row before", "from one place earlier along rows"),
     ("rmsnorm", "rstd twice", "squared"),
-    ("rmsnorm", "weight left out", "reads 1"),
+    ("rmsnorm", "weight left out", "reads 1 in place of"),
     ("rope", "position off by one", "angles reads positions +1"),
     ("rope", "angles in bfloat16", "angles is rounded to bfloat16"),
-    ("gated_delta_rule", "recall without the gate", "gate is left out of scaled: it reads 1"),
+    ("gated_delta_rule", "recall without the gate", "scaled reads 1 in place of gate"),
     ("gated_delta_rule", "beta twice", "written reads beta squared"),
     ("attention_backward", "lse of base 2", "ln(2)"),
-    ("attention_backward", "mask left out", "the causal mask is forgotten where P is computed again"),
-    ("attention_backward", "delta of the next head", "of the next place, along heads"),
-    ("attention_backward", "delta left out", "delta is left out"),
-    ("attention_backward", "V transposed back", "v_rows stored as"),
+    ("attention_backward", "mask left out", "the causal mask is left out when P is recomputed"),
+    ("attention_backward", "delta of the next head", "from one place later along heads"),
+    ("attention_backward", "delta left out", "reads 0 in place of delta"),
+    ("attention_backward", "V transposed back", "v_rows as if stored as"),
     ("attention_backward", "scale left out of dq", "multiplied by 1/scale"),
-    ("attention_backward", "heads of a group overwritten", "dK of a kv head is that of the last query head"),
+    ("attention_backward", "heads of a group overwritten", "each kv head gets dK of the last query head"),
     ("attention_backward", "last tile of queries left out of dk", "tiles of 16 queries are rounded down"),
 ]
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_run_again_is_no_proof() -> None:
     found = diff("attention_backward", backwards.backward("scale left out of dq"))
     at_rest = replace(found, run=replace(found.run, again=None)).explain()
     assert at_rest.causes and not any(one.proved for one in at_rest.causes)
-    assert at_rest.sentences[0].startswith("cause: perhaps dq is multiplied by 1/scale (not run again)")
+    assert at_rest.sentences[0].startswith("cause: perhaps dq is multiplied by 1/scale (not tried on a fresh case)")
     again = found.explain()
     assert again.causes[0].proved and "perhaps" not in again.sentences[0]
 
@@ -145,7 +145,7 @@ def test_two_faults_in_two_gradients_are_told_apart() -> None:
     found = diff("attention_backward", backward).explain()
     by_stage = {one.stages: one.text for one in found.causes}
     assert by_stage[("dq",)] == "dq is multiplied by 1/scale"
-    assert by_stage[("dk",)].startswith("dK of a kv head is that of the last query head")
+    assert by_stage[("dk",)].startswith("each kv head gets dK of the last query head")
     assert found.sentences[0].startswith("cause in dq: ")
 
 
@@ -190,7 +190,7 @@ def test_every_hypothesis_of_the_backward_pass_is_an_edit_of_its_table(case: str
 def test_the_report_and_the_command_name_it(tmp_path: Any) -> None:
     given = ["--operation", "attention_backward", "--axes", "heads=4,queries=24,keys=28,dim=8,dim_v=8"]
     given += ["--fault", "backward-dk-scaled-twice", "--backend", "emulator"]
-    line = "  cause: dk is multiplied by scale (2 fresh runs as predicted)"
+    line = "  cause: dk is multiplied by scale (confirmed on 2 fresh cases)"
     page = tmp_path / "page.html"
     ran = invoked("diff", "backward", *given, "--html", str(page))
     assert ran.exit_code == 1 and line in ran.stdout.splitlines(), ran.output

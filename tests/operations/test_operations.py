@@ -209,10 +209,13 @@ def test_cases_that_are_refused(changes: dict[str, Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda x, weight: x, "is called as a function (x, weight, *, eps) of rmsnorm"),
-        (lambda x, weight, eps: {"sum": x}, "returned sum; stages of rmsnorm are squares, rstd, normed, out"),
+        (lambda x, weight: x, "is called as rmsnorm(x, weight, *, eps)"),
+        (
+            lambda x, weight, eps: {"sum": x},
+            "returned unknown stages sum; stages of rmsnorm: squares, rstd, normed, out",
+        ),
         (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and shape [24, 96]; got [24, 4]"),
-        (lambda x, weight, eps: None, "returned None; it returns out, rstd, or a dict of stages"),
+        (lambda x, weight, eps: None, "returned None; it must return out, rstd, or a dict of stages"),
         (lambda x, weight, eps: {"contract": {"weight_offset": 0}}, "returned no stage of rmsnorm"),
     ],
     ids=["parameters", "stage", "shape", "none", "nothing"],
@@ -230,10 +233,12 @@ def test_gradients_that_autograd_does_not_see_are_refused() -> None:
     def of_q(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         return q * 2
 
-    for function, said in ((detached, "its out has no gradient"), (of_q, "no gradient reached k, v")):
+    for function, said in ((detached, "its out is detached"), (of_q, "no gradient reached k, v")):
         with pytest.raises(Refusal, match=said):
             diff_operation(function, "attention_backward", arrays="torch", gradients=True)
-    with pytest.raises(Refusal, match="gradients are of attention_backward, in torch; got rmsnorm of numpy arrays"):
+    with pytest.raises(
+        Refusal, match="gradients needs attention_backward and torch arrays; got rmsnorm and numpy arrays"
+    ):
         diff_operation(norms.rmsnorm(), "rmsnorm", gradients=True)
 
 

@@ -135,7 +135,7 @@ def test_probes_are_chosen() -> None:
         "dv",
     ]
     assert refusal(made, "backward", probes="probs,acc") == (
-        "probes of backward are all, output, or of qk, scores, probs, dprobs, delta, dscores; got acc"
+        "probes of backward: all, output, or some of qk, scores, probs, dprobs, delta, dscores; got acc"
     )
 
 
@@ -210,19 +210,23 @@ def test_inputs_are_not_written() -> None:
         ("backward", {"faults": ["backward-dscores-in-16-bits"], "dtype": "float32"}, "only with dtype=bfloat16; got"),
         ("backward", {"axes": {"dim": 129}}, "backward kernels take dim and dim_v up to 128; got 129"),
         ("backward_mma", {}, "kernel backward_mma takes float16 or bfloat16; got float32"),
-        ("backward_mma", {"dtype": "float16", "axes": {"dim_v": 60}}, "takes dim and dim_v in steps of 8; got 60"),
-        ("backward", {"contract": {"delta": "probs"}}, "contract: for functions of yours alone; backward is a kernel "),
-        ("backward", {"arrays": "torch", "gradients": True}, "gradients, arrays: for functions of yours alone; "),
-        ("backward", {"numbers": {"softcap": 30.0}}, "backward takes scale, causal, and no softcap"),
+        ("backward_mma", {"dtype": "float16", "axes": {"dim_v": 60}}, "takes dim and dim_v in multiples of 8; got 60"),
+        (
+            "backward",
+            {"contract": {"delta": "probs"}},
+            "contract: only for your own functions; backward is a built-in ",
+        ),
+        ("backward", {"arrays": "torch", "gradients": True}, "gradients, arrays: only for your own functions; "),
+        ("backward", {"numbers": {"softcap": 30.0}}, "backward takes scale, causal; got softcap"),
         (
             "backward_mma",
             {"optional": ["sinks", "dlse"], "numbers": {"window_left": 4}, "dtype": "float16"},
-            "backward_mma takes scale, causal, and no window_left, dlse, sinks",
+            "backward_mma takes scale, causal; got window_left, dlse, sinks",
         ),
         (
             lambda q, k: q,
             {"faults": ["backward-mask-forgotten"]},
-            "faults and probes are of kernels of ours (backward, ",
+            "faults and probes are for built-in kernels (backward, ",
         ),
     ],
     ids=[
@@ -248,7 +252,7 @@ def test_what_is_refused(kernel: Any, given: dict[str, Any], said: str) -> None:
 def test_kernels_are_of_their_operation() -> None:
     assert refusal(diff_operation, "backward", "rmsnorm") == "backward is a kernel of attention_backward; got rmsnorm"
     assert refusal(check_operation, "flash", "attention_backward") == (
-        "kernels of ours of an operation are backward, backward_atomic, backward_mma; got 'flash'"
+        "built-in kernels of operations: backward, backward_atomic, backward_mma; got 'flash'"
     )
 
 
@@ -259,8 +263,7 @@ def test_a_gpu_without_its_instructions_is_told_before_it_compiles(monkeypatch: 
     with pytest.raises(Unavailable) as raised:
         diff_operation("backward_mma", BACKWARD, dtype="float16", backend="cuda")
     assert str(raised.value) == (
-        "backward_mma runs on GPUs from compute capability 9.0 on, and this one has 8.0; `--backend emulator` runs it "
-        "on the CPU"
+        "backward_mma needs compute capability 9.0 or newer; this GPU has 8.0; `--backend emulator` runs it on the CPU"
     )
 
 

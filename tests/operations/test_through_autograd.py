@@ -210,7 +210,7 @@ def test_slopes_have_a_gradient_unless_they_are_constants(read: Any, names: list
     ("target", "optional", "said"),
     [
         ("torch:scaled_dot_product_attention", ("sinks",), "takes no sinks, which the case has"),
-        ("torch:scaled_dot_product_attention", ("dlse",), "its lse has no gradient"),
+        ("torch:scaled_dot_product_attention", ("dlse",), "its lse is detached"),
         ("jax.nn:dot_product_attention", (), ""),
     ],
     ids=["sinks", "dlse", "jax"],

@@ -163,7 +163,7 @@ def test_an_upper_bound_is_no_lower_one() -> None:
 def test_without_their_maximum_stages_that_depend_on_it_are_not_judged() -> None:
     found = judged(Style(maximum=raised), CAUSAL, ("probs", "row_sum", *ENDS), **PLAIN | {"row_max": "upper_bound"})
     assert [stage.name for stage in found] == [*ENDS] and found.verdict == "rounding"
-    why = "the contract does not bind row_max to the running maximum, and row_max was not given"
+    why = "the contract does not declare row_max=running, and row_max was not given"
     assert {stage.reason for stage in found.not_judged if stage.name in ("probs", "row_sum")} == {why}
 
 

@@ -186,13 +186,11 @@ def test_what_autograd_does_not_take_is_refused(kernel: Any, case: Any, options:
     [
         (
             {"page_size": 16},
-            "page_size=16: a cache in pages is read by inference, and no kernel makes gradients of its pages: give the case "
-            "without pages, whose dk and dv these would gather",
+            "page_size=16: a paged cache has no backward pass; give the case without page_size",
         ),
         (
             {"codes": "e4m3"},
-            "codes=e4m3: rounding to codes is a step, whose derivative is 0 where there is one: give the case of what was "
-            "decoded, whose gradients training in few bits takes for those of the codes",
+            "codes=e4m3: quantisation has no gradient; give the case without codes, with dequantised inputs",
         ),
     ],
     ids=["pages", "codes"],

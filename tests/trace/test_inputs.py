@@ -89,7 +89,9 @@ def test_codes_and_scales_from_outside_are_read_and_not_judged(tmp_path: Path, k
     assert all(np.array_equal(made.stages[name], given[name]) for name in QUANTISED_INPUTS)
     judged = diff(made)
     assert (judged.verdict, judged.origins, judged.loss) == ("rounding", (), None)
-    assert {stage.name: stage.reason for stage in judged.not_judged} == dict.fromkeys(QUANTISED_INPUTS, "it was put in")
+    assert {stage.name: stage.reason for stage in judged.not_judged} == dict.fromkeys(
+        QUANTISED_INPUTS, "it was fed into the run"
+    )
     with_floats = run("fp8", made.case, inputs={**given, **by_name(CASE)}, backend="emulator")
     lost = diff(with_floats).loss
     assert lost is not None and np.abs(lost.inputs["k"]).max() > 0.1  # seen, as no kernel's error
@@ -145,7 +147,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert done.exit_code == 0, done.output
     assert f"inputs {path}" in done.output and "repeat: workbench diff fp8" in done.output
     assert f"--inputs {path}" in done.output and "--seed" not in done.output.partition("repeat:")[2]
-    assert "scale_q (it was put in)" in done.output
+    assert "scale_q (it was fed into the run)" in done.output
     both = workbench("diff", "fp8", "--inputs", path, "--causal", "no,yes", *tiles)
     assert both.exit_code == 0 and "2 runs: 2 without a bug" in both.output
 
@@ -197,13 +199,13 @@ def test_what_does_not_fit_is_refused() -> None:
     ]:  # fmt: skip
         assert refusal(normalised, given, "here") == message
     assert refusal(run, "flash", CASE, inputs=codes) == (
-        f"kernel flash reads no quantised codes; among the inputs are {', '.join(QUANTISED_INPUTS)}"
+        f"kernel flash takes no quantised codes; got {', '.join(QUANTISED_INPUTS)}"
     )
     assert refusal(run, "fp8", CASE, inputs=codes | {"scale_k": np.ones(3, np.float32)}) == (
         "kernel fp8: scale_k has axes [h] and must have shape [2] for this case; got [3]"
     )
     assert refusal(run, "fp8", CASE, inputs=codes, faults=["no-saturation"]) == (
-        "fault no-saturation is in the quantiser, which does not run on quantised codes from outside"
+        "fault no-saturation is in the quantiser, which does not run when codes are given"
     )
     assert refusal(CASE.but(distribution="given").inputs) == (
         "distribution given draws no inputs: pass them with --inputs FILE"

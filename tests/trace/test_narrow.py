@@ -177,12 +177,12 @@ def test_dumps_beyond_the_limit_are_refused_with_a_window_that_fits() -> None:
     with pytest.raises(Refusal) as refused:
         run("flash", case, probes="acc", limit_gb=0.3)
     assert str(refused.value) == (
-        "the dumps of this run take 2.16 GB, and the limit is 0.3 GB (--probes limit_gb); --where b=0:1,h=0:1,q=0:4096 (0.29 GB) "
-        "fits, and --by-head dumps one head at a time; fewer stages (--probes) take less"
+        "the dumps of this run take 2.16 GB; the limit is 0.3 GB (--probes limit_gb). --where b=0:1,h=0:1,q=0:4096 (0.29 GB) "
+        "fits; --by-head dumps one head at a time; fewer --probes take less"
     )
     made = plan("flash", case, Options(probes="acc", where="b=0,h=0,q=0:64", limit_gb=0.3))
     assert made.arrays["acc"].shape == (1, 1, 64, 128, 128)
-    with pytest.raises(Refusal, match="17.2 GB, and the limit is 4 GB"):
+    with pytest.raises(Refusal, match="17.2 GB; the limit is 4 GB"):
         run("flash", case.but(seqlen=8192, heads=16), probes="acc")
 
 

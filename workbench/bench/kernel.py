@@ -82,7 +82,7 @@ def measure(
     name, attention = _named(target, backend)
     ours = attention is None
     if foreign.get("arrays") == "jax":
-        raise Refusal("calls of JAX functions return before they are done, and off torch's streams: they are not timed")
+        raise Refusal("JAX functions cannot be timed: they return early and do not run on torch's streams")
     on_gpu = ours or foreign.get("arrays") == "cupy" or foreign.get("device") == "cuda"
     torch = torch_on_gpu(name, ours, on_gpu)
     found = machine()
@@ -129,8 +129,8 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """What the tables leave out: what the numbers are, and each number that is missing with its reason."""
     lines = [
-        f"{results['target']} beside {PEER} of torch {results['versions']['torch']} on {results['device']}: "
-        "median (10th to 90th percentile); ratios below 1 are faster than torch"
+        f"{results['target']} vs {PEER} of torch {results['versions']['torch']} on {results['device']}: "
+        "median (10th to 90th percentile); a ratio below 1 is faster than torch"
     ]
     for row in results["rows"]:
         if row["refused"]:
@@ -141,7 +141,7 @@ def sentences(results: Mapping[str, Any]) -> list[str]:
             lines.append(f"no ratio: {_words(results, row)}: {row['torch']['refused']}")
         for side, times in ((results["target"], row), (PEER, row["torch"])):
             if results["launches"] and times["no_kernel_us"]:
-                lines.append(f"no kernel time of {side}: {_words(results, row)}: {times['no_kernel_us']}")
+                lines.append(f"no kernel time for {side}: {_words(results, row)}: {times['no_kernel_us']}")
     return lines
 
 
@@ -157,19 +157,19 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
         name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
         if adapter_of(function) is not None:
             raise Refusal(
-                f"bench kernel times what is called with q, k and v, scale and causal; {name} takes others: give a "
-                "function that calls it, as path.py:function"
+                f"bench kernel calls f(q, k, v, scale, causal); {name} takes other arguments: give a wrapper as "
+                "path.py:function"
             )
         if reads := [*stages_read(function), *(scale for scale in SCALES if scale in parameters_of(function))]:
-            raise Refusal(f"bench kernel times attention of q, k and v; {name} reads {', '.join(reads)}")
+            raise Refusal(f"bench kernel times attention on q, k and v only; {name} reads {', '.join(reads)}")
         return name, function
     if target not in KERNELS:
         raise Refusal(
-            f"bench kernel times a built-in kernel ({', '.join(KERNELS)}) or yours, path.py:function; got {target!r}"
+            f"bench kernel takes a built-in kernel ({', '.join(KERNELS)}) or yours as path.py:function; got {target!r}"
         )
     if backend not in ("auto", "cuda"):
         raise Refusal(
-            f"backend of bench kernel is auto or cuda, as the emulator's time is no kernel's; got {backend!r}"
+            f"backend of bench kernel is auto or cuda: emulator times say nothing about a GPU; got {backend!r}"
         )
     return target, None
 
@@ -180,11 +180,11 @@ def torch_on_gpu(name: str, ours: bool, on_gpu: bool) -> Any:
 
     if ours and gpu() is None:
         raise Unavailable(
-            f"{name} is timed on an NVIDIA GPU, and none was found; `{command('doctor')}` says what is here"
+            f"timing {name} needs an NVIDIA GPU; none was found. `{command('doctor')}` shows what is installed"
         )
-    torch = torch_for("the peer, PyTorch's attention,")
+    torch = torch_for("the baseline, PyTorch's attention,")
     if on_gpu and not torch.cuda.is_available():
-        raise Unavailable(f"{name} is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none")
+        raise Unavailable(f"timing {name} against PyTorch needs a GPU; torch {torch.__version__} finds none")
     return torch
 
 
@@ -200,7 +200,7 @@ def _row(judged_run: Callable[[Case], Judged], case: Case, peer_dtype: str, on_g
     row |= {"case": judged.trace.case.as_dict(), "verdict": judged.verdict, "origin": judged.origin}
     row["diff_command"] = diff_command(judged)
     if judged.verdict in WRONG:
-        where = f"the first wrong stage is {judged.origin}" if judged.origin else "nothing could be judged"
+        where = f"first wrong stage {judged.origin}" if judged.origin else "nothing could be judged"
         return row | {"refused": f"correctness first: {judged.verdict}, {where}"}
     call = prepare()
     if other := latency.unrepeatable(call, on_gpu=on_gpu):
@@ -227,7 +227,7 @@ def _time(sides: Sequence[tuple[dict[str, Any], Call]], on_gpu: bool) -> None:
         tell(side, "latency", sample)
     recorded = []
     for side, call in sides:
-        graph = latency.captured(call) if on_gpu else "a CPU has whole calls only"
+        graph = latency.captured(call) if on_gpu else "no kernel time on a CPU"
         if isinstance(graph, str):
             side["no_kernel_us"] = graph
         else:
@@ -288,7 +288,7 @@ def _peer(case: Case, dtype: str, on_gpu: bool) -> Call | str:
     except Refusal as refusal:
         return str(refusal)
     if judged.verdict in WRONG:
-        return f"{PEER} itself is called {judged.verdict} here"
+        return f"{PEER} itself is judged {judged.verdict} here"
     call = prepare()
     return latency.unrepeatable(call, on_gpu=on_gpu) or call
 

@@ -67,8 +67,8 @@ def unrepeatable(call: Call, *, on_gpu: bool) -> str | None:
         if on_gpu:
             _wait()
     except Exception as error:  # a foreign function's own
-        return f"another run of it raised {type(error).__name__}: {error}"
-    return None if call.right(result) else "another run of it gives another result than the one that was judged"
+        return f"a second run raised {type(error).__name__}: {error}"
+    return None if call.right(result) else "a second run gives a different result than the judged one"
 
 
 def captured(call: Call) -> Recorded | str:
@@ -106,9 +106,9 @@ def captured(call: Call) -> Recorded | str:
     except Exception as error:
         failures.append(error)  # after a failure in a capture its end fails too, and says less
         first = str(failures[0]) or type(failures[0]).__name__
-        return f"no CUDA graph of it could be recorded: {first.strip().splitlines()[0]}"
+        return f"CUDA graph capture failed: {first.strip().splitlines()[0]}"
     if not call.right(result):
-        return "a CUDA graph of it, replayed, gives another result: part of its work is not on torch's current stream"
+        return "a replayed CUDA graph gives a different result: part of the work is not on torch's current stream"
     return Recorded(graph, launches)
 
 

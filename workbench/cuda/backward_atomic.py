@@ -10,6 +10,6 @@ KERNEL = replace(
     backward.KERNEL,
     name="backward_atomic",
     functions=dict.fromkeys(("backward_delta", "backward_keys", "backward_scale"), backward.KERNEL.file),
-    summary="Attention backward: delta, then all by tiles of keys, dQ added up by float32 atomics",
+    summary="Attention backward: delta; then one loop over key tiles, dQ by float32 atomics",
     work=partial(work, atomic=True),
 )

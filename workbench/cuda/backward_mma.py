@@ -280,7 +280,7 @@ KERNEL = OperationKernel(
         "backward_mma_keys": Path(__file__),
         "backward_mma_queries": Path(__file__),
     },
-    summary="Attention backward on tensor cores: delta, then all by tiles of keys, dQ added up by float32 atomics",
+    summary="Attention backward on tensor cores: delta; then one loop over key tiles, dQ by float32 atomics",
     stages=STAGES,
     work=work,
     contract=CONTRACT,

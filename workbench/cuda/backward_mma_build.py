@@ -85,7 +85,7 @@ def work(inputs: Mapping[str, np.ndarray], numbers: Mapping[str, Any], wanted: C
     if dtype not in DTYPES:
         raise Refusal(f"kernel backward_mma takes {' or '.join(DTYPES)}; got {dtype}")
     if odd := [x.shape[3] for x in (inputs["q"], inputs["v"]) if x.shape[3] % DIMS_AT_ONCE]:
-        raise Refusal(f"kernel backward_mma takes dim and dim_v in steps of {DIMS_AT_ONCE}; got {odd[0]}")
+        raise Refusal(f"kernel backward_mma takes dim and dim_v in multiples of {DIMS_AT_ONCE}; got {odd[0]}")
     constants = Constants(BLOCK, TILES[padded(dims)], padded(dims), dtype)
     batch, heads, rows, _ = inputs["q"].shape
     # of [.., 16 queries, 8 dims, lane, 4 registers]: what the lanes of a warp add at once is side by side

@@ -172,7 +172,7 @@ def differences(
     for name, array in first.items():
         differs = np.argwhere(array.view(np.uint8) != other[name].view(np.uint8))
         if len(differs):
-            text = f"{name} has other bits in another order of blocks and threads"
+            text = f"{name} has different bits under another order of blocks and threads"
             index = tuple(int(i) for i in differs[0][:-1])
             file, line = emulator.located(stores[name])
             findings.append(Finding("order-dependent", name, file, line, None, None, (), (), index, len(differs), text))

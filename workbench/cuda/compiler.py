@@ -10,6 +10,6 @@ try:
     from numba import cuda as cuda
 except Exception as error:  # numba checks versions at import and raises what it likes
     raise Refusal(
-        "kernels of ours, and those in numba.cuda, are compiled by numba and numba-cuda, which cannot be imported here "
+        "built-in kernels and numba.cuda kernels need numba and numba-cuda, which cannot be imported "
         f"({type(error).__name__}: {error}): `{command('doctor')}` says what to install"
     ) from error

@@ -75,15 +75,15 @@ def facts() -> Facts:
 def judge(facts: Facts) -> list[Check]:
     """What `facts` mean, one check for each line of the report."""
     return [
-        _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and make the environment anew with it"),
+        _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and recreate the environment with it"),
         _distribution("numpy", facts, NUMPY),
         _distribution("numba", facts, NUMBA),
         _distribution("numba-cuda", facts, NUMBA_CUDA),
         _numba_cuda_is_nvidias(facts),
         _gpu(facts),
         _toolkit(facts),
-        _extra("torch", facts, "torch", "no kernels that take torch tensors"),
-        _extra("distributed", facts, "sweep", "no sweeps over the workers of a Dask scheduler"),
+        _extra("torch", facts, "torch", "kernels that take torch tensors cannot run"),
+        _extra("distributed", facts, "sweep", "sweeps cannot use Dask workers"),
         _cache(facts),
     ]
 
@@ -108,11 +108,11 @@ def _numba_cuda_is_nvidias(facts: Facts) -> Check:
     if facts.implementation == "Built-in":
         detail = "numba's deprecated built-in target, not NVIDIA's"
         fix = (
-            "install numba-cuda into the environment itself: a .pth file puts it in place, and folders named by "
-            "PYTHONPATH or `pip install --target` read none; restart a running Jupyter kernel"
+            "install numba-cuda into the environment itself: folders of PYTHONPATH and `pip install --target` "
+            "ignore its .pth file. Restart a running Jupyter kernel"
         )
         return Check(name, False, detail, fix, required=True)
-    fix = "mend the versions above first, or make the environment anew with `make clean setup`"
+    fix = "fix the versions above first, or recreate the environment with `make clean setup`"
     return Check(name, False, f"cannot be imported: {facts.implementation}", fix, required=True)
 
 
@@ -121,7 +121,7 @@ def _gpu(facts: Facts) -> Check:
         major, minor = facts.gpu.compute_capability
         detail = f"{facts.gpu.name}, compute capability {major}.{minor}, driver for CUDA {facts.gpu.driver}"
         return Check("GPU", True, detail, "", required=False)
-    detail = f"none, runs use the emulator ({facts.no_gpu})"
+    detail = f"none ({facts.no_gpu}); runs use the emulator"
     return Check(
         "GPU", False, detail, "for GPU runs, install NVIDIA's driver for CUDA 13 (580 or newer)", required=False
     )
@@ -145,8 +145,8 @@ def _extra(name: str, facts: Facts, extra: str, without: str) -> Check:
 def _cache(facts: Facts) -> Check:
     if facts.cache_writable:
         return Check("compile cache", True, str(facts.cache), "", required=True)
-    fix = "set WORKBENCH_CACHE to a folder that can be written"
-    return Check("compile cache", False, f"{facts.cache} cannot be written", fix, required=True)
+    fix = "set WORKBENCH_CACHE to a writable folder"
+    return Check("compile cache", False, f"{facts.cache} is not writable", fix, required=True)
 
 
 def _implementation() -> str:

@@ -44,9 +44,8 @@ def check(kernel: Kernel, case: Case, constants: Constants, faults: Sequence[Fau
             needs = ", ".join(f"{name}={typed(value)}" for name, value in fault.needs.items())
             got = {name: getattr(case, name) for name in fault.needs} or case.unusual
             raise Refusal(
-                f"a fault is in lines that are built: {kernel.name} is built of none that {fault.id} changes, or "
-                f"without what it reads. It shows with {needs or 'a case that has fewer options'}; got "
-                f"{', '.join(f'{name}={typed(value)}' for name, value in got.items())}"
+                f"fault {fault.id} changes nothing in {kernel.name} as built for this case. It shows with "
+                f"{needs or 'a simpler case'}; got {', '.join(f'{name}={typed(value)}' for name, value in got.items())}"
             )
 
 

@@ -110,15 +110,15 @@ def resolve(kernel: Kernel, case: Case) -> Case:
             )
     if case.score_mod is not None:
         raise Refusal(
-            f"kernel {kernel.name} calls no Python and takes no score_mod; got {name_of(case.score_mod)}: give what it "
-            "adds to scores as bias"
+            f"kernel {kernel.name} takes no score_mod; got {name_of(case.score_mod)}: pass it as bias if it only "
+            "adds to scores"
         )
     for name in ("head_dim", "head_dim_v"):
         if getattr(case, name) > HEAD_DIMS[-1]:
             raise Refusal(f"kernel {kernel.name} takes {name} 1 to {HEAD_DIMS[-1]}; got {getattr(case, name)}")
     if case.probs_dtype not in (None, "float32", case.dtype):
         raise Refusal(
-            f"kernel {kernel.name} casts probs to float32 or to the dtype of its inputs, {case.dtype}; "
+            f"kernel {kernel.name} casts probs to float32 or its input dtype, {case.dtype}; "
             f"got probs_dtype={case.probs_dtype}"
         )
     default = DEFAULT_BLOCKS[padded_dim(case)]

@@ -117,11 +117,10 @@ def taken(kernel: Kernel, case: Case) -> Case:
     """`case` with its probs_dtype; Refusal where kernels on tensor cores cannot run it, whatever its tiles."""
     without(kernel, case, (*QUANTISED, *NOT_TAKEN))
     if case.dtype not in DTYPES:
-        raise Refusal(f"kernel {kernel.name} multiplies {' or '.join(DTYPES)} on tensor cores; got {case.dtype}")
+        raise Refusal(f"kernel {kernel.name} takes {' or '.join(DTYPES)}; got {case.dtype}")
     if case.probs_dtype not in (None, case.dtype):
         raise Refusal(
-            f"kernel {kernel.name} casts probs to the dtype of its inputs, {case.dtype}; got "
-            f"probs_dtype={case.probs_dtype}"
+            f"kernel {kernel.name} casts probs to its input dtype, {case.dtype}; got probs_dtype={case.probs_dtype}"
         )
     if case.head_dim % DIMS_AT_ONCE or case.head_dim > HEAD_DIMS[-1]:
         raise Refusal(

@@ -111,7 +111,7 @@ def fixed(kernel: Kernel, case: Case, values: Mapping[str, str]) -> Case:
     """`case` with fields of the quantiser that have one value of a kernel; Refusal where it has another."""
     for name, value in values.items():
         if getattr(case, name) not in (None, value):
-            raise Refusal(f"kernel {kernel.name} takes {name}={value} alone; got {getattr(case, name)}")
+            raise Refusal(f"kernel {kernel.name} takes only {name}={value}; got {getattr(case, name)}")
     return case.but(**values)
 
 
@@ -122,20 +122,17 @@ def taken(kernel: Kernel, case: Case) -> Case:
         case = case.but(dtype="float32")  # which holds what other dtypes hold
     if case.dtype != "float32" and coded_q:
         raise Refusal(
-            f"kernel {kernel.name} quantises float32 inputs and takes no dtype but with codes_of=kv; got "
-            f"dtype={case.dtype}"
+            f"kernel {kernel.name} quantises float32 inputs; another dtype needs codes_of=kv; got dtype={case.dtype}"
         )
     if case.scores == "mma" and not coded_q:
-        raise Refusal(
-            f"kernel {kernel.name} multiplies a q that is not quantised by scalar products alone; got scores=mma"
-        )
+        raise Refusal(f"kernel {kernel.name} needs scores=scalar if q is not quantised; got scores=mma")
     for name in NOT_TAKEN:
         if (value := getattr(case, name)) != getattr(Case, name):
             raise Refusal(f"kernel {kernel.name} takes no {name}; got {value}")
     if case.head_dim_v != case.head_dim:
-        raise Refusal(f"kernel {kernel.name} takes v as wide as k: {case.head_dim}; got head_dim_v={case.head_dim_v}")
+        raise Refusal(f"kernel {kernel.name} needs head_dim_v={case.head_dim}, as head_dim; got {case.head_dim_v}")
     if case.head_dim not in HEAD_DIMS:
-        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in steps of 16; got {case.head_dim}")
+        raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in multiples of 16; got {case.head_dim}")
     if case.probs_dtype not in (None, "float16", "float32"):
         raise Refusal(
             f"kernel {kernel.name} casts probs to float16 or keeps them in float32; got probs_dtype={case.probs_dtype}"
@@ -148,8 +145,7 @@ def taken(kernel: Kernel, case: Case) -> Case:
     # a table holds the scale of a head
     if case.decode == "table" and case.scale_of in OF_BLOCKS:
         raise Refusal(
-            f"kernel {kernel.name} has tables of quantised codes with a scale a head alone; got decode=table, "
-            f"scale_of={case.scale_of}"
+            f"kernel {kernel.name} supports decode=table only with a scale per head; got scale_of={case.scale_of}"
         )
     # beside a tile of Q in float32 tables have no room
     return case.but(decode=case.decode or ("table" if coded_q and case.scale_of not in OF_BLOCKS else "direct"))

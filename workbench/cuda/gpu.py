@@ -28,7 +28,7 @@ def look_for_gpu() -> Gpu | str:
         from cuda.bindings import driver
         from cuda.pathfinder import DynamicLibNotFoundError
     except ImportError as error:
-        return f"cannot ask the driver: {error}"
+        return f"cannot query the driver: {error}"
     try:
         return first_gpu(driver)
     except DynamicLibNotFoundError:
@@ -43,12 +43,12 @@ def first_gpu(driver: Any) -> Gpu | str:
     def ask(function: Callable[..., Any], *arguments: object) -> Any:
         status, *answer = function(*arguments)
         if status != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"the NVIDIA driver answers {function.__name__} with {status.name}")
+            raise RuntimeError(f"the NVIDIA driver returned {status.name} from {function.__name__}")
         return answer[0] if answer else None
 
     ask(driver.cuInit, 0)
     if ask(driver.cuDeviceGetCount) == 0:
-        return "the NVIDIA driver shows no device"
+        return "the NVIDIA driver reports no device"
     device = ask(driver.cuDeviceGet, 0)
     major, minor = (
         ask(driver.cuDeviceGetAttribute, getattr(driver.CUdevice_attribute, attribute), device)

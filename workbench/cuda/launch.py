@@ -76,8 +76,8 @@ def load(build: Build, constants: Constants, typed: Any, dynamic: int, device: i
 
     if build.maps and capability != HOPPER:
         raise Unavailable(
-            f"{build.source.name} runs on GPUs of compute capability {words(HOPPER)} (Hopper), and this one has "
-            f"{words(capability)}; `--backend emulator` runs it on the CPU"
+            f"{build.source.name} needs a GPU of compute capability {words(HOPPER)} (Hopper); this one has "
+            f"{words(capability)}. `--backend emulator` runs it on the CPU"
         )
     kernel = cubin(build, constants, typed, capability).load()
     if dynamic:  # even where it is less than 48 KiB: static memory comes to it
@@ -85,7 +85,7 @@ def load(build: Build, constants: Constants, typed: Any, dynamic: int, device: i
         where = driver.CUkernel(int(kernel.handle)), driver.CUdevice(device)
         (status,) = driver.cuKernelSetAttribute(attribute, dynamic, *where)
         if status:
-            raise RuntimeError(f"the driver answers {status.name} on {dynamic} bytes of shared memory")
+            raise RuntimeError(f"the driver returned {status.name} for {dynamic} bytes of shared memory")
     return kernel
 
 
@@ -110,7 +110,7 @@ def bound(
     def launch(stream: int) -> None:
         (status,) = driver.cuLaunchKernel(function, *grid, threads, 1, 1, dynamic, stream, made.at, 0)
         if status:
-            raise RuntimeError(f"the driver answers {status.name} on {build.source.name}, grid {grid}")
+            raise RuntimeError(f"the driver returned {status.name} for {build.source.name}, grid {grid}")
 
     return launch
 

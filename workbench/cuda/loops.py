@@ -40,7 +40,7 @@ class _Apart(ast.NodeTransformer):
         """A loop, or its parts, whose lines are its own."""
         over = _over(node)
         leaves = any(isinstance(x, ast.Break | ast.Continue) for x in ast.walk(node))
-        assert not (over and leaves), f"line {node.lineno}: what leaves a loop taken apart leaves the one around it"
+        assert not (over and leaves), f"line {node.lineno}: no break or continue in an unrolled or peeled loop"
         self.generic_visit(node)  # loops in its body
         if not over:
             return node

@@ -37,7 +37,7 @@ def run(
     kernel, backend = _taking(name, numbers), choose_backend(backend)
     if backend == "cuda" and (found := gpu()) is not None and found.compute_capability < kernel.least:
         raise Unavailable(
-            f"{name} runs on GPUs from compute capability {words(kernel.least)} on, and this one has "
+            f"{name} needs compute capability {words(kernel.least)} or newer; this GPU has "
             f"{words(found.compute_capability)}; `--backend emulator` runs it on the CPU"
         )
     wanted, put_in = _wanted(kernel, inputs, probes), chosen(faults, name)
@@ -85,7 +85,7 @@ def _taking(name: str, numbers: Mapping[str, Any]) -> OperationKernel:
     """Kernel `name`; Refusal for numbers, and inputs among them that a case need not have, which it does not take."""
     kernel = OF_OPERATIONS[name]
     if other := [what for what in numbers if what not in kernel.numbers]:
-        raise Refusal(f"{name} takes {', '.join(kernel.numbers)}, and no {', '.join(other)}")
+        raise Refusal(f"{name} takes {', '.join(kernel.numbers)}; got {', '.join(other)}")
     return kernel
 
 
@@ -96,7 +96,7 @@ def _wanted(kernel: OperationKernel, inputs: Inputs, probes: str) -> tuple[str, 
         return known if probes == "all" else ()
     asked = [name.strip() for name in probes.split(",")]
     if unknown := [name for name in asked if name not in known]:
-        raise Refusal(f"probes of {kernel.name} are all, output, or of {', '.join(known)}; got {', '.join(unknown)}")
+        raise Refusal(f"probes of {kernel.name}: all, output, or some of {', '.join(known)}; got {', '.join(unknown)}")
     return tuple(name for name in known if name in asked)
 
 

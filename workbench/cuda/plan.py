@@ -75,7 +75,7 @@ class Plan:
         if lacking := [name for name in built.parameters if name not in values]:
             needs = {name: value for fault in self.faults for name, value in fault.needs.items()}
             raise Refusal(
-                f"{', '.join(self.trace.faults)} reads {', '.join(lacking)}, which {self.kernel.name} has not on this "
+                f"{', '.join(self.trace.faults)} reads {', '.join(lacking)}, which {self.kernel.name} lacks for this "
                 f"case; it shows with {', '.join(f'{name}={value}' for name, value in needs.items())}"
             )
         box = ("box",) if self.box is not None and built.probes else ()
@@ -118,14 +118,14 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     left = tuple(stage for launch in kernel.launches(case) for stage in launch.leaves)
     between = OF_QUANTISER if kernel.quantised else left
     if unknown := [stage for stage in feed if stage not in between]:
-        raise Refusal(f"kernel {name} takes {', '.join(between) or 'no stages'} from outside; got {', '.join(unknown)}")
+        raise Refusal(f"kernel {name} can be fed {', '.join(between) or 'no stages'}; got {', '.join(unknown)}")
     codes = put_in({**given, **feed}, case, f"kernel {name}")
     beside = {x: given[x] for x in MASKS if x in given}
     if not again:
         launched = [one.function for one in launches(case, kernel, tuple(feed))]
         effect.check(kernel, case, kernel.constants(case, (*read, *beside)), chosen, launched)
     if beside and not kernel.masks:
-        raise Refusal(f"kernel {name} takes no mask and no bias; among the inputs are {', '.join(beside)}")
+        raise Refusal(f"kernel {name} takes no mask and no bias; got {', '.join(beside)}")
     wanted = requested(kernel, case, options.probes)
     box = None if options.where is None else parse(options.where, case)
     check_fits(kernel, case, wanted, box, options.limit_gb)
@@ -133,7 +133,7 @@ def plan(name: str, case: Case, options: Options, *, again: bool = False) -> Pla
     if kernel.quantised:
         read = {x: array.astype(DTYPES[case.dtype]) for x, array in read.items()}
     elif codes:
-        raise Refusal(f"kernel {name} reads no quantised codes; among the inputs are {', '.join(codes)}")
+        raise Refusal(f"kernel {name} takes no quantised codes; got {', '.join(codes)}")
     trace = Trace(
         target=name,
         algorithm=scaled(kernel.algorithm, case.scale_of),
@@ -207,8 +207,8 @@ def check_fits(kernel: Kernel, case: Case, wanted: Sequence[str], box: Box | Non
     else:
         advice = "no part fits"
     raise Refusal(
-        f"the dumps of this run take {needed / 1e9:.3g} GB, and the limit is {limit_gb:g} GB (--probes limit_gb); "
-        f"{advice}, and --by-head dumps one head at a time; fewer stages (--probes) take less"
+        f"the dumps of this run take {needed / 1e9:.3g} GB; the limit is {limit_gb:g} GB (--probes limit_gb). "
+        f"{advice}; --by-head dumps one head at a time; fewer --probes take less"
     )
 
 
@@ -236,7 +236,7 @@ def _guarded(array: np.ndarray, guard: int) -> np.ndarray:
 def resolve(kernel: Kernel, case: Case) -> Case:
     """`case` with tiles and splits as `kernel` will run it; Refusal where it cannot."""
     if not kernel.splits and case.splits is not None:
-        raise Refusal(f"kernel {kernel.name} does not split the keys and takes no splits; got splits={case.splits}")
+        raise Refusal(f"kernel {kernel.name} takes no splits; got splits={case.splits}")
     case = kernel.resolves(kernel, case)
     constants = kernel.constants(case)
     needed = constants.shared_bytes

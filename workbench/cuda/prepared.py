@@ -69,16 +69,16 @@ def kernel(name: str) -> Attention:
     no such arrays, and for what the kernel does not take; Unavailable without torch, or with one for CPUs alone.
     """
     if name not in CALLABLE:
-        raise Refusal(f"kernels that can be called are {', '.join(CALLABLE)}; got {name!r}")
+        raise Refusal(f"callable kernels are {', '.join(CALLABLE)}; got {name!r}")
     try:
         import torch
     except ModuleNotFoundError:
-        raise Unavailable("a kernel is called with torch tensors, and torch is not installed") from None
+        raise Unavailable("calling a kernel needs torch, which is not installed") from None
     try:  # what `torch.cuda.current_stream` asks before it makes an object of the answer
         from torch._C import _cuda_getCurrentRawStream as current_stream
         from torch._C import _cuda_getDevice as current_device
     except ImportError:
-        raise Unavailable("a kernel is called with tensors on a GPU, and this torch is built for CPUs alone") from None
+        raise Unavailable("calling a kernel needs torch with CUDA; this torch is CPU-only") from None
 
     from cuda.bindings.driver import cuTensorMapReplaceAddress as replace_address
 
@@ -106,9 +106,7 @@ def kernel(name: str) -> Attention:
             )  # fmt: skip
             one = mine.by_key.get(key)
         except (AttributeError, TypeError) as error:
-            raise Refusal(
-                f"{name} takes torch tensors, and options that are numbers or pairs of them: {error}"
-            ) from None
+            raise Refusal(f"{name} takes torch tensors and options that are numbers or pairs: {error}") from None
         if one is None:
             options = {"scale": scale, "causal": causal, "window": window, "softcap": softcap}
             one = mine.keep(key, _prepared(name, q, k, v, out, lse, options))
@@ -118,7 +116,7 @@ def kernel(name: str) -> Attention:
             lse = empty_like(one.lse)
         grad = q.requires_grad or k.requires_grad or v.requires_grad or out.requires_grad or lse.requires_grad
         if grad and records():
-            raise Refusal(f"{name} has no backward, and a gradient is asked for: call it within torch.no_grad()")
+            raise Refusal(f"{name} has no backward: call it within torch.no_grad()")
         values, (of_q, of_k, of_v, of_out, of_lse) = one.values, one.places
         values[of_q] = at_q = q.data_ptr()
         values[of_k] = at_k = k.data_ptr()
@@ -142,7 +140,7 @@ def kernel(name: str) -> Attention:
             with torch.cuda.device(one.device):
                 status = one.launch(current_stream(one.device))
         if status:
-            raise RuntimeError(f"{name}: the driver answers {status.name} on {one.case}")
+            raise RuntimeError(f"{name}: the driver returned {status.name} for {one.case}")
         return out, lse
 
     return attention
@@ -206,7 +204,7 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
     _check({"q": q, "k": k, "v": v} | ({} if out is None else {"out": out}), dtypes, found)
     batch, heads, seqlen_q, head_dim = q.shape
     if k.shape != v.shape or (k.shape[0], k.shape[3]) != (batch, head_dim):
-        raise Refusal(f"k and v are [{batch}, kv_heads, rows, {head_dim}]; got {[*k.shape]} and {[*v.shape]}")
+        raise Refusal(f"k and v must be [{batch}, kv_heads, rows, {head_dim}]; got {[*k.shape]} and {[*v.shape]}")
     said = {what: x for what, x in options.items() if x is not None}
     sizes = dict(batch=batch, heads=heads, kv_heads=k.shape[1], seqlen_q=seqlen_q, seqlen_k=k.shape[2])
     case = resolve(found, Case(**sizes, head_dim=head_dim, dtype=dtypes[q.dtype], **said))
@@ -217,14 +215,14 @@ def _prepared(name: str, q: Any, k: Any, v: Any, out: Any, lse: Any, options: Ma
     if out is None:
         out = torch.empty_like(torch.empty_strided(q.shape, q.stride(), dtype=q.dtype, device="meta"))
     elif out.shape != q.shape:
-        raise Refusal(f"out is like q: {_words(q)}; got {_words(out)}")
+        raise Refusal(f"out must match q: {_words(q)}; got {_words(out)}")
     elif any(size > 1 and not stride for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise Refusal(f"no two elements of out are at one place; got {_words(out)}, strides {[*out.stride()]}")
+        raise Refusal(f"out must not have overlapping elements; got {_words(out)}, strides {[*out.stride()]}")
     of_lse = q.new_empty((), dtype=torch.float32).expand(q.shape[:3])
     if lse is not None and (lse.shape, lse.dtype, lse.device) != (of_lse.shape, of_lse.dtype, q.device):
-        raise Refusal(f"lse is {_words(of_lse)} on {q.device}; got {_words(lse)} on {lse.device}")
+        raise Refusal(f"lse must be {_words(of_lse)} on {q.device}; got {_words(lse)} on {lse.device}")
     if lse is not None and not lse.is_contiguous():
-        raise Refusal(f"lse is contiguous; got strides {[*lse.stride()]}")
+        raise Refusal(f"lse must be contiguous; got strides {[*lse.stride()]}")
     launches, constants = found.launches(case), found.constants(case)
     layout = "C" if all(x.is_contiguous() for x in (q, k, v, out)) else "A"
     with torch.cuda.device(q.device):
@@ -290,24 +288,24 @@ def _check(given: Mapping[str, Any], dtypes: Mapping[Any, str], kernel: Kernel) 
         strides = x.stride()
         if x.dim() != 4 or x.device.type != "cuda" or x.dtype not in dtypes or (x.shape[3] > 1 and strides[3] != 1):
             raise Refusal(
-                f"{what} is a tensor [batch, heads, rows, d] of {', '.join(dtypes.values())} on a GPU, the stride of d "
-                f"1; got {_words(x)}, strides {[*strides]} on {x.device}"
+                f"{what} must be a GPU tensor [batch, heads, rows, d] of {', '.join(dtypes.values())} with stride 1 in "
+                f"d; got {_words(x)}, strides {[*strides]} on {x.device}"
             )
         if x.dtype != q.dtype or x.device != q.device:
             raise Refusal(
-                f"q, k, v and out are of one dtype on one GPU; {what} is {_words(x)} on {x.device}, q is {_words(q)} "
-                f"on {q.device}"
+                f"q, k, v and out must have one dtype on one GPU; {what} is {_words(x)} on {x.device}, q is "
+                f"{_words(q)} on {q.device}"
             )
         if any(size > 1 and stride % kernel.dims for size, stride in zip(x.shape[:3], strides[:3], strict=True)):
             raise Refusal(
-                f"{kernel.name} copies {kernel.dims} dims at once, and strides are multiples of {kernel.dims}; those "
-                f"of {what} are {[*strides]}"
+                f"{kernel.name} copies {kernel.dims} dims at once, so strides must be multiples of "
+                f"{kernel.dims}; those of {what} are {[*strides]}"
             )
 
 
 def _misplaced(name: str, size: int, addresses: Mapping[str, int]) -> str:
     what, at = next((what, at) for what, at in addresses.items() if at % size)
-    return f"{name} copies {size} bytes at once, and {what} begins at a multiple of {size} bytes; got {at:#x}"
+    return f"{name} copies {size} bytes at once, so {what} must be aligned to {size} bytes; got {at:#x}"
 
 
 @functools.cache

@@ -14,7 +14,7 @@ def misplaced(name, array, index) -> str | None:
     """Return why types are not those of an array and an index of it, or None."""
     kinds = list(index) if hasattr(index, "count") else [index]
     if getattr(array, "ndim", None) != len(kinds) or not all(hasattr(kind, "signed") for kind in kinds):
-        return f"{name}: {index} is no index of {array}"
+        return f"{name}: {index} is not an index of {array}"
     return None
 
 

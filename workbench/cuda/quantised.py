@@ -28,7 +28,7 @@ def encoded(
     assert case.codes is not None and case.quantiser_scale is not None
     put_in = of_file(faults, QUANTISER.name)
     if put_in and all(f"codes_{name}" in given for name in case.coded):
-        raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run on quantised codes from outside")
+        raise Refusal(f"fault {put_in[0].id} is in the quantiser, which does not run when codes are given")
     quantise = quantiser(put_in).quantized
     made: dict[str, np.ndarray] = {}
     for name in case.coded:
@@ -40,7 +40,7 @@ def encoded(
             of_input, largest = quantise(floats[name], name, case), float(np.abs(floats[name]).max())
         if largest > LARGEST_FLOAT16:
             raise Refusal(
-                f"codes are decoded to float16, at most {LARGEST_FLOAT16:g} in size; {name} reaches {largest:g}"
+                f"codes are decoded to float16, whose largest value is {LARGEST_FLOAT16:g}; {name} reaches {largest:g}"
             )
         made |= {stage: np.ascontiguousarray(x) for stage, x in of_input.items()}
     return made

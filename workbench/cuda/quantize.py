@@ -138,7 +138,7 @@ def scale_of(x: Any, kind: str, *, rows: int = 0, scaling: str = "dynamic", dims
     else:
         largest = xp.amax(size, axis=(0, 2, 3))
     if not bool(xp.all(xp.isfinite(largest))):
-        raise Refusal("what is quantised must be finite to have a scale; got NaN or infinity")
+        raise Refusal("inputs of a quantiser must be finite; got NaN or infinity")
     if kind.startswith("mxfp8"):
         least = _exponent(xp.full_like(largest, KINDS[kind].largest), xp)
         exponent = _exponent(largest, xp) - least - int(scaling == "static")
@@ -185,7 +185,7 @@ def encode(x: Any, scale: Any, kind: str, *, zero: Any = None) -> Any:
     y = xp.clip(y, -form.largest, form.largest)
     if kind == "simulated":
         if not bool(xp.all(xp.isfinite(y))):
-            raise Refusal("simulated codes have neither NaN nor infinity; got one of them")
+            raise Refusal("simulated codes cannot represent NaN or infinity; got one of them")
         return _uint8(_int32(xp.round(y * 127 / form.largest)) + 128)
     if kind == "int8":
         return _uint8(_int32(xp.round(y)))

@@ -71,10 +71,8 @@ def run_kernel(name: str, case: Case, options: Options, *, guarded: bool = True,
         try:
             launch(grid, made.constants.threads, made.arguments(built, memory.arguments))
         except emulator.EmulatorError as error:
-            more = f"; `{_watched_by(made.trace)}` tells more" if isinstance(error, emulator.Stuck) else ""
-            raise Refusal(
-                f"{name} did not get through on the emulator, so that there is nothing to judge{more}\n{error}"
-            ) from None
+            more = f"; `{_watched_by(made.trace)}` shows more" if isinstance(error, emulator.Stuck) else ""
+            raise Refusal(f"{name} did not finish on the emulator: there is nothing to judge{more}\n{error}") from None
     memory.copy_back()
     made.unpack()
 

@@ -320,7 +320,7 @@ KERNEL = Kernel(
         "split_mma_forward": Path(__file__),
         "split_mma_reduce": Path(__file__).with_name("split_mma_reduce.py"),
     },
-    summary="Split-K attention on tensor cores, for few queries over long keys: heads of a group share a tile",
+    summary="Split-K attention on tensor cores for few queries over long keys; heads of a group share a tile",
     resolves=resolve,
     constants=Constants.of,
     launches=launches,

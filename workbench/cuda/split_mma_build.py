@@ -99,8 +99,8 @@ def resolve(kernel: Kernel, case: Case) -> Case:
     case = tiled(kernel, case, (block_q, DEFAULT_BLOCK_K), BLOCKS_Q, BLOCKS_K)
     if (tiles := launches(case)[0].grid[1]) > MOST_TILES:
         raise Refusal(
-            f"kernel {kernel.name} is for few queries, and has a block for each tile of {case.block_q} queries and "
-            f"heads of a group, {MOST_TILES} of all kv heads at most; got {tiles}"
+            f"kernel {kernel.name} is for few queries: at most {MOST_TILES} tiles of {case.block_q} packed rows "
+            f"over all kv heads; got {tiles}"
         )
     return case
 

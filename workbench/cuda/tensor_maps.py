@@ -35,7 +35,7 @@ def tensor_maps(tree: ast.AST, bound: Mapping[str, Any]) -> tuple[TensorMap, ...
             array, number, rows = (ast.unparse(node.args[i]) for i in (2, 3, 5))
             one = TensorMap(array, bound[rows])
             if found.setdefault(int(number), one) != one:
-                raise ValueError(f"tensor map {number} is both {found[int(number)]} and {one}")
+                raise ValueError(f"tensor map {number} is used for both {found[int(number)]} and {one}")
     return tuple(found[number] for number in range(len(found)))
 
 
@@ -64,5 +64,5 @@ def encoded(address: int, shape: Sequence[int], strides: Sequence[int], size: in
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     if status:
-        raise RuntimeError(f"the driver answers {status.name} on a tensor map of {[*shape]}, strides {[*strides]}")
+        raise RuntimeError(f"the driver returned {status.name} for a tensor map of {[*shape]}, strides {[*strides]}")
     return made

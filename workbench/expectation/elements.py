@@ -62,7 +62,7 @@ class Element:
 
     def __repr__(self) -> str:
         place = " ".join(f"{axis}={i}" for axis, i in self.index.items())
-        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g} x of budget"
+        values = f"actual {self.actual:.9g}, expected {self.expected:.9g}, {self.over_budget:.3g}x its budget"
         return f"<Element {place}: {values}, {self.state.name.lower()}>"
 
 

@@ -136,25 +136,25 @@ class Observed:
     def _why_not(self, stage: Stage) -> str:
         name, case, contract = stage.name, self.case, self.contract
         if name in self.trace.put_in:
-            return "it was put in"
+            return "it was fed into the run"
         # scales of all batches and rows, or of a tile of queries; keys are whole in every part
         of_scale = name.startswith(("scale_", "global_"))
         of_tile = case.scale_of == "tile" and not stage.of_kv
         if self.trace.box is not None and of_scale and (stage.axes == "h" or of_tile):
-            return "it is made of more than this part of the run holds"
+            return "it depends on data outside this part of the run"
         if stage.group == "codes" and not name.startswith("dequant") and case.codes is None:
             return "the format of the quantised codes is not declared (--codes)"
         if stage.by_tile and contract.block_k is None:
             return "the contract does not declare block_k, so its key tiles are unknown"
         if stage.in_lse and contract.stores_lse:
-            return f"a split has one number beside partial_O, partial_stats={contract.partial_stats}, in partial_max"
+            return f"with partial_stats={contract.partial_stats} a split stores one statistic, in partial_max"
         # a merge is held against the maxima that it was given
         of_maximum = stage.of_exp and stage.group != "merge"
         of_maximum = of_maximum and not (stage.divided and contract.partials == "normalised")
         if of_maximum and contract.row_max != "running":
             seen = {x.group for x in self.known.values() if x.maximum and x.name in self.dumped}
             if not seen & ({"tiles", "splits"} if stage.group == "splits" else {"tiles"}):
-                return "the contract does not bind row_max to the running maximum, and row_max was not given"
+                return "the contract does not declare row_max=running, and row_max was not given"
         if stage.group == "splits" and not self.split_keys_known:
             return "the contract does not declare block_k and splits, so the keys of a split are unknown"
         if stage.group == "merge" and "s" in stage.axes and not self._reads_partials:

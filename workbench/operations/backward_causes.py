@@ -39,18 +39,18 @@ def _groups(of: Setting) -> Iterator[Hypothesis]:
         return
     for name, what in (("dk_group", "dK"), ("dv", "dV")):
         for id, place, said in (
-            ("last", -1, f"{what} of a kv head is that of the last query head of its group"),
-            ("first", 0, f"{what} of a kv head is that of the first query head of its group"),
+            ("last", -1, f"each kv head gets {what} of the last query head of its group only"),
+            ("first", 0, f"each kv head gets {what} of the first query head of its group only"),
         ):
             yield named(f"group.{name}.{id}", said, _one_of_group(name, place))
     for id, place in (("last", -1), ("first", 0)):
-        yield named(f"group.both.{id}", f"dK and dV of a kv head are those of the {id} query head of its group",
+        yield named(f"group.both.{id}", f"each kv head gets dK and dV of the {id} query head of its group only",
                   _one_of_group("dk_group", place), _one_of_group("dv", place))  # fmt: skip
     if kv_heads > 1:
         rows = [_tiled(name, ref, group) for name, ref in (("k_rows", "k"), ("v_rows", "v"))]
         sums = [_modulo_sums("dk_group", kv_heads), _modulo_sums("dv", kv_heads)]
         said = "query head h reads kv head h % kv_heads"
-        yield named("group.modulo.read", f"{said}, and adds to that of its group", *rows)
+        yield named("group.modulo.read", f"{said}, but adds to the kv head of its group", *rows)
         yield named("group.modulo", f"{said}, and adds to it", *rows, *sums)
         yield named("group.modulo.written", "query head h adds to kv head h % kv_heads", *sums)
 
@@ -85,7 +85,7 @@ class _Chosen:
             return Bounded(EXACT)
         return Bounded(Bound(*(self._taken(0.0 * abs(x) + part) for part in error)))
 
-    words = "{of} of one query head of a group"
+    words = "{of} of one query head per group"
 
 
 def _tiled(name: str, ref: str, group: int) -> Edit:
@@ -108,23 +108,23 @@ def _modulo_sums(name: str, kv_heads: int) -> Edit:
 def _of_options(of: Setting) -> Iterator[Hypothesis]:
     cap = of.numbers.get("softcap")
     if cap:
-        yield named("softcap.left-out", "the derivative of the softcap is left out",
+        yield named("softcap.left-out", "the softcap derivative is left out",
                   altered("cap_slope", lambda at, x: np.ones_like(x)))  # fmt: skip
-        yield named("softcap.capped", "the derivative of the softcap is taken of the capped score",
+        yield named("softcap.capped", "the softcap derivative is evaluated at the capped score",
                   altered("cap_slope", lambda at, x: 1 - np.tanh(at("capped") / cap) ** 2, "capped"))  # fmt: skip
-        yield named("softcap.unsquared", "the derivative of the softcap is 1 - tanh",
+        yield named("softcap.unsquared", "the softcap derivative is 1 - tanh, not 1 - tanh^2",
                   altered("cap_slope", lambda at, x: 1 - at("tanh"), "tanh"))  # fmt: skip
     if "score_mod" in of.functions:
         read = "capped" if cap else "scores"
-        yield named("mod.left-out", "the score_mod is left out where P is computed again",
+        yield named("mod.left-out", "score_mod is left out when P is recomputed",
                   altered("modded", lambda at, x: at(read), read))  # fmt: skip
-        yield named("mod.slope", "the derivative of the score_mod is left out",
+        yield named("mod.slope", "the score_mod derivative is left out",
                   altered("mod_slope", lambda at, x: np.ones_like(x)))  # fmt: skip
-        yield named("mod.slope-of-modded", "the derivative of the score_mod is taken of what it made",
+        yield named("mod.slope-of-modded", "the score_mod derivative is evaluated at the modified score",
                   altered("mod_slope", lambda at, x: mod_slope(of, at("modded")), "modded"))  # fmt: skip
     if "dropout_mask" in of.optional:
         factor = 1 / (1 - of.numbers["dropout_p"])
-        for stage, said in (("dkept", "dP"), ("dropped", "P of dV")):
+        for stage, said in (("dkept", "dP"), ("dropped", "P in dV")):
             what = "dprobs" if stage == "dkept" else "probs"
             yield named(f"dropout.{stage}", f"dropout is left out of {said}",
                       altered(stage, _instead(what), what))  # fmt: skip
@@ -132,19 +132,17 @@ def _of_options(of: Setting) -> Iterator[Hypothesis]:
                       altered(stage, lambda at, x: x / factor))  # fmt: skip
         for axis, what in enumerate(("batch", "head", "query", "key")):
             for off in (1, -1):
-                yield named(f"dropout.{what}{off:+d}", f"the dropout mask is that of another {what}",
+                yield named(f"dropout.{what}{off:+d}", f"the dropout mask of another {what} is used",
                           *(read_as(stage, "dropout_mask", rolled(off, axis))
                             for stage in ("dkept", "dropped")))  # fmt: skip
     if "bias" in of.optional:
-        yield named(
-            "bias", "the bias is left out where P is computed again", altered("wide_bias", lambda at, x: 0.0 * x)
-        )
+        yield named("bias", "the bias is left out when P is recomputed", altered("wide_bias", lambda at, x: 0.0 * x))
     if "sinks" in of.optional:
         for place, said in ((0, "first"), (-1, "last")):
-            yield named(f"dsink.{said}", f"dsink is of the {said} row alone, in the place of their sum",
+            yield named(f"dsink.{said}", f"dsink is that of the {said} row, not the sum over rows",
                       altered("dsink", _of_row(place),
                               "dsink_rows"))  # fmt: skip
-        yield named("dsink.batch", "dsink is of the first batch alone",
+        yield named("dsink.batch", "dsink sums over the first batch only",
                   altered("dsink", lambda at, x: at("dsink_rows")[0].sum(-1), "dsink_rows"))  # fmt: skip
     if "dlse" in of.optional:
         edits = [read_as("centred", "dlse", lambda at, x: 0.0 * x)]
@@ -163,7 +161,7 @@ def _unwritten(of: Setting) -> Iterator[Hypothesis]:
         if m >= n:
             continue
         for said, x in (("are not written", np.nan), ("are 0", 0.0)):
-            yield named(f"unwritten.{name}.{x}", f"dims of {name} from {m} on {said}, as the other dims are fewer",
+            yield named(f"unwritten.{name}.{x}", f"dims of {name} from {m} on {said}; {m} is the other head dim",
                       altered(name, _unwritten_from(m, x)))  # fmt: skip
 
 

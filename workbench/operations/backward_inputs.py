@@ -34,7 +34,7 @@ def rule(of: Setting) -> str:
         if "bias" in of.optional and n[letter] not in (1, n[whole]):
             return f"bias_{name} is 1 or {name}; got {n[letter]}"
     if ("dropout_p" in numbers) != ("dropout_mask" in of.optional):
-        return "dropout_p and dropout_mask, which says what was kept, come together"
+        return "dropout_p and dropout_mask go together: give both"
     if not 0 <= numbers.get("dropout_p", 0.0) < 1:
         return f"dropout_p is at least 0 and below 1; got {numbers['dropout_p']:g}"
     if not 0 < numbers.get("softcap", 1.0) < np.inf:
@@ -42,9 +42,9 @@ def rule(of: Setting) -> str:
     if low := [name for name in ("window_left", "window_right") if numbers.get(name, -1) < -1]:
         return f"{low[0]} is 0 or more, or -1 for no window; got {numbers[low[0]]}"
     if "alibi_column" in numbers and "alibi_slopes" not in of.optional:
-        return "alibi_column says how alibi_slopes are used: give these"
+        return "alibi_column needs alibi_slopes"
     if numbers.get("shared_kv") and n["e"] > n["d"]:
-        return f"shared_kv: v is the first dim_v dims of k, of which there are {n['d']}; got {n['e']}"
+        return f"with shared_kv, dim_v is at most dim ({n['d']}); got {n['e']}"
     return ""
 
 

@@ -41,14 +41,18 @@ def rows_of_elsewhere(of: Setting) -> Iterator[Hypothesis]:
             within = rows % tile
             first = np.maximum(keys // tile * tile - diagonal, 0) // tile * tile if of.numbers["causal"] else 0 * keys
             for id, said, index in (
-                ("next", f"{what} of the next row of a tile of {tile}", rows - within + (within + 1) % tile + 0 * keys),
-                ("first", f"{what} of the first tile of {tile} queries is read for all", within + first),
+                (
+                    "next",
+                    f"{what} is that of the next row, in tiles of {tile} queries",
+                    rows - within + (within + 1) % tile + 0 * keys,
+                ),
+                ("first", f"all tiles of {tile} queries read {what} of the first one visited", within + first),
                 (
                     "register",
-                    f"{what} is read by the number of a register, in tiles of {tile} queries",
+                    f"{what} is indexed by register number, in tiles of {tile} queries",
                     rows - within + 2 * (within >> 3) + (within & 1) + 0 * keys,
                 ),
-                ("first-row", f"{what} of the first row of a tile of {tile}", rows - within + 0 * keys),
+                ("first-row", f"{what} is that of the first row, in tiles of {tile} queries", rows - within + 0 * keys),
             ):
                 if tile > n and id == "first":
                     continue
@@ -78,19 +82,19 @@ def lost_pairs(of: Setting) -> Iterator[Hypothesis]:
         last = np.maximum(-(-end // tile) - 1, 0) * tile
         early = -(-np.maximum(end - 1, 0) // tile) * tile
         kept = {
-            "tiles of {} queries are rounded down: what is left over is lost": rows < n // tile * tile,
+            "tiles of {} queries are rounded down: the remainder is lost": rows < n // tile * tile,
             "the last tile of {} queries is lost": rows < (-(-n // tile) - 1) * tile,
             "the first tile of {} queries is lost": rows >= tile,
-            "tiles of {} keys are rounded down: what is left over is lost": keys < end // tile * tile,
+            "tiles of {} keys are rounded down: the remainder is lost": keys < end // tile * tile,
             "the last tile of {} keys is lost": keys < last,
             "the first tile of {} keys is lost": keys >= tile,
-            "the last tile of {} keys alone counts": keys >= last,
-            "the last tile of {} queries alone counts": rows >= (-(-n // tile) - 1) * tile,
-            "the last key of a tile of {} queries is lost, where it begins a tile": keys < early,
+            "only the last tile of {} keys counts": keys >= last,
+            "only the last tile of {} queries counts": rows >= (-(-n // tile) - 1) * tile,
+            "the last visible key of each tile of {} queries is lost if it starts a key tile": keys < early,
         }
         if causal:
             late = np.maximum(keys // tile * tile - diagonal + 1, 0) // tile * tile
-            kept["the first query of a tile of {} keys is lost, where it ends a tile"] = rows >= late
+            kept["the first query that sees a tile of {} keys is lost if it ends a query tile"] = rows >= late
         found += [(said, str(tile), mask) for said, mask in kept.items()]
     for text, mask in told_once(found):
         yield named(f"lost.{text}", text, *_without(of, mask))
@@ -100,7 +104,7 @@ def lost_pairs(of: Setting) -> Iterator[Hypothesis]:
             ("dv", "dV", ("dv_sum",)),
             ("both", "dK and dV", ("dk_sum", "dv_sum")),
         ):
-            yield named(f"lost.{text}.{id}", f"{text}, for {said}", *(_sum_of(name, mask) for name in sums))
+            yield named(f"lost.{text}.{id}", f"in {said} only: {text}", *(_sum_of(name, mask) for name in sums))
 
 
 def _sum_of(name: str, kept: np.ndarray) -> Edit:
@@ -137,16 +141,16 @@ def in_tiles(of: Setting) -> Iterator[Hypothesis]:
     for said, stage, ref in (
         ("K", "qk", "k_rows"), ("V", "dprobs", "v_rows"), ("Q", "qk", "q"), ("dout", "dprobs", "dout"),
     ):  # fmt: skip
-        yield named(f"fragment.{said}", f"rows g + 8 of a fragment of {said} are rows g",
+        yield named(f"fragment.{said}", f"fragments of {said} repeat rows g in place of rows g + 8",
                     read_as(stage, ref, _upper_as_lower))  # fmt: skip
     for id, said, refs in (
         ("keys", "K and V", (("qk", "k_rows"), ("dprobs", "v_rows"))),
         ("queries", "Q and dout", (("qk", "q"), ("dprobs", "dout"))),
     ):
-        yield named(f"fragments.{id}", f"rows g + 8 of fragments of {said} are rows g",
+        yield named(f"fragments.{id}", f"fragments of {said} repeat rows g in place of rows g + 8",
                   *(read_as(*ref, _upper_as_lower) for ref in refs))  # fmt: skip
     right = ("dq_sum", "k_rows"), ("dk_sum", "q"), ("dv_sum", "dout")
-    yield named("fragments.pairs", "neighbouring rows of right factors are swapped in their registers",
+    yield named("fragments.pairs", "adjacent rows are swapped in fragments of the B operand",
               *(read_as(*ref, swapped(2)) for ref in right))  # fmt: skip
 
 

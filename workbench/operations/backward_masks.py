@@ -76,52 +76,52 @@ def masks(of: Setting) -> Iterator[Hypothesis]:
     found: dict[str, tuple[str, np.ndarray]] = {}
     if of.numbers["causal"]:
         bare = by_place(_with(of, of.optional, causal=False))
-        found["forgotten"] = "the causal mask is forgotten where P is computed again", bare
+        found["forgotten"] = "the causal mask is left out when P is recomputed", bare
         for off in (1, -1):
-            said = f"the causal mask shows a key {'more' if off > 0 else 'less'} where P is computed again"
+            said = f"the causal mask shows one key too {'many' if off > 0 else 'few'} when P is recomputed"
             found[f"causal{off:+d}"] = said, bare & (keys <= rows + diagonal + off)
         found["top-left"] = (
-            "the causal mask begins at the first key, in the place of ending at the last",
+            "the causal mask is aligned top-left, not bottom-right",
             (bare & (keys <= rows)),
         )
         for tile in TILES:
             first = rows // tile * tile
             found[f"queries-{tile}"] = (
-                f"the causal mask is forgotten within tiles of {tile} queries on the diagonal",
+                f"the causal mask is left out inside diagonal tiles of {tile} queries",
                 bare & (keys < -(-np.maximum(first + tile + diagonal, 0) // tile) * tile),
             )
             found[f"keys-{tile}"] = (
-                f"the causal mask is forgotten within tiles of {tile} keys on the diagonal",
+                f"the causal mask is left out inside diagonal tiles of {tile} keys",
                 bare & _visited_by_keys(of, tile),
             )
     left, right = (of.numbers.get(f"window_{side}", -1) for side in ("left", "right"))
     for side, x in (("left", left), ("right", right)):
         if x >= 0:
             found[f"{side}-forgotten"] = (
-                f"the {side} edge of the window is forgotten",
+                f"window_{side} is ignored",
                 by_place(_with(of, of.optional, **{f"window_{side}": -1})),
             )
             for off in (1, -1):
                 if x + off >= 0:
-                    said = f"the {side} edge of the window is off by one: {x + off}"
+                    said = f"window_{side} is off by one: {x + off}, not {x}"
                     found[f"{side}{off:+d}"] = said, by_place(_with(of, of.optional, **{f"window_{side}": x + off}))
         elif f"window_{side}" in of.numbers:
             off_row = keys - rows - diagonal
             shown = off_row >= 1 if side == "left" else off_row <= -1
-            found[f"{side}-of-1"] = f"-1, no limit on the {side}, is read as a window of -1", plain & shown
+            found[f"{side}-of-1"] = f"window_{side}=-1 (no limit) is used as a limit of -1", plain & shown
     for id, (said, mask) in found.items():
         if not np.array_equal(mask, plain):
             yield named(f"mask.{id}", said, probs_of(of, lambda at, s, m=mask: (s, _hidden_alike(of, at, m))))
     for name in ("mask", "seqlens_k"):
         if name in of.optional:
             without = tuple(one for one in of.optional if one != name)
-            yield named(f"mask.{name}", f"{name} is forgotten where P is computed again",
+            yield named(f"mask.{name}", f"{name} is left out when P is recomputed",
                       probs_of(of, lambda at, s, w=without: (s, seen_keys(_with(of, w), at))))  # fmt: skip
     if "mask" in of.optional:
         for axis, what in ((0, "batch"), (1, "head")):
-            yield named(f"mask.{what}", f"mask of the next {what} is read",
+            yield named(f"mask.{what}", f"the mask of the next {what} is read",
                       read_as("visible", "mask", rolled(-1, axis)))  # fmt: skip
-            yield named(f"mask.{what}-reversed", f"mask is read with the {what} from the end",
+            yield named(f"mask.{what}-reversed", f"the mask is read in reverse {what} order",
                       read_as("visible", "mask", flipped(axis)))  # fmt: skip
 
 
@@ -174,32 +174,34 @@ def weights(of: Setting) -> Iterator[Hypothesis]:
 
     hides = [name for name in ("mask", "seqlens_k") if name in of.optional]
     for id, said, change in (
-        ("bare", "e^score, which no lse normalises", bare),
-        ("from-top", "e^(score - maximum of the row), which no sum normalises", from_top),
+        ("bare", "e^score, not normalised by lse", bare),
+        ("from-top", "e^(score - row maximum), not normalised by the row sum", from_top),
     ):
         yield named(f"probs.{id}", f"P is {said}", altered("probs", change, *names, *hides))
         for cast in ("probs_cast", "dropped", "dropped_cast"):
-            yield named(f"{cast}.{id}", f"P of dV alone is {said}", altered(cast, change, *names, *hides))
-        yield named(f"dv.{id}", f"P of dV alone is {said}", read_as("dv_sum", "probs", change, *names, *hides))
-    said = "hidden weights are multiplied by 0, which is NaN where lse is -inf"
+            yield named(f"{cast}.{id}", f"in dV only, P is {said}", altered(cast, change, *names, *hides))
+        yield named(f"dv.{id}", f"in dV only, P is {said}", read_as("dv_sum", "probs", change, *names, *hides))
+    said = "masked weights are multiplied by 0, not set to 0: NaN where lse is -inf"
     yield named("probs.times-0", said, altered("probs", times_0(np.ones((1, 1), bool)), *names, lse))
     for tile in TILES if of.numbers["causal"] else ():
         visited = _visited_by_keys(of, tile)
         if not visited.all():
-            yield named(f"probs.times-0.{tile}", f"{said}, in tiles of {tile} that a tile of keys visits",
+            yield named(f"probs.times-0.{tile}", f"{said}; only in visited tiles of {tile} x {tile}",
                         altered("probs", times_0(visited), *names, lse))  # fmt: skip
     yield named("delta.of-probs", "delta is the sum of P dP, not of dout * out",
               altered("delta", lambda at, x: (at("probs") * at("dprobs")).sum(-1), "probs", "dprobs"))  # fmt: skip
-    yield named("delta.of-dout", "delta is the sum of dout alone",
+    yield named("delta.of-dout", "delta is the sum of dout, without out",
               altered("delta", lambda at, x: at("dout").sum(-1), "dout"))  # fmt: skip
     yield named(
-        "delta.of-out", "delta is the sum of out alone", altered("delta", lambda at, x: at("out").sum(-1), "out")
+        "delta.of-out",
+        "delta is the sum of out, without dout",
+        altered("delta", lambda at, x: at("out").sum(-1), "out"),
     )
     yield named("dprobs.without-p", "dS is dP - delta: P is left out",
               altered("dscores", lambda at, x: np.where(seen_keys(of, at), at("centred"), 0.0), "centred"))  # fmt: skip
     yield named(
         "dscores.operands",
-        f"dS is a product of {of.dtype} numbers: P and dP - delta are rounded before it",
+        f"P and dP - delta are rounded to {of.dtype} before they are multiplied",
         *(read_as("dscores", ref, cast_to(of.dtype)) for ref in ("probs", "centred")),
         altered("dscores", cast_to(of.dtype)),
     )

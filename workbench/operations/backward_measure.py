@@ -75,33 +75,29 @@ class BackwardMeasured:
     def sentences(self) -> list[str]:
         """What was read, and what it tells."""
         shown = ", ".join(map(str, self.rows))
-        said = [f"measured: rows {shown} of {self.weights.stage} and {self.scores.stage}, by {self.calls} calls"]
+        said = [f"measured: rows {shown} of {self.weights.stage} and {self.scores.stage}, in {self.calls} calls"]
         for one in (self.weights, self.scores):
             count = int(one.wrong.sum())
-            said.append(f"  {one.stage}: {count} of {one.wrong.size} outside the budget as it is read{_worst(one)}")
+            said.append(f"  {one.stage}: {count} of {one.wrong.size} over budget{_worst(one, self.rows)}")
             if lost := int(one.lost.sum()):
-                said.append(f"  {one.stage}: {lost} of {one.lost.size} rows do not arrive in the sum over queries")
+                said.append(f"  {one.stage}: {lost} of {one.lost.size} rows are missing from the sum over queries")
         if self.origin:
             said.append(f"  first wrong stage, as measured: {self.origin}")
         elif self.weights.wrong.any() or self.scores.wrong.any():
-            said.append("  whether these are wrong, or what is made of them, cannot be told")
+            said.append("  these stages or the sums over them are wrong: the measurement cannot tell which")
         return said
 
     def __str__(self) -> str:
         return "\n".join([self.run.headline, *self.sentences])
 
 
-def _worst(one: Reading) -> str:
+def _worst(one: Reading, rows: tuple[int, ...]) -> str:
     if not one.wrong.any():
         return ""
     over = np.where(one.wrong, np.nan_to_num(abs(one.actual - one.expected), nan=np.inf, posinf=np.inf), -1.0)
     b, h, n, k = np.unravel_index(int(over.argmax()), over.shape)
     actual, expected = one.actual[b, h, n, k], one.expected[b, h, n, k]
-    return f", worst at b={b} h={h} k={k} of the {_ordinal(int(n))} row: actual {actual:.6g}, expected {expected:.6g}"
-
-
-def _ordinal(n: int) -> str:
-    return ("first", "second", "third")[n] if n < 3 else f"{n + 1}th"
+    return f", worst at [b={b}, h={h}, q={rows[n]}, k={k}]: actual {actual:.6g}, expected {expected:.6g}"
 
 
 @np.errstate(all="ignore")
@@ -111,9 +107,9 @@ def measured(run: OperationRun) -> BackwardMeasured:
     """
     case = run.case
     if case.operation.name != "attention_backward":
-        raise Refusal(f"what is measured is attention_backward; got {case.operation.name}")
+        raise Refusal(f"only attention_backward can be measured; got {case.operation.name}")
     if run.again is None or not {"dq", "dk", "dv"} <= {*run.stages}:
-        raise Refusal(f"{run.target}: measuring calls it again, and reads dq, dk and dv")
+        raise Refusal(f"{run.target}: measuring needs a function to call again that returns dq, dk and dv")
     group = case.sizes["h"] // case.sizes["g"]
     rows = tuple(dict.fromkeys(int(x) for x in np.linspace(0, case.sizes["q"] - 1, ROWS).round()))
     table = case.operation.table(run.setting)

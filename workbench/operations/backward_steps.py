@@ -21,7 +21,7 @@ class OfGroups:
     def value(self, at: Any) -> np.ndarray:
         return np.repeat(at(self.of), self.group, axis=1)
 
-    words = "{of} of each head's group"
+    words = "{of}, repeated for the query heads of each group"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Widened:
     def value(self, at: Any) -> np.ndarray:
         return np.broadcast_to(at(self.of), self.shape)
 
-    words = "{of} of each element"
+    words = "{of}, broadcast"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def of_groups(name: str, shape: tuple[int, ...], group: int) -> AddedUp:
     """The gradient of a kv head: those of its query heads [b, h, k, d] added up."""
     b, heads, *rest = shape
     split = (b, heads // group, group, *rest)
-    return AddedUp(name, split, (2,), (b, heads // group, *rest), "the query heads of a group")
+    return AddedUp(name, split, (2,), (b, heads // group, *rest), "the query heads of each group")
 
 
 def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> AddedUp:
@@ -139,7 +139,7 @@ class StoredBetween:
 
     @property
     def words(self) -> str:
-        return f"{{of}}, in {self.dtype} after each of {self.blocks} blocks"
+        return f"{{of}}, rounded to {self.dtype} after each of {self.blocks} blocks"
 
 
 #: error of a score_mod, and of its derivative, in ulps of what it makes, or reads: as of a contract of attention
@@ -225,4 +225,4 @@ class OwnLse:
             off = np.log(np.maximum(rest + (weights * np.exp(np.minimum(worst, 700.0))).sum(-1), 1.0))
         return Bounded(Bound(own + off, np.sqrt((weights**2 * random**2).sum(-1)), own + (weights * common).sum(-1)))
 
-    words = "log of the sum over keys of e^{scores}"
+    words = "logsumexp of {scores} over keys"

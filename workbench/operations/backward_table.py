@@ -120,7 +120,7 @@ def _probs(of: Setting, scores: str) -> Table:
             return np.broadcast_to(seen(of, {given[n]: x for n, x in enumerate(read)}), _shape(of, "bhqk")) + 0.0
 
         table["visible"] = Stage(
-            "bhqk", Map(hides, found, (_zero,) * len(hides), "1 where a key is seen", ulps=0.0), dumped=False
+            "bhqk", Map(hides, found, (_zero,) * len(hides), "1 where a key is visible", ulps=0.0), dumped=False
         )
     also = ("visible",) if hides else ()
     lse = "lse"
@@ -147,7 +147,7 @@ def _probs(of: Setting, scores: str) -> Table:
                                     ulps=1.0), dumped=False),
         "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
                          dumped=False),
-        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where hidden", ulps=2.0,
+        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where masked", ulps=2.0,
                                    grown=np.expm1)),
     }  # fmt: skip
 

@@ -88,7 +88,7 @@ def check_operation(
 
     of = operation_of(operation)
     if target not in OF_OPERATIONS:
-        raise Refusal(f"kernels of ours of an operation are {', '.join(OF_OPERATIONS)}; got {target!r}")
+        raise Refusal(f"built-in kernels of operations: {', '.join(OF_OPERATIONS)}; got {target!r}")
     case, faults = case_of(target, of, **of_case), of_case.get("faults", ())
     found = check(target, case.inputs(), case.numbers, faults=faults, probes=probes, schedules=schedules)
     return replace(found, words=case.words)
@@ -98,7 +98,7 @@ def operation_of(operation: str | Operation) -> Operation:
     """An operation by its name, or itself."""
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
-        raise Refusal(f"operations are {', '.join(OPERATIONS)}; got {operation!r}")
+        raise Refusal(f"operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
     return of
 
 
@@ -152,11 +152,11 @@ def runner(
     else:
         found = target_of(target)
         if not found.is_foreign:
-            raise Refusal(f"a function of {of.name} is given as FILE.py:FUNCTION, or itself; got {found.name}")
+            raise Refusal(f"give a function for {of.name} as FILE.py:FUNCTION or as a callable; got {found.name}")
         if faults or probes != "all":
-            raise Refusal(f"faults and probes are of kernels of ours ({', '.join(OF_OPERATIONS)}); got {found.name}")
+            raise Refusal(f"faults and probes are for built-in kernels ({', '.join(OF_OPERATIONS)}); got {found.name}")
         if gradients and (of.name != "attention_backward" or arrays != "torch"):
-            raise Refusal(f"gradients are of attention_backward, in torch; got {of.name} of {arrays} arrays")
+            raise Refusal(f"gradients needs attention_backward and torch arrays; got {of.name} and {arrays} arrays")
         function, name = found.function(), found.name
         called_with |= {"arrays": arrays, "device": device, "gradients": gradients}
 
@@ -177,4 +177,4 @@ def _is_ours(target: str | Callable[..., Any]) -> TypeGuard[str]:
 def _refuse_of_functions(name: str, given: Mapping[str, Any]) -> None:
     """Refusal for what was said to a kernel of ours that is for functions."""
     if said := [what for what, value in given.items() if value]:
-        raise Refusal(f"{', '.join(said)}: for functions of yours alone; {name} is a kernel of ours")
+        raise Refusal(f"{', '.join(said)}: only for your own functions; {name} is a built-in kernel")

@@ -75,7 +75,7 @@ class Gates(InChunks):
         """Of each log."""
         return (2 * LOG_ULPS + 3) * at.arithmetic("").unit * abs(log)
 
-    words = "sum of log {gate} from the first token of the chunk on"
+    words = "cumulative sum of log {gate} within each chunk"
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Overlap(InChunks):
 
     @property
     def words(self) -> str:
-        return f"exp({{gates}} of i - of j) {{rows}} {{keys}}^T{' * {beta}, j < i' if self.beta else ', j <= i'}"
+        return f"exp({{gates}}_i - {{gates}}_j) {{rows}} {{keys}}^T{' * {beta}, j < i' if self.beta else ', j <= i'}"
 
 
 def between(chunk: int) -> Array:

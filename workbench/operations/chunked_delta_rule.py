@@ -317,7 +317,7 @@ class Update(_OfState):
         parts = columns.worst, np.sqrt(columns.squares), columns.common
         return Bounded(Bound(*(x[:, :, 0] + like for x in parts)))
 
-    words = "exp({gates} of the last token) * {state} + sum of exp({gates} of it - of j) {keys}_j {written}_j"
+    words = "exp({gates}_last) * {state} + sum over j of exp({gates}_last - {gates}_j) {keys}_j {written}_j"
 
 
 def _columns(error: Error, left: Array | None = None) -> Error:

@@ -91,7 +91,7 @@ class OperationDiff:
                 (whose, {name: x for name, x in one.items() if name in assumed})
                 for whose, one in operation.known.items()
             )
-            found = [(f"what {whose} do: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
+            found = [(f"as in {whose}: {_said(one)}", one) for whose, one in sets if one and self._right_with(one)]
         return tuple(found)
 
     @cached_property

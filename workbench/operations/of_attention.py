@@ -53,16 +53,14 @@ def backward_case(
     read = by_name(case, inputs)
     if case.page_size is not None:
         raise Refusal(
-            f"page_size={case.page_size}: a cache in pages is read by inference, and no kernel makes gradients of its "
-            "pages: give the case without pages, whose dk and dv these would gather"
+            f"page_size={case.page_size}: a paged cache has no backward pass; give the case without page_size"
         )
     if case.codes is not None:
         raise Refusal(
-            f"codes={case.codes}: rounding to codes is a step, whose derivative is 0 where there is one: give the "
-            "case of what was decoded, whose gradients training in few bits takes for those of the codes"
+            f"codes={case.codes}: quantisation has no gradient; give the case without codes, with dequantised inputs"
         )
     if case.dtype not in DTYPES:
-        raise Refusal(f"dtype={case.dtype}: gradients are of {', '.join(DTYPES)}")
+        raise Refusal(f"dtype={case.dtype}: gradients support {', '.join(DTYPES)}")
     given = {name: np.ascontiguousarray(read[name]) for name in "qkv"}
     numbers: dict[str, float] = {"scale": case.scale} | ({"shared_kv": True} if case.shared_kv else {})
     numbers |= {name: x for name in ("softcap", "dropout_p") if (x := getattr(case, name)) is not None}
@@ -74,7 +72,8 @@ def backward_case(
     if "bias" in read:
         bias = read["bias"].reshape((1,) * (4 - read["bias"].ndim) + read["bias"].shape)
         if bias.dtype != DTYPES[case.dtype] or bias.shape[-1] != case.seqlen_k:
-            raise Refusal(f"gradients are of a bias of {case.dtype} for each key; got {bias.dtype} {list(bias.shape)}")
+            wanted = f"gradients need a {case.dtype} bias with a column per key"
+            raise Refusal(f"{wanted}; got {bias.dtype} {list(bias.shape)}")
         given["bias"] = bias
         sizes |= dict(zip("mnr", bias.shape, strict=False))
     plain = np.all(case.diagonals == case.seqlen_k - case.seqlen_q)
@@ -91,7 +90,7 @@ def backward_case(
         if case.alibi_form == "column":
             numbers["alibi_column"] = True
         elif not plain:
-            raise Refusal("gradients are of ALiBi whose distances count from the bottom right of all sequences alike")
+            raise Refusal("gradients support ALiBi distances only from the bottom right, the same for all sequences")
     optional = tuple(name for name in ATTENTION_BACKWARD.optional if name in given)
     functions = {} if case.score_mod is None else {"score_mod": case.score_mod}
     of = OperationCase(

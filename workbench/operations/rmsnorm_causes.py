@@ -23,12 +23,13 @@ def hypotheses(of: Setting) -> Iterator[Hypothesis]:
     def over(width: int) -> Callable[[Any], Any]:
         return lambda s: 1 / np.sqrt(s / width + eps)
 
-    yield rstd("eps-outside", "eps stands outside the root", lambda s: 1 / (np.sqrt(s / dim) + eps))
+    yield rstd("eps-outside", "eps is added outside the square root", lambda s: 1 / (np.sqrt(s / dim) + eps))
     yield rstd("eps-left-out", "eps is left out", lambda s: 1 / np.sqrt(s / dim))
-    yield rstd("sum", "the sum of squares stands for their mean", over(1))
+    yield rstd("sum", "the sum of squares is used in place of their mean", over(1))
     widths: dict[int, int] = {}
     for pad in PADS:
         widths.setdefault(-(-dim // pad) * pad, pad)
     for width, pad in widths.items():
         if width != dim:
-            yield rstd(f"padded-{pad}", f"the mean is over {width}, the width that is padded to {pad}", over(width))
+            said = f"the mean is over {width}, the width padded to a multiple of {pad}"
+            yield rstd(f"padded-{pad}", said, over(width))

@@ -17,7 +17,7 @@ def _pair_of(of: Setting) -> np.ndarray:
 
 def _rule(of: Setting) -> str:
     if of.sizes["d"] % 2:
-        return f"dim is even, as dims are turned in pairs; got {of.sizes['d']}"
+        return f"dim is even (dims are rotated in pairs); got {of.sizes['d']}"
     base = of.numbers["base"]
     return "" if 0 < base < np.inf else f"base is above 0; got {base:g}"
 
@@ -48,7 +48,7 @@ def _table(of: Setting) -> Table:
         "cos": Stage("bnd", Map(("angles",), np.cos, (one,), "cos({0})", ulps=2.0)),
         "sin": Stage("bnd", Map(("angles",), np.sin, (one,), "sin({0})", ulps=2.0)),
         "partner": Stage("bhnd", Map(("x",), _partner(of), (one,),
-                                     "the other dim of the pair in {0}, of the first one's with a minus", ulps=0.0)),
+                                     "(-x2, x1) for each pair (x1, x2) of {0}", ulps=0.0)),
     }  # fmt: skip
 
     def stored(name: str, axes: str, convention: str) -> str:

@@ -76,7 +76,7 @@ def run_operation(
     except TypeError as mismatch:
         keywords = [*case.numbers, *beside]
         said = ", ".join([*case.operation.inputs, *(["*", *keywords] if keywords else [])])
-        raise Refusal(f"{name} is called as a function ({said}) of {case.operation.name}: {mismatch}") from None
+        raise Refusal(f"{name} is called as {case.operation.name}({said}): {mismatch}") from None
     try:
         with Launches(name, on_emulator=emulated(backend)).sent(), mods.running(**case.functions):
             over = {one: handed_over(x.copy(), arrays, lives_on) for one, x in inputs.items()}
@@ -99,7 +99,8 @@ def run_operation(
     own = tuple(given.pop(OWN, ()))
     table = case.operation.table(replace(case.setting, own=own))
     if unknown := [stage for stage in given if stage not in table]:
-        raise Refusal(f"{name} returned {', '.join(unknown)}; stages of {case.operation.name} are {', '.join(table)}")
+        known = f"stages of {case.operation.name}: {', '.join(table)}"
+        raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; {known}")
     stages = {stage: as_numpy(given[stage], f"{name}: {stage}").copy() for stage in table if stage in given}
     for stage, x in stages.items():
         wanted = shape_of(case, table[stage].axes)
@@ -127,7 +128,7 @@ def size_of(case: OperationCase, axis: str) -> int:
 def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
     """What was returned, with names."""
     if made is None:
-        raise Refusal(f"{name} returned None; it returns {', '.join(results(case))}, or a dict of stages")
+        raise Refusal(f"{name} returned None; it must return {', '.join(results(case))}, or a dict of stages")
     if isinstance(made, Mapping):
         return {key: x for key, x in made.items() if x is not None}
     several = made if isinstance(made, tuple | list) else (made,)

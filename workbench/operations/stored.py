@@ -51,10 +51,10 @@ def load(path: str | Path) -> OperationRun:
 
     told = _told(Path(path))
     if told is None:
-        raise Refusal(f"{path}: no run of an operation, which carries metadata {KEY!r}")
+        raise Refusal(f"{path}: not a stored operation run: no metadata {KEY!r}")
     try:
         if told["schema"] != SCHEMA or told["operation"] not in OPERATIONS:
-            raise Refusal(f"{path}: a run of {told['schema']!r} of {told['operation']!r} is unknown here")
+            raise Refusal(f"{path}: unknown schema {told['schema']!r} or operation {told['operation']!r}")
         case = OperationCase(
             OPERATIONS[told["operation"]], told["sizes"], told["dtype"], "", 0, told["numbers"], told["conventions"],
             tuple(told["optional"]),
@@ -66,10 +66,10 @@ def load(path: str | Path) -> OperationRun:
         table = case.operation.table(run.setting)
         for name, x in made.items():
             if name not in table or x.shape != shape_of(case, table[name].axes):
-                raise Refusal(f"{path}: {name} of shape {list(x.shape)} is no stage of {case}")
+                raise Refusal(f"{path}: {name} with shape {list(x.shape)} matches no stage of {case}")
         return replace(run, stages={name: made[name] for name in table if name in made})
     except KeyError as error:
-        raise Refusal(f"{path}: it has no {error.args[0]!r}") from None
+        raise Refusal(f"{path}: {error.args[0]!r} is missing") from None
 
 
 def _told(path: Path) -> dict[str, Any] | None:

@@ -35,7 +35,7 @@ def through_autograd(
     adapter, case = adapter_of(function), asked.case
     call = arguments_of(function, adapter, asked, {}, name, layout)
     if adapter is not None and adapter.arrays != "torch":
-        raise Refusal(f"{name}, gradients: autograd is torch's; its arrays are of {adapter.arrays}")
+        raise Refusal(f"{name}, gradients: autograd needs torch arrays; it takes {adapter.arrays} arrays")
     lives_on = home("torch", device) if adapter is None else lives(adapter, Options(device=device), name)[1]
 
     def over(x: np.ndarray) -> Any:
@@ -67,7 +67,7 @@ def through_autograd(
         pairs = [(of_out, over(laid(dout, call.axes["out"], case.lengths_q)))]
         if of_lse is not None:
             if call.axes["lse"] != "bhs" or (adapter is not None and adapter.base2):
-                raise Refusal(f"{name}, gradients: dlse is of a natural lse [batch, heads, queries]")
+                raise Refusal(f"{name}, gradients: dlse needs a base-e lse [batch, heads, queries]")
             pairs.append((of_lse, torch.where(torch.isinf(of_lse), 0.0, beside["dlse"].to(of_lse))))
         found = torch.autograd.grad(
             [x for x, _ in pairs], list(leaves.values()), [dx.reshape(x.shape).to(x.dtype) for x, dx in pairs],
@@ -100,7 +100,5 @@ def _results(made: Any, name: str, with_lse: bool) -> tuple[Any, Any]:
         found = several[0], next(iter(several[1:]), None)
     for what, x in zip(("out", "lse")[: 1 + with_lse], found, strict=False):
         if not getattr(x, "requires_grad", False):
-            raise Refusal(
-                f"{name}, gradients: its {what} has no gradient: autograd saw none of its operations on q, k, v"
-            )
+            raise Refusal(f"{name}, gradients: its {what} is detached: autograd recorded no path from q, k, v to it")
     return found[0], found[1] if with_lse else None

@@ -97,7 +97,7 @@ def _checked(given: Arrays, algorithm: str, sizes: Mapping[str, int]) -> dict[st
     stages = ALGORITHMS[algorithm]
     for name, array in given.items():
         if name not in stages:
-            raise Refusal(f"given holds stages of {algorithm}: {', '.join(stages)}; got {name!r}")
+            raise Refusal(f"given takes stages of {algorithm}: {', '.join(stages)}; got {name!r}")
         wanted = shape(stages[name], sizes)
         if np.shape(array) != wanted:
             axes = ", ".join(f"{axis}={size}" for axis, size in zip(stages[name].axes, wanted, strict=True))

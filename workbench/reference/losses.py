@@ -179,7 +179,7 @@ _NOTHING: Mapping[str, Any] = {
 #: source of error in words -> the losses that make it up
 _SOURCES: Mapping[str, tuple[str, ...]] = {
     "the additions": ("sums", "accumulators", "accumulator_store", "accumulator_floor"),
-    "the operands of products": ("operand", "scaled_operands"),
+    "the rounding of operands": ("operand", "scaled_operands"),
     "the rounding of products": ("products", "units"),
     "exp": ("exp_ulps", "exp_ulps_per_x"),
     "the polynomial for exp": ("polynomial",),

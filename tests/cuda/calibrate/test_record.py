@@ -104,7 +104,7 @@ def test_contract_fields_are_of_the_operation_with_the_widest_bound() -> None:
 def test_sums_of_unknown_rounding_give_no_contract() -> None:
     odd = replace(MEASURED, tensor_cores={"mma_m16n8k16_f16": replace(CORE, sum_rounding="other")})
     assert refusal(contract_fields, odd) == (
-        "sums on tensor cores need a known rounding; mma_m16n8k16_f16 on NVIDIA H200 has TensorCore(block=16, "
+        "the rounding of tensor-core sums is unknown: mma_m16n8k16_f16 on NVIDIA H200 has TensorCore(block=16, "
         "extra_bits=2, addend_rounding='toward-zero', sum_rounding='other', c_rounding=None)"
     )
 
@@ -208,12 +208,12 @@ def test_nothing_else_is_written_over(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
     path.write_text("{}")
     expected = (
-        "a calibration takes the place of another one only; give another file\n"
+        "only an existing calibration is overwritten; give another file\n"
         f"{path}: a calibration has the schema 'workbench.calibration/1'; got None"
     )
     assert refusal(save, MEASURED, path) == refusal(check_free, path) == expected
     assert path.read_text() == "{}"
-    assert refusal(check_free, tmp_path).startswith("a calibration takes the place of another one only")
+    assert refusal(check_free, tmp_path).startswith("only an existing calibration is overwritten")
 
 
 # ---- the command

@@ -85,23 +85,23 @@ def test_a_box_of_an_array_with_strides(launch):
     ("fault", "message"),
     [
         (NO_INIT, "hopper.mbarrier_expect_tx: the barrier is not initialised; thread 0 in block (0, 0, 0)"),
-        (SECOND_INIT, "hopper.mbarrier_init: the barrier is initialised a second time; thread 0 in block (0, 0, 0)"),
+        (SECOND_INIT, "hopper.mbarrier_init: the barrier is initialised twice; thread 0 in block (0, 0, 0)"),
         (NO_COUNT, "hopper.mbarrier_init: a barrier counts 1 to 1048575 arrivals; thread 0 in block (0, 0, 0)"),
         (NEGATIVE, "hopper.mbarrier_expect_tx: a barrier counts 0 to 1048575 bytes; thread 0 in block (0, 0, 0)"),
-        (OTHER_PARITY, "hopper.mbarrier_wait: a parity is 0 or 1; thread 0 in block (0, 0, 0)"),
-        (TWO_ARRIVALS, "hopper.mbarrier_arrive: more arrivals than its phase still takes; thread 0 in block (0, 0, 0)"),
+        (OTHER_PARITY, "hopper.mbarrier_wait: parity must be 0 or 1; thread 0 in block (0, 0, 0)"),
+        (TWO_ARRIVALS, "hopper.mbarrier_arrive: more arrivals than the phase expects; thread 0 in block (0, 0, 0)"),
         (
             OUTSIDE,
-            "hopper.cp_async_bulk_tensor: a barrier, a tile or registers lie, or end, outside of their array; thread 0 in block (0, 0, 0)",
+            "hopper.cp_async_bulk_tensor: a barrier, a tile or registers extend past their array; thread 0 in block (0, 0, 0)",
         ),
         (
             NO_SUCH,
-            "hopper.mbarrier_arrive: a barrier, a tile or registers lie, or end, outside of their array; "
+            "hopper.mbarrier_arrive: a barrier, a tile or registers extend past their array; "
             "thread 0 in block (0, 0, 0)",
         ),
         (
             MISPLACED,
-            "hopper.cp_async_bulk_tensor: a tile begins at a multiple of 1024 bytes in shared memory; "
+            "hopper.cp_async_bulk_tensor: a tile must start at a multiple of 1024 bytes in shared memory; "
             "thread 0 in block (0, 0, 0)",
         ),
         (
@@ -111,8 +111,7 @@ def test_a_box_of_an_array_with_strides(launch):
         ),
         (
             NAMED,
-            "box: deadlock in block (0, 0, 0)\n  hopper.named_barrier reached by threads 0-63 to which 64 of 96 threads have "
-            "come",
+            "box: deadlock in block (0, 0, 0)\n  hopper.named_barrier reached by threads 0-63 where 64 of 96 threads have arrived",
         ),
     ],
 )
@@ -123,9 +122,9 @@ def test_what_cannot_go_on_is_an_error(launch, fault, message):
 
 
 def test_rows_of_a_map_begin_at_multiples_of_16_bytes(launch):
-    with pytest.raises(emulator.EmulatorError, match="rows of a tensor map begin at multiples of 16 bytes"):
+    with pytest.raises(emulator.EmulatorError, match="rows of a tensor map must start at multiples of 16 bytes"):
         launch(np.zeros((1, 1, 16, 66), np.int16)[..., :64], (0, 0, 0, 0))
-    with pytest.raises(emulator.EmulatorError, match="and its last axis is contiguous"):
+    with pytest.raises(emulator.EmulatorError, match="its last axis must be contiguous"):
         launch(np.zeros((1, 1, 16, 128), np.int16)[..., ::2], (0, 0, 0, 0))
 
 
@@ -145,7 +144,7 @@ def flat(x):
 
 def test_what_is_not_compiled(error_of):
     assert error_of(changing_count) == (
-        "+1: the emulator does not support an operand that is no constant, or negative: hopper.named_barrier(1, n)"
+        "+1: the emulator does not support an operand that is negative or not constant: hopper.named_barrier(1, n)"
     )
     assert "barriers are uint64, not int64" in error_of(no_barriers, 1, 1, (np.zeros(1, np.int64),))
     assert "cp_async_bulk_tensor: x has 4 axes, of elements of 8 or 16 bits" in error_of(

@@ -169,11 +169,10 @@ def test_findings_in_words(turned):
         "  exited: threads 1-31"
     )
     assert texts[2] == (
-        "tiles[0, 0] is read before its copy is known to have come: that completes phase 0 of a barrier, for no phase of "
-        "which this thread has waited"
+        "tiles[0, 0] is read before its copy has arrived: the copy completes phase 0 of a barrier; this thread has waited for no phase"
     )
     assert texts[-2] == (
-        "phase 0 of full[0] completes while copies for it are under way: 512 bytes were announced, and copies bring more"
+        "phase 0 of full[0] completes while its copies are in flight: 512 bytes were announced, the copies transfer more"
     )
 
 

@@ -85,7 +85,7 @@ def too_large(out):
         (of_an_argument, "cuda.const.array_like(out)"),
         (of_nothing, "EMPTY, an array of shape (0,) and dtype float64"),
         (of_complex, "COMPLEX, an array of shape (2,) and dtype complex128"),
-        (too_large, "HUGE: 65544 bytes, where constant memory has 65536"),
+        (too_large, "HUGE: 65544 bytes exceed constant memory (65536)"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -168,4 +168,4 @@ def wrong_index(x):
 
 
 def test_an_index_has_as_many_numbers_as_the_array_axes(error_of):
-    assert "is no index of" in error_of(wrong_index, 1, 1, (np.zeros(8, np.float32),))
+    assert "is not an index of" in error_of(wrong_index, 1, 1, (np.zeros(8, np.float32),))

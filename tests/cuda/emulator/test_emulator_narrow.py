@@ -172,5 +172,5 @@ def test_bfloat16_or_another_number_is_refused_as_on_the_gpu(error_of):
     assert error_of(either_of_bfloat16, 1, 8, (x, np.zeros(8, np.float32))) == (
         "+2: numba cannot compile either_of_bfloat16 for these arguments\n"
         "Failed in nopython mode pipeline (step: nopython frontend)\n"
-        "numba.cuda has no type for what may be bfloat16 or float32: convert it, as with float32(x)"
+        "numba.cuda has no common type for bfloat16 or float32: convert explicitly, e.g. float32(x)"
     )

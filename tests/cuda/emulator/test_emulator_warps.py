@@ -241,7 +241,7 @@ def mask_without_me(out):
 def test_a_mask_must_name_the_calling_lane(error_of):
     assert error_of(mask_without_me, 1, 32, (np.zeros(32),)) == (
         "mask_without_me: lanes of the mask are missing in block (0, 0, 0)\n"
-        "  +1: cuda.any_sync reached by threads 0-31 with mask 0xffff, which does not name them all"
+        "  +1: cuda.any_sync reached by threads 0-31 with mask 0xffff, which does not include them all"
     )
 
 

@@ -56,7 +56,7 @@ def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
     judged = diff(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"]))
     assert judged.origins == ("dequant_v",) and not judged["dequant_v"].upstream and not judged.not_judged
     said = findings(judged)
-    assert said[0] == "first wrong stage: dequant_v = value of the code * scale_v, rounded to what products read"
+    assert said[0] == "first wrong stage: dequant_v = value of the code * scale_v, rounded to the operand dtype"
     assert not [line for line in said if "judged" in line or "nobody saw" in line]
 
 
@@ -92,7 +92,7 @@ def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     fault = Fault(
         "acc-truncated",
         "fp8",
-        "probs @ v is accumulated toward zero",
+        "probs @ v accumulates with rounding toward zero",
         "acc += s_p[r * BLOCK_K + c] * libdevice.half2float(s_kv[c * LD + d])",
         "acc = libdevice.fmaf_rz(s_p[r * BLOCK_K + c], libdevice.half2float(s_kv[c * LD + d]), acc)",
     )

@@ -51,11 +51,9 @@ def test_a_host_finds_a_gpu() -> None:
     device = cuda.get_current_device()
     assert (device.compute_capability, device.MULTIPROCESSOR_COUNT, device.WARP_SIZE) == ((9, 0), 132, 32)
     assert cuda.select_device(0) is cuda.current_context().device is device
-    assert refusal(lambda: device.L2_CACHE_SIZE) == (
-        "the emulator stands in for a GPU, and its device has no 'L2_CACHE_SIZE'"
-    )
+    assert refusal(lambda: device.L2_CACHE_SIZE) == ("the emulator's device has no 'L2_CACHE_SIZE'")
     assert refusal(lambda: cuda.current_context().get_memory_info()) == (
-        "the emulator stands in for a GPU, and its context has no 'get_memory_info'"
+        "the emulator's context has no 'get_memory_info'"
     )
 
 
@@ -177,10 +175,9 @@ def with_list(x):  # type: ignore[no-untyped-def]
     [
         (
             lambda: shared[1, 1](X.copy()),
-            "{file}:{shared}: shared has an array of dynamic shared memory, and is launched without: the fourth in "
-            "shared[grid, block, stream, bytes]",
+            "{file}:{shared}: shared uses dynamic shared memory but is launched without its size: shared[grid, block, stream, bytes]",
         ),
-        (lambda: shared[1, 1, 0, 4](X.copy(), 1), "{file}:{shared}: shared takes 1 arguments (x), and is launched with 2"),
+        (lambda: shared[1, 1, 0, 4](X.copy(), 1), "{file}:{shared}: shared takes 1 arguments (x); it is launched with 2"),
         (
             lambda: with_list[1, 1]((1, 2)),
             "with_list does not run on the emulator\n"
@@ -188,8 +185,7 @@ def with_list(x):  # type: ignore[no-untyped-def]
         ),
         (
             lambda: shared[1, 1, 0, 4]((1, 2)),
-            "{file}:{shared}: the emulator takes arrays and numbers as arguments of a kernel; x is (1, 2) "
-            "(UniTuple(int64 x 2))",
+            "{file}:{shared}: the emulator takes only arrays and numbers as kernel arguments; x is (1, 2) (UniTuple(int64 x 2))",
         ),
         (
             lambda: shared[1, 1, 0, 4](OnGpu()),
@@ -198,7 +194,7 @@ def with_list(x):  # type: ignore[no-untyped-def]
         ),
         (
             lambda: shared[1, 1, 0, 4](None),
-            "{file}:{shared}: the emulator takes arrays and numbers as arguments of a kernel; x is None (none)",
+            "{file}:{shared}: the emulator takes only arrays and numbers as kernel arguments; x is None (none)",
         ),
     ],
     ids=["no dynamic memory", "arguments", "construct", "tuple", "on a gpu", "none"],

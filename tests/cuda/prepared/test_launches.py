@@ -67,7 +67,7 @@ def test_two_launches_of_a_call_share_what_the_first_leaves(driver):
 
 def test_no_later_launch_of_a_call_that_failed(driver):
     driver.status = SimpleNamespace(name="CUDA_ERROR_INVALID_VALUE")
-    with pytest.raises(RuntimeError, match="^split_mma: the driver answers CUDA_ERROR_INVALID_VALUE on "):
+    with pytest.raises(RuntimeError, match="^split_mma: the driver returned CUDA_ERROR_INVALID_VALUE for "):
         prepared.kernel("split_mma")(*tensors())
     assert len(driver.launches) == 1
 
@@ -173,5 +173,5 @@ def test_threads_write_into_arguments_of_their_own(driver):
 
 def test_a_status_of_the_driver_is_raised(driver):
     driver.status = SimpleNamespace(name="CUDA_ERROR_INVALID_VALUE")
-    with pytest.raises(RuntimeError, match="^flash_mma: the driver answers CUDA_ERROR_INVALID_VALUE on .*seqlen_q=5"):
+    with pytest.raises(RuntimeError, match="^flash_mma: the driver returned CUDA_ERROR_INVALID_VALUE for .*seqlen_q=5"):
         prepared.kernel("flash_mma")(*tensors())

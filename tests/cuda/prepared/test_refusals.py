@@ -21,7 +21,7 @@ def refused(driver, name, *given, **options):
 def test_other_kernels_are_refused():
     assert (
         refusal(workbench.kernel, "fp8")
-        == "kernels that can be called are flash, flash_tensor, flash_mma, flash_wgmma, split_mma; got 'fp8'"
+        == "callable kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_mma; got 'fp8'"
     )
 
 
@@ -29,11 +29,11 @@ def test_other_kernels_are_refused():
 def test_a_torch_for_cpus_is_not_enough():
     with pytest.raises(Unavailable) as raised:
         workbench.kernel("flash_mma")
-    expected = "a kernel is called with tensors on a GPU, and this torch is built for CPUs alone"
+    expected = "calling a kernel needs torch with CUDA; this torch is CPU-only"
     assert str(raised.value) == expected
 
 
-ARRAYS = "is a tensor [batch, heads, rows, d] of float32, float16, bfloat16 on a GPU, the stride of d 1; got"
+ARRAYS = "must be a GPU tensor [batch, heads, rows, d] of float32, float16, bfloat16 with stride 1 in d; got"
 Q, K, V = tensors()
 
 
@@ -52,16 +52,14 @@ Q, K, V = tensors()
         ),
         (
             (Q, K.to(BFLOAT16), V),
-            "q, k, v and out are of one dtype on one GPU; k is bfloat16 [2, 2, 7, 64] on cuda:0, q is float16 "
-            "[2, 4, 5, 64] on cuda:0",
+            "q, k, v and out must have one dtype on one GPU; k is bfloat16 [2, 2, 7, 64] on cuda:0, q is float16 [2, 4, 5, 64] on cuda:0",
         ),
         (
             (Q, K, tensor(2, 2, 7, 64, gpu=1)),
-            "q, k, v and out are of one dtype on one GPU; v is float16 [2, 2, 7, 64] on cuda:1, q is float16 "
-            "[2, 4, 5, 64] on cuda:0",
+            "q, k, v and out must have one dtype on one GPU; v is float16 [2, 2, 7, 64] on cuda:1, q is float16 [2, 4, 5, 64] on cuda:0",
         ),
-        ((Q, K, V[:, :, :6]), "k and v are [2, kv_heads, rows, 64]; got [2, 2, 7, 64] and [2, 2, 6, 64]"),
-        ((Q, K[:1], V[:1]), "k and v are [2, kv_heads, rows, 64]; got [1, 2, 7, 64] and [1, 2, 7, 64]"),
+        ((Q, K, V[:, :, :6]), "k and v must be [2, kv_heads, rows, 64]; got [2, 2, 7, 64] and [2, 2, 6, 64]"),
+        ((Q, K[:1], V[:1]), "k and v must be [2, kv_heads, rows, 64]; got [1, 2, 7, 64] and [1, 2, 7, 64]"),
         ((Q[:, :3].contiguous(), K, V), "heads must be a multiple of kv_heads; got heads=3, kv_heads=2"),
         ((Q[:0], K[:0], V[:0]), "batch must be a whole number of at least 1; got 0"),
         ((Q[:, :, :0], K, V), "seqlen_q must be a whole number of at least 1; got 0"),
@@ -69,19 +67,19 @@ Q, K, V = tensors()
         ((Q[:, :0], K[:, :0], V[:, :0]), "heads must be a whole number of at least 1; got 0"),
         (
             tuple(x.float() for x in (Q, K, V)),
-            "kernel flash_mma multiplies float16 or bfloat16 on tensor cores; got float32",
+            "kernel flash_mma takes float16 or bfloat16; got float32",
         ),
         (
             tuple(x[..., :60].contiguous() for x in (Q, K, V)),
-            "flash_mma copies 8 dims at once, and strides are multiples of 8; those of q are [1200, 300, 60, 1]",
+            "flash_mma copies 8 dims at once, so strides must be multiples of 8; those of q are [1200, 300, 60, 1]",
         ),
         (
             (Q, tensor(2, 2, 7, 68)[..., :64], V),
-            "flash_mma copies 8 dims at once, and strides are multiples of 8; those of k are [952, 476, 68, 1]",
+            "flash_mma copies 8 dims at once, so strides must be multiples of 8; those of k are [952, 476, 68, 1]",
         ),
         (
             ([0.0], K, V),
-            "flash_mma takes torch tensors, and options that are numbers or pairs of them: 'list' object has no "
+            "flash_mma takes torch tensors and options that are numbers or pairs: 'list' object has no "
             "attribute 'shape'",
         ),
     ],
@@ -93,33 +91,32 @@ def test_tensors_that_are_refused(given, message, driver):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"out": Q[..., :32]}, "out is like q: float16 [2, 4, 5, 64]; got float16 [2, 4, 5, 32]"),
+        ({"out": Q[..., :32]}, "out must match q: float16 [2, 4, 5, 64]; got float16 [2, 4, 5, 32]"),
         (
             {"out": tensor(2, 4, 5, 64, dtype=FLOAT32)},
-            "q, k, v and out are of one dtype on one GPU; out is float32 [2, 4, 5, 64] on cuda:0, q is float16 "
-            "[2, 4, 5, 64] on cuda:0",
+            "q, k, v and out must have one dtype on one GPU; out is float32 [2, 4, 5, 64] on cuda:0, q is float16 [2, 4, 5, 64] on cuda:0",
         ),
         (
             {"out": tensor(1, 4, 5, 64).expand(2, 4, 5, 64)},
-            "no two elements of out are at one place; got float16 [2, 4, 5, 64], strides [0, 320, 64, 1]",
+            "out must not have overlapping elements; got float16 [2, 4, 5, 64], strides [0, 320, 64, 1]",
         ),
         (
             {"lse": tensor(2, 4, 6, dtype=FLOAT32)},
-            "lse is float32 [2, 4, 5] on cuda:0; got float32 [2, 4, 6] on cuda:0",
+            "lse must be float32 [2, 4, 5] on cuda:0; got float32 [2, 4, 6] on cuda:0",
         ),
-        ({"lse": tensor(2, 4, 5)}, "lse is float32 [2, 4, 5] on cuda:0; got float16 [2, 4, 5] on cuda:0"),
+        ({"lse": tensor(2, 4, 5)}, "lse must be float32 [2, 4, 5] on cuda:0; got float16 [2, 4, 5] on cuda:0"),
         (
             {"lse": tensor(2, 4, 5, dtype=FLOAT32, gpu=1)},
-            "lse is float32 [2, 4, 5] on cuda:0; got float32 [2, 4, 5] on cuda:1",
+            "lse must be float32 [2, 4, 5] on cuda:0; got float32 [2, 4, 5] on cuda:1",
         ),
         (
             {"lse": tensor(2, 5, 4, dtype=FLOAT32).transpose(1, 2)},
-            "lse is contiguous; got strides [20, 1, 4]",
+            "lse must be contiguous; got strides [20, 1, 4]",
         ),
         ({"softcap": -1.0}, "softcap must be above 0 and a normal number of float32; got -1.0"),
         (
             {"window": [3, 4]},
-            "flash_mma takes torch tensors, and options that are numbers or pairs of them: unhashable type: 'list'",
+            "flash_mma takes torch tensors and options that are numbers or pairs: unhashable type: 'list'",
         ),
     ],
 )
@@ -164,7 +161,7 @@ def test_an_address_between_16_bytes_is_never_launched(which, driver):
     given[which] = flat[4:].view(given[which].shape)
     said = refusal(attention, **given)
     at = flat.data_ptr() + 8
-    assert said == f"flash_mma copies 16 bytes at once, and {which} begins at a multiple of 16 bytes; got {at:#x}"
+    assert said == f"flash_mma copies 16 bytes at once, so {which} must be aligned to 16 bytes; got {at:#x}"
     assert len(driver.launches) == 1
 
 
@@ -191,7 +188,7 @@ def test_gradients_are_refused(which, driver):
         "lse": tensor(2, 4, 5, dtype=FLOAT32),
     }
     given[which].requires_grad_()
-    expected = "flash_mma has no backward, and a gradient is asked for: call it within torch.no_grad()"
+    expected = "flash_mma has no backward: call it within torch.no_grad()"
     assert refused(driver, "flash_mma", **given) == expected
     with torch.no_grad():
         attention(**given)

@@ -95,7 +95,7 @@ def contract_fields(calibration: Calibration, exp: str = "exp") -> dict[str, Any
         raise Refusal(f"exp is one of {', '.join(EXPONENTIALS)}; got {exp!r}")
     for name, core in calibration.tensor_cores.items():
         if OTHER in (core.addend_rounding, core.sum_rounding, core.c_rounding):
-            raise Refusal(f"sums on tensor cores need a known rounding; {name} on {calibration.device} has {core}")
+            raise Refusal(f"the rounding of tensor-core sums is unknown: {name} on {calibration.device} has {core}")
     widest = max(calibration.tensor_cores.values(), key=lambda core: bound_ulps(core.block, core.extra_bits))
     errors = calibration.functions[exp]
     return {
@@ -134,7 +134,7 @@ def check_free(path: Path) -> None:
         try:
             load(path)
         except Refusal as refusal:
-            raise Refusal(f"a calibration takes the place of another one only; give another file\n{refusal}") from None
+            raise Refusal(f"only an existing calibration is overwritten; give another file\n{refusal}") from None
 
 
 def load(path: Path) -> Calibration:

@@ -179,7 +179,7 @@ def load(typingctx, array, index, watch, place):
 def _store(value, array, index, watch, place):
     parts = _integers(index)
     if parts is None or len(parts) != array.ndim:
-        raise TypingError("a watched kernel cannot store to a part of an array at once")
+        raise TypingError("a watched kernel cannot store to a slice")
 
     def element(value, array, index, watch, place):
         address = locate(array, index, watch)

@@ -13,20 +13,20 @@ from workbench.cuda.emulator.watch_words import Watch
 
 _REFUSALS = {
     state.UNINITIALISED: "the barrier is not initialised",
-    state.SECOND_INIT: "the barrier is initialised a second time",
+    state.SECOND_INIT: "the barrier is initialised twice",
     state.MANY_BARRIERS: f"a block has at most {state.MAX_BARRIERS} barriers on the emulator",
     state.BAD_COUNT: f"a barrier counts 1 to {state.MAX_ARRIVALS} arrivals",
     state.BAD_BYTES: f"a barrier counts 0 to {state.MAX_BYTES} bytes",
-    state.BAD_PARITY: "a parity is 0 or 1",
-    state.MANY_ARRIVALS: "more arrivals than its phase still takes",
-    state.MISPLACED: f"a tile begins at a multiple of {state.SWIZZLE_BYTES} bytes in shared memory",
-    state.OUTSIDE: "a barrier, a tile or registers lie, or end, outside of their array",
-    state.MANY_COPIES: f"a block has at most {state.MAX_COPIES} copies under way on the emulator",
-    state.STRIDES: "rows of a tensor map begin at multiples of 16 bytes, and its last axis is contiguous",
-    state.MANY_PRODUCTS: f"a thread has at most {state.MAX_PRODUCTS} products under way on the emulator",
-    state.LONE: f"a warp group has {state.GROUP} threads",
-    state.DIFFERENT: "the threads of a warp group ask for different products",
-    state.BAD_NAMED: "a named barrier has a number from 1 to 15, and one count of threads, a multiple of 32",
+    state.BAD_PARITY: "parity must be 0 or 1",
+    state.MANY_ARRIVALS: "more arrivals than the phase expects",
+    state.MISPLACED: f"a tile must start at a multiple of {state.SWIZZLE_BYTES} bytes in shared memory",
+    state.OUTSIDE: "a barrier, a tile or registers extend past their array",
+    state.MANY_COPIES: f"a block has at most {state.MAX_COPIES} copies in flight on the emulator",
+    state.STRIDES: "rows of a tensor map must start at multiples of 16 bytes; its last axis must be contiguous",
+    state.MANY_PRODUCTS: f"a thread has at most {state.MAX_PRODUCTS} products in flight on the emulator",
+    state.LONE: f"a warpgroup needs {state.GROUP} threads",
+    state.DIFFERENT: "the threads of a warpgroup ask for different products",
+    state.BAD_NAMED: "a named barrier needs a number from 1 to 15 and one thread count, a multiple of 32",
 }
 
 
@@ -68,9 +68,9 @@ class Area:
                 return f"for parity {parity}; {name} lacks {lacks}"
             case kind if kind == NAMED_BARRIER:
                 words = self._words(asker[Asker.BARRIER], Named.WORDS)
-                return f"to which {words[Named.COME]} of {words[Named.COUNT]} threads have come"
+                return f"where {words[Named.COME]} of {words[Named.COUNT]} threads have arrived"
             case kind if kind == WGMMA_WAIT:
-                return "without all threads of a warp group"
+                return "without all threads of a warpgroup"
         return ""
 
     def _words(self, address: int, count: int) -> np.ndarray:

@@ -24,7 +24,7 @@ def operation_of(rewriter, node: ast.Call, operation: str, site) -> ast.expr:
     for place in constants:
         value = rewriter.static(node.args[place]) if place < len(node.args) else UNKNOWN
         if value is UNKNOWN or int(value) < 0:
-            raise rewriter.refusal(node, f"an operand that is no constant, or negative: {ast.unparse(node)}")
+            raise rewriter.refusal(node, f"an operand that is negative or not constant: {ast.unparse(node)}")
     rewriter.program.asynchronous = True
     if operation.startswith("set_max_registers"):
         return ast.Constant(None)

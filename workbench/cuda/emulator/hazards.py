@@ -20,41 +20,41 @@ UNFINISHED, TILE_OUTSIDE, TILE_MISPLACED = SECOND_WRITE + np.arange(15, 18)
 HAZARDS: Mapping[int, tuple[str, str]] = {
     READ_BEFORE_COPY: (
         "early-read",
-        "{element} is read before its copy is known to have come: that completes phase {phase} of a barrier, for "
-        "{last} of which this thread has waited",
+        "{element} is read before its copy has arrived: the copy completes phase {phase} of a barrier; this thread "
+        "has waited for {last}",
     ),
     READ_BEFORE_PRODUCT: (
         "early-read",
-        "{element} is read, and no wgmma_wait that names it has waited for the product that makes it",
+        "{element} is read before a wgmma_wait that names it: the product may not be done",
     ),
     WRONG_PHASE: (
         "wrong-phase",
-        "the wait is over at once, since the phase before the first counts as complete: {element} is read before its "
-        "copy has come",
+        "{element} is read before its copy has arrived: the wait returns at once because the phase before the first "
+        "counts as complete",
     ),
-    WRITTEN_IN_COPY: ("early-write", "{element} is written while a copy into it is under way"),
-    WRITTEN_IN_PRODUCT: ("early-write", "{element} is written while a product that reads it is under way"),
-    REGISTER_WRITTEN: ("early-write", "{element} is written while a product that has it is under way"),
-    COPIED_OVER: ("early-write", "{element} is copied over, and a thread that touches it is not known to be done"),
-    UNFENCED: ("missing-fence", "{element} was written by a thread, and no fence_async_shared lies before {operation}"),
+    WRITTEN_IN_COPY: ("early-write", "{element} is written while a copy into it is in flight"),
+    WRITTEN_IN_PRODUCT: ("early-write", "{element} is written while a product that reads it is in flight"),
+    REGISTER_WRITTEN: ("early-write", "{element} is written while a product that uses it is in flight"),
+    COPIED_OVER: ("early-write", "{element} is overwritten by a copy while a thread may still use it"),
+    UNFENCED: ("missing-fence", "{element} was written by a thread; fence_async_shared is missing before {operation}"),
     UNFENCED_BARRIER: (
         "missing-fence",
-        "{element} was initialised, and no fence_barrier_init lies before the copy whose bytes it counts",
+        "{element} was initialised; fence_barrier_init is missing before the copy whose bytes it counts",
     ),
-    UNFENCED_REGISTER: ("missing-fence", "{element} was touched after the last wgmma_fence, and {operation} takes it"),
+    UNFENCED_REGISTER: ("missing-fence", "{element} was accessed after the last wgmma_fence; {operation} uses it"),
     BYTE_COUNT: (
         "byte-count",
-        "phase {phase} of {element} completes while copies for it are under way: {bytes} bytes were announced, and "
-        "copies bring more",
+        "phase {phase} of {element} completes while its copies are in flight: {bytes} bytes were announced, the "
+        "copies transfer more",
     ),
-    ARRIVAL_COUNT: ("arrival-count", "{element} gets more arrivals than its phase still takes"),
-    NO_BARRIER: ("uninitialised-barrier", "{element} is used, and no initialisation of it is known to lie before"),
-    SECOND_INIT: ("reinitialised-barrier", "{element} is initialised a second time"),
-    UNFINISHED: ("unfinished", "{operation} is under way when the block ends: nobody has waited for it"),
-    TILE_OUTSIDE: ("out-of-bounds", "what begins at {element} lies, or ends, outside of its array"),
+    ARRIVAL_COUNT: ("arrival-count", "{element} gets more arrivals than its phase expects"),
+    NO_BARRIER: ("uninitialised-barrier", "{element} is used before its initialisation is visible"),
+    SECOND_INIT: ("reinitialised-barrier", "{element} is initialised twice"),
+    UNFINISHED: ("unfinished", "{operation} is in flight when the block ends: no thread has waited for it"),
+    TILE_OUTSIDE: ("out-of-bounds", "the tile or barrier at {element} extends past its array"),
     TILE_MISPLACED: (
         "misaligned",
-        "{element} is not where a tile begins: at a multiple of " + f"{SWIZZLE_BYTES} bytes in shared memory",
+        "{element} is misaligned: a tile must start at a multiple of " + f"{SWIZZLE_BYTES} bytes in shared memory",
     ),
 }
 

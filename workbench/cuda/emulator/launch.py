@@ -86,7 +86,7 @@ class Emulated:
         if parameters not in self._entries:
             self._entries[parameters] = entry_of(self.program, parameters)
         if self.program.watched != (memory is not None):
-            raise EmulatorError("memory is for kernels compiled with watched=True, which need it")
+            raise EmulatorError("kernels compiled with watched=True need memory, others take none")
         words = np.array([word for _, words in pairs for word in words] or [0], np.int64)
 
         random = np.random.default_rng(seed)

@@ -13,19 +13,19 @@ from workbench.cuda.emulator.watch_words import Common, Found, Region, Watch
 
 #: number of a finding -> its kind, and its words
 KINDS = {
-    watch_words.UNINITIALISED: ("uninitialised-read", "{element} is read, and nobody has written it"),
+    watch_words.UNINITIALISED: ("uninitialised-read", "{element} is read before it is written"),
     watch_words.RACE: (
         "race",
-        "{element} is touched by two threads, one of which writes it, with no barrier in between",
+        "{element} is accessed by two threads, at least one writing, with no barrier in between",
     ),
-    watch_words.OUT_OF_BOUNDS: ("out-of-bounds", "{element} lies outside of the array"),
+    watch_words.OUT_OF_BOUNDS: ("out-of-bounds", "{element} is out of bounds"),
     watch_words.MISALIGNED: (
         "misaligned",
-        "{element} is not where a wide access may start: its address must be a multiple of the bytes moved",
+        "{element} is misaligned for a wide access: its address must be a multiple of the access size",
     ),
-    watch_words.RUNAWAY: ("runaway", "the loop takes more turns than the budget of steps allows"),
-    watch_words.MISSING_LANES: ("missing-lanes", "{operation} reads a lane that takes no part in it"),
-    watch_words.SECOND_WRITE: ("second-write", "{element} is written a second time"),
+    watch_words.RUNAWAY: ("runaway", "the loop exceeds the limit of iterations"),
+    watch_words.MISSING_LANES: ("missing-lanes", "{operation} reads a lane that does not participate"),
+    watch_words.SECOND_WRITE: ("second-write", "{element} is written twice"),
     **hazards.HAZARDS,
 }
 _LIMIT = 256  # findings of one launch that are told apart

@@ -50,7 +50,7 @@ class Narrow(types.Number):
             return None
         if bfloat16 in (self, other):
             pair = " or ".join(x.name.removeprefix("emulated_") for x in (self, other))
-            raise TypingError(f"numba.cuda has no type for what may be {pair}: convert it, as with float32(x)")
+            raise TypingError(f"numba.cuda has no common type for {pair}: convert explicitly, e.g. float32(x)")
         wide = np.promote_types(np.float16, as_dtype(other))
         return self if wide == np.float16 else from_dtype(wide)
 

@@ -127,7 +127,7 @@ class Rewriter(ast.NodeTransformer):
             raise self.refusal(node, f"{ast.unparse(node)}, an array of shape {value.shape} and dtype {value.dtype}")
         if value.nbytes > MAX_CONSTANT:
             raise self.refusal(
-                node, f"{ast.unparse(node)}: {value.nbytes} bytes, where constant memory has {MAX_CONSTANT}"
+                node, f"{ast.unparse(node)}: {value.nbytes} bytes exceed constant memory ({MAX_CONSTANT})"
             )
         return self.program.constant_array(value)
 

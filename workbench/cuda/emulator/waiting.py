@@ -36,7 +36,7 @@ def stuck(
             elif program.kinds[site] >= FIRST_ALIGNED_KIND:
                 line += f", in a warp of {len(state) % 32} threads"
             elif any(not mask >> (thread % 32) & 1 for thread in threads):
-                line += ", which does not name them all"
+                line += ", which does not include them all"
         lines.append(line)
     if exited:
         lines.append(f"  exited: {_threads(exited, block_dim)}")

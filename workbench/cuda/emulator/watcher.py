@@ -75,7 +75,7 @@ class Watcher(ast.NodeTransformer):
     def stored(self, node, value):
         """Return the statement that stores a value where a subscript stands."""
         if _has_slice(node.slice):
-            raise self.rewriter.refusal(node, f"a store to a part of an array in a watched run: {ast.unparse(node)}")
+            raise self.rewriter.refusal(node, f"a store to a slice in a watched run: {ast.unparse(node)}")
         self.program.note_use(self.rewriter.function, node.value, node, stores=True)
         array, index = self.visit(node.value), self.visit(node.slice)
         return ast.Expr(self.access("store", node, value, array, index))

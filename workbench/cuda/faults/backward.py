@@ -13,7 +13,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-delta-dout-strides",
         "backward",
-        "delta reads dout as [b, s, h, d], with the strides of an out that is another",
+        "delta reads dout with the strides of [b, s, h, d]; its layout is [b, h, s, d]",
         "LOAD(dout[b, h, row, d]) * ",
         "LOAD(dout[b, (row * dout.shape[1] + h) // dout.shape[2], (row * dout.shape[1] + h) % dout.shape[2], d]) * ",
         ("delta",),
@@ -23,7 +23,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-lse-base-2",
         "backward",
-        "lse, of the natural base, is read as one of base 2",
+        "the base-e lse is read as base 2",
         "math.exp(s - row_lse)",
         "math.exp(s - row_lse * float32(0.6931472))",
         ("probs",),
@@ -32,7 +32,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mask-forgotten",
         "backward",
-        "P is computed again without the mask, in the tiles on the diagonal",
+        "P is recomputed without the causal mask in diagonal tiles",
         "key < seqlen_k and not (causal and key > row + diagonal)",
         "key < seqlen_k",
         ("probs",),
@@ -42,7 +42,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dprobs-of-k",
         "backward",
-        "dP is dout times the tile of K, in the place of V's",
+        "dP multiplies dout by the tile of K, not of V",
         "dp = dot(s_dout, r, s_v, c, head_dim_v)\n                sees",
         "dp = dot(s_dout, r, s_k, c, head_dim_v)\n                sees",
         ("dprobs",),
@@ -51,7 +51,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dscores-in-16-bits",
         "backward",
-        "dS is a product of 16-bit numbers: P and dP - delta are rounded before it",
+        "P and dP - delta are rounded to 16 bits before they are multiplied",
         "return p * (dp - row_delta)",
         "return CAST(CAST(p) * CAST(dp - row_delta))",
         ("dscores",),
@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-last-queries-skipped",
         "backward",
-        "tiles of queries are rounded down for dK and dV: the last, which is not full, is not visited",
+        "dK and dV skip a partial last tile of queries: the tile count is rounded down",
         "range(first_tile, (seqlen_q + BLOCK - 1) // BLOCK)",
         "range(first_tile, seqlen_q // BLOCK)",
         ("qk",),
@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-group-overwritten",
         "backward",
-        "dK of a kv head is that of the last query head of its group: sums begin anew with each",
+        "each kv head gets dK of the last query head of its group only: the sum restarts with each head",
         "dk_acc[i] += ds * s_q[r, lane + i * LANES]",
         "dk_acc[i] = ds * s_q[r, lane + i * LANES] + (dk_acc[i] if tile > first_tile or r > 0 else float32(0))",
         ("dk",),
@@ -90,7 +90,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-unscaled",
         "backward",
-        "the scale is left out of dQ, and of nothing else",
+        "the scale is left out of dQ only",
         "STORE(dq_acc[i] * scale)",
         "STORE(dq_acc[i])",
         ("dq",),
@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-last-keys-lost",
         "backward",
-        "tiles of keys are rounded down for dQ: what the last, which is not full, adds is lost",
+        "dQ skips a partial last tile of keys: the tile count is rounded down",
         "for tile in range((end + BLOCK - 1) // BLOCK):",
         "for tile in range(end // BLOCK):",
         ("dq",),
@@ -109,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-no-barrier-before-load",
         "backward",
-        "no barrier before Q and dout overwrite the tiles that other threads still read",
+        "no barrier before Q and dout overwrite tiles that other threads still read",
         "            cuda.syncthreads()  # protects Q, dout, P and dS",
         "            pass  # protects Q, dout, P and dS",
         finding="race",
@@ -118,7 +118,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "atomic-dq-without-atomics",
         "backward_atomic",
-        "tiles of keys add to dQ by a read, a sum and a write: what another block adds in between is lost",
+        "blocks update dQ by a plain read-modify-write: concurrent updates are lost",
         "cuda.atomic.add(dq_sum, (b, h, first_row + c, d), part)",
         "dq_sum[b, h, first_row + c, d] += part",
         finding="race",
@@ -127,7 +127,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-halves-swapped",
         "backward_mma",
-        "of two queries in a register of dS the first is in the upper half",
+        "the two queries in a register of dS are swapped",
         "left[i] = PACK(dp[2 * i], dp[2 * i + 1])",
         "left[i] = PACK(dp[2 * i + 1], dp[2 * i])",
         ("dq",),

@@ -64,7 +64,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "splits-even",
             "split_k",
-            "splits are cut as evenly as whole tiles allow, not so that the last is the shortest",
+            "tiles are divided evenly among the splits; the last split is not shorter",
             "        tiles_per_split = (most_tiles + splits - 1) // splits\n"
             "        first_tile, tiles = split * tiles_per_split, min((split + 1) * tiles_per_split, tiles)\n",
             "        # the first splits take the tiles that are left\n"
@@ -87,7 +87,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "scores-fused",
             "flash",
-            "an inner product is rounded once for each term, its product not at all",
+            "the inner product uses FMA: one rounding per term",
             "dot += s_q[r, d] * s_kv[c, d]",
             "dot = libdevice.fmaf_rn(s_q[r, d], s_kv[c, d], dot)",
         ),
@@ -95,7 +95,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "unused-rows-one",
             "flash",
-            "what lies beyond the last row or dim of a tile is 1, not 0, and weighs nothing",
+            "tiles are padded with 1, not 0; padding has no weight",
             "            tile[r, d] = float32(0)\n",
             "            tile[r, d] = float32(1)\n",
             source="flashinfer#3890",
@@ -103,7 +103,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "sum-begins-at-1",
             "flash",
-            "the running sum begins at 1, which the first correction turns into 0",
+            "the running sum starts at 1; the first correction makes it 0",
             "    l = float32(0)\n    if SINKS",
             "    l = float32(1)\n    if SINKS",
             source="flashinfer#27",
@@ -111,14 +111,14 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "tile-max-carried",
             "flash",
-            "the max of a tile begins at that of the tiles before, which the running max holds anyway",
+            "the max of a tile starts from the running max, not from -inf",
             "        tile_max = NEG_INF\n        for c",
             "        tile_max = m\n        for c",
         ),
         Fault(
             "masked-tile-first",
             "flash",
-            "a tile behind the last key is visited first, and hides all of its keys",
+            "a tile past the last key is visited first; all its keys are masked",
             "    for tile in range(first_tile, tiles):\n        first_key = tile * BLOCK_K\n",
             "    for visit in range(-1, tiles):\n"
             "        tile = max(visit, 0); first_key = (tile if visit == tile else tiles) * BLOCK_K\n",
@@ -127,7 +127,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "mma-pairs-swapped",
             "fp8",
-            "neighbouring dims are swapped in the fragments of Q and of K alike",
+            "adjacent dims are swapped in the fragments of both Q and K",
             "(int(tile[high]) & 0xFFFF) << 16 | int(tile[low]) & 0xFFFF",
             "(int(tile[low]) & 0xFFFF) << 16 | int(tile[high]) & 0xFFFF",
             needs={"scores": "mma"},
@@ -136,7 +136,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "blocks-batch-first",
             "flash",
-            "blocks take the pairs of batch and head in another order",
+            "blocks map to pairs of batch and head in another order",
             "    b, h = cuda.blockIdx.z, cuda.blockIdx.y\n",
             "    pair = cuda.blockIdx.z * q.shape[1] + cuda.blockIdx.y; b, h = pair % q.shape[0], pair // q.shape[0]\n",
             source="cutlass#2291",
@@ -144,7 +144,7 @@ BENIGN: Mapping[str, Fault] = {
         Fault(
             "blocks-split-first",
             "split_k",
-            "blocks take the pairs of head and split in another order",
+            "blocks map to pairs of head and split in another order",
             "h, split = cuda.blockIdx.y // splits, cuda.blockIdx.y % splits",
             "h, split = cuda.blockIdx.y % q.shape[1], cuda.blockIdx.y // q.shape[1]",
             file=PARTIAL,

@@ -26,7 +26,7 @@ def add(faults: Sequence[Fault]) -> None:
     known = {*CATALOGUE, *OF_OPERATIONS, *BENIGN}
     for fault in faults:
         if fault.id in known:
-            raise Refusal(f"the faults of a catalogue have an id each; {fault.id} is there already: choose another id")
+            raise Refusal(f"fault id {fault.id} is already in the catalogue: choose another id")
         known.add(fault.id)
     for fault in faults:
         (OF_OPERATIONS if fault.kernel in backward.KERNELS else CATALOGUE)[fault.id] = fault
@@ -50,7 +50,7 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
             own = ", ".join(fault.id for fault in every if fault.kernel == kernel)
             raise Refusal(f"fault {id} belongs to kernel {fault.kernel}, not to {kernel}; faults of {kernel}: {own}")
         if fault in faults:
-            raise Refusal(f"fault {id} is given twice; once is enough")
+            raise Refusal(f"fault {id} is given twice")
         faults.append(fault)
     return tuple(faults)
 
@@ -58,8 +58,8 @@ def chosen(ids: Sequence[str], kernel: str) -> tuple[Fault, ...]:
 def _unknown(id: str) -> str:
     if id in elsewhere():
         return (
-            f"fault {id} is in the catalogue of campaigns, not in the package: for it, write "
-            "`python -m campaigns.faults` instead of `workbench`, and in Python import campaigns.faults first"
+            f"fault {id} is in the catalogue of campaigns, not in the package: run "
+            "`python -m campaigns.faults` instead of `workbench`; in Python, import campaigns.faults first"
         )
     near = ", ".join(get_close_matches(id, [*CATALOGUE, *OF_OPERATIONS, *elsewhere()]))
     return f"unknown fault {id!r}; `{command('faults')}` lists them{near and f'; the nearest: {near}'}"

@@ -35,7 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "quantiser-amax-without-abs",
         "fp8",
-        "the scale is that of the largest value, not of the largest in size",
+        "the scale uses max(x), not max(|x|)",
         "size = xp.abs(x)",
         "size = x",
         _SCALES,
@@ -45,7 +45,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "no-saturation",
         "fp8",
-        "values beyond the largest one wrap around, or become NaN or infinity",
+        "values beyond the largest code do not saturate: they wrap or become NaN or infinity",
         "    y = xp.clip(y, -form.largest, form.largest)",
         "    pass",
         _CODES,
@@ -87,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "scale-not-applied",
         "fp8",
-        "the table of K leaves out the scale",
+        "the decode table of K leaves out the scale",
         "s_lut_k[c] = decoded(c, k_scale)",
         "s_lut_k[c] = decoded(c, float32(1))",
         ("lut_k",),
@@ -97,7 +97,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "zero-point-127",
         "fp8",
-        "the table of K has zero point 127: all scores of a row shift alike, and out stays right",
+        "the decode table of K has zero point 127: all scores of a row shift equally, out stays right",
         "s_lut_k[c] = decoded(c, k_scale)",
         "s_lut_k[c] = decoded(c + 1, k_scale)",
         ("lut_k",),
@@ -107,7 +107,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "v-tile-row-shift",
         "fp8",
-        "every row of a V tile holds the next key",
+        "every row of a V tile contains the next key",
         "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key, keys, head_dim)",
         "decode_tile(s_kv, codes_v, s_lut_v, v_scale, b, kv_h, first_key + 1, keys - 1, head_dim)",
         ("dequant_v",),
@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-tile-codes-not-zeroed",
         "fp8",
-        "the last tile, where it is not full, keeps the codes of another tile beyond its last key",
+        "a partial last tile keeps stale codes of another tile past its last key",
         "            tile[i] = 0\n",
         "            pass\n",
         ("acc",),
@@ -128,7 +128,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "block-scales-read-swizzled",
         "fp8",
-        "scales that lie row by row are read as if they lay in the 128x4 swizzle of block-scaled matrix products",
+        "row-major scales are read as if in the 128x4 swizzle of block-scaled MMA",
         "value = libdevice.fmul_rn(value, scale_at(scales, b, h, row, block))",
         "n = scales.shape[3]; place = row // 128 * ((n + 3) // 4) * 512 + block // 4 * 512 + row % 32 * 16; "
         "place = (place + row % 128 // 32 * 4 + block % 4) % (scales.shape[2] * n); "
@@ -151,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "block-of-32-for-16",
         "fp8",
-        "a scale of 16 dims is taken for that of 32",
+        "a scale of 16 dims is used for 32",
         "row, block = first_row + r, d // BLOCK",
         "row, block = first_row + r, d // (2 * BLOCK)",
         _DECODED,
@@ -172,7 +172,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "int8-read-as-unsigned",
         "fp8",
-        "bytes from 128 on are not taken for negative",
+        "int8 codes are decoded as unsigned",
         "float32(code - 256 if code > 127 else code)",
         "float32(code)",
         ("lut_k", "lut_v", *_DECODED),
@@ -215,7 +215,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "b-leading-dimension",
         "fp8",
-        "K is read as if its rows lay side by side, without the padding between them",
+        "K is read without the padding between its rows",
         "first = (key + half + g) * LD + d + 2 * t",
         "first = (key + half + g) * HEAD_DIM + d + 2 * t",
         ("qk",),
@@ -235,7 +235,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "scores-loaded-by-one-lane",
         "fp8",
-        "each lane takes the max of a row of its own, of which it has loaded a quarter",
+        "each lane takes the row max over scores of which it loaded only a quarter",
         "        tile_max = NEG_INF\n"
         "        for c in range(lane, keys, LANES):\n"
         "            tile_max = max(tile_max, s_p[r * BLOCK_K + c])\n"
@@ -254,7 +254,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "rescale-per-lane",
         "fp8",
-        "the first lane alone applies the correction to its dims of the accumulator",
+        "only the first lane applies the correction to its dims of the accumulator",
         "s_acc[r, d] = s_acc[r, d] * correction",
         "s_acc[r, d] = s_acc[r, d] * (correction if lane == 0 else float32(1))",
         ("acc",),

@@ -61,7 +61,7 @@ def applied(text: str, faults: Sequence[Fault], filename: str) -> str:
                 f"{fault.before.rstrip()}"
             )
         if fault.before.count("\n") != fault.after.count("\n"):
-            raise Refusal(f"fault {fault.id}: its change must keep the number of lines, so that line numbers stay true")
+            raise Refusal(f"fault {fault.id}: its change must keep the number of lines")
         start = text.index(fault.before)
         places.append((start, start + len(fault.before), fault))
     places.sort(key=lambda place: place[0])

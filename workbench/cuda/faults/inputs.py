@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-v-tile-stale",
         "flash",
-        "tiles after the first meet the previous V tile",
+        "tiles after the first reuse the previous V tile",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, v, b, kv_h, first_k + max(first_key - BLOCK_K, 0), first_k + seqlen_k, 0, head_dim_v)",
         ("acc",),
@@ -55,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-cu-seqlens-off-by-one",
         "flash",
-        "the keys of a sequence begin one row late; those of the last end behind the array",
+        "each sequence's keys start one row late; the last sequence reads past the array",
         "first_k, seqlen_k = cu_seqlens_k[b], ",
         "first_k, seqlen_k = cu_seqlens_k[b] + 1, ",
         ("qk", "acc"),
@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-q-start-of-k",
         "flash",
-        "the queries of a sequence are read from where its keys begin",
+        "each sequence's queries are read from the offset of its keys",
         "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_q, 0, head_dim)",
         "load_tile(s_q, q, b, h, cu_seqlens_k[b] + cuda.blockIdx.x * BLOCK_Q, q.shape[2], 0, head_dim)",
         ("qk",),
@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-cache-length-off-by-one",
         "flash",
-        "a sequence has one key more than its length says: what the cache holds behind its end",
+        "each sequence reads one key past its length in the cache",
         "seqlen_k = cache_seqlens[b]",
         "seqlen_k = min(cache_seqlens[b] + 1, max_seqlen_k)",
         (*BEHIND_END, "acc"),  # of V, which may hold NaN there
@@ -87,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-cache-lengths-ignored",
         "split_k",
-        "every sequence has as many keys as the cache has room for",
+        "every sequence reads the whole cache, not only its length",
         "seqlen_k = cache_seqlens[b]",
         "seqlen_k = max_seqlen_k",
         (*BEHIND_END, "acc"),  # of V, which may hold NaN there
@@ -98,7 +98,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-packed-causal",
         "split_k",
-        "the causal mask takes a row of a tile, a query and a head of its group, for a query",
+        "the causal mask uses the packed row (query and head) as the query index",
         "(causal and key > row + diagonal)",
         "(causal and key > row * group + h % group + diagonal)",
         ("scores",),

@@ -34,7 +34,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-reads-past-keys",
         "flash",
-        "the last tile reads keys beyond the end of K, and masks them afterwards: out is right",
+        "the last tile reads past the end of K and masks those keys later: out is right",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + first_key + BLOCK_K, 0, head_dim)",
         finding="out-of-bounds",
@@ -45,7 +45,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-barrier-in-branch",
         "flash",
-        "only threads whose query exists wait for V",
+        "only threads with a valid query wait for V",
         "        cuda.syncthreads()  # V is complete",
         "        if row < seqlen_q: cuda.syncthreads()  # V is complete",
         finding="divergent-barrier",
@@ -55,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-shuffle-in-branch",
         "flash",
-        "only threads whose query exists take part in the reduction of the row's max",
+        "only threads with a valid query take part in the row max reduction",
         "m = max(m_prev, row_max_of(tile_max))",
         "m = max(m_prev, row_max_of(tile_max)) if row < seqlen_q else m_prev",
         finding="missing-lanes",

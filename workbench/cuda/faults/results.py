@@ -29,7 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-split-unwritten",
         "split_k",
-        "a split in which a row sees no key stores no max and no sum",
+        "a split with no visible key for a row stores neither its max nor its sum",
         "        if lane == 0:\n            if SPLIT:\n",
         "        if lane == 0 and m > NEG_INF:\n            if SPLIT:\n",
         ("partial_max", "partial_sum"),
@@ -42,7 +42,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-non-atomic",
         "split_k",
-        "all splits add to the slot of the first, without atomic operations",
+        "all splits add to the first split's slot without atomics",
         "partial_O[b, h, split, row, d] = acc[i]",
         "partial_O[b, h, 0, row, d] += acc[i]",
         finding="race",
@@ -53,7 +53,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-max-first-split",
         "split_k",
-        "the common max is that of the first split",
+        "the merge uses the max of the first split",
         "    for s in range(splits):\n        m = max(",
         "    for s in range(1):\n        m = max(",
         ("merge_max",),
@@ -72,7 +72,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-sum-unweighted",
         "split_k",
-        "merge_sum adds the sums of the splits as they are",
+        "merge_sum adds the sums of the splits without rescaling",
         "l += math.exp(partial_max[b, h, s, row] - m_safe) * partial_sum[b, h, s, row]",
         "l += partial_sum[b, h, s, row]",
         ("merge_sum",),
@@ -103,7 +103,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-out-truncated",
         "flash",
-        "out is rounded to bfloat16 toward zero",
+        "out is rounded toward zero to bfloat16",
         "out[b, h, first_q + row, d] = STORE(acc[i] / l if l != float32(0) else float32(0))",
         "out[b, h, first_q + row, d] = libdevice.float_as_int(acc[i] / l if l != float32(0) else float32(0)) >> 16",
         ("out",),

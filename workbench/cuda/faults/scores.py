@@ -37,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-qk-truncated",
         "flash",
-        "the inner product is accumulated toward zero",
+        "the inner product accumulates with rounding toward zero",
         "dot += s_q[r, d] * s_kv[c, d]",
         "dot = libdevice.fmaf_rz(s_q[r, d], s_kv[c, d], dot)",
         biased=("qk",),
@@ -66,7 +66,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-softcap-after-mask",
         "flash",
-        "scores are capped after they are masked: -inf becomes -softcap, so that masked keys leak",
+        "the softcap is applied after the mask: -inf becomes -softcap, masked keys leak",
         _CAP + _ADD + _HIDE,
         _HIDE + _CAP + _ADD,
         ("capped", "scores", "row_max", "row_sum"),  # the last two of keys behind the last one
@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-no-causal-mask",
         "flash",
-        "the causal mask is forgotten",
+        "the causal mask is left out",
         "if key >= seqlen_k or (causal and key > row + diagonal):",
         "if key >= seqlen_k:",
         ("scores",),
@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-window-off-by-one",
         "flash",
-        "the window leaves out its left end: < became <=",
+        "the window excludes its leftmost key: < became <=",
         "if key < row + diagonal - left or",
         "if key <= row + diagonal - left or",
         ("scores",),
@@ -110,7 +110,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-tail-not-masked",
         "split_k",
-        "keys behind the last one are masked where causal alone: their score is 0",
+        "keys past the end are masked only if causal; otherwise their score is 0",
         "if key >= seqlen_k or (causal and key > row + diagonal):",
         "if causal and key > row + diagonal:",
         ("row_max", "row_sum"),
@@ -121,7 +121,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-mask-of-first-head",
         "flash",
-        "every head takes the mask of the first",
+        "every head uses the mask of head 0",
         "spread(mask, b, h, row, key)",
         "spread(mask, b, 0, row, key)",
         ("scores",),

@@ -8,7 +8,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-max-before-scale",
         "flash",
-        "the max is taken of the products before they are scaled: out stays right until exp underflows",
+        "the row max is taken before scaling: out stays right until exp underflows",
         "tile_max = max(tile_max, s)",
         "tile_max = max(tile_max, dot if s > NEG_INF else s)",
         ("row_max",),
@@ -31,7 +31,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-stale-max",
         "flash",
-        "probs use the max before this tile, once there is one",
+        "probs use the max of the tiles before, not including this tile",
         "p = math.exp(s_p[r, c] - m_safe)",
         "p = math.exp(s_p[r, c] - (m_prev if m_prev > NEG_INF else m_safe))",
         ("probs",),
@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-row-sum-truncated",
         "flash",
-        "a tile's probs are added up toward zero",
+        "the sum over a tile's probs rounds toward zero",
         "tile_sum += p",
         "tile_sum = libdevice.fadd_rz(tile_sum, p)",
         biased=("row_sum",),
@@ -93,7 +93,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-acc-truncated",
         "flash",
-        "probs @ v is accumulated toward zero",
+        "probs @ v accumulates with rounding toward zero",
         "acc[i] += p * s_kv[c, lane + i * LANES]",
         "acc[i] = libdevice.fmaf_rz(p, s_kv[c, lane + i * LANES], acc[i])",
         biased=("acc",),
@@ -102,7 +102,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-acc-truncated",
         "split_k",
-        "probs @ v is accumulated toward zero",
+        "probs @ v accumulates with rounding toward zero",
         "acc[i] += p * s_kv[c, lane + i * LANES]",
         "acc[i] = libdevice.fmaf_rz(p, s_kv[c, lane + i * LANES], acc[i])",
         biased=("acc",),

@@ -58,7 +58,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "tensor-k-words-neighbours",
         "flash_tensor",
-        "a lane takes two neighbouring words of K, dims 2 t to 2 t + 3, not those that are 8 dims apart",
+        "each lane loads two adjacent words of K, not two words 8 dims apart",
         "s_k[8 * n + g, y + 4])",
         "s_k[8 * n + g, y + 1])",
         ("qk",),
@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "tensor-pair-swapped",
         "flash_tensor",
-        "of two keys of V in a register the second is in the lower half, and meets the probs of the first",
+        "the two keys in a register of V are swapped: each meets the other's probs",
         "uint32(tile[key, d] | tile[key + 1, d] << 16)",
         "uint32(tile[key + 1, d] | tile[key, d] << 16)",
         ("acc",),
@@ -76,7 +76,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "tensor-no-barrier-before-load",
         "flash_tensor",
-        "no barrier before K and V are loaded over those that other warps multiply",
+        "no barrier before K and V overwrite tiles that other warps still multiply",
         "cuda.syncthreads()  # protects K and V of the tile before",
         "pass  # protects K and V of the tile before",
         finding="race",
@@ -87,7 +87,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-k-not-unswizzled",
         "flash_mma",
-        "chunks of K are read where they would be without the swizzle with which they were written",
+        "K is written with the swizzle but read without it",
         "(lane >> 3 & 1 ^ lane & 7) * 8",
         "(lane >> 3 & 1) * 8",
         ("qk",),
@@ -96,7 +96,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-v-not-waited-for",
         "flash_mma",
-        "V is read behind a barrier, but before its copy was waited for",
+        "V is read after a barrier but without waiting for its copy",
         _WAIT + _V_CAME,
         "            pass\n" + _V_CAME,
         ("acc",),
@@ -106,7 +106,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-v-not-transposed",
         "flash_mma",
-        "V is read without the transposition",
+        "V is loaded without the transpose",
         _LD_V,
         _LD_V.replace("_trans", ""),
         ("acc",),
@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-mask-of-pair",
         "flash_mma",
-        "the mask hides both of a lane's neighbouring columns, or none: it is that of the first",
+        "both adjacent columns of a lane get the mask of the first",
         "if column(i, 0) > column_of_last:",
         "if column(i, 0) - i % 2 > column_of_last:",
         ("scores",),
@@ -126,7 +126,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-out-lanes-swapped",
         "flash_mma",
-        "lanes store the halves of a row that they keep and that they get in the wrong order",
+        "lanes store their own half of a row and the received half in the wrong order",
         "(upper, other) if t % 2 == 0 else (other, lower)",
         "(other, upper) if t % 2 == 0 else (lower, other)",
         ("out",),
@@ -136,7 +136,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-one-group-too-few",
         "split_mma",
-        "one group of copies more may be under way when K is read than there are behind it: K itself",
+        "the wait before reading K allows one copy group too many in flight: that of K",
         "ptx.cp_async_wait_group(K_PENDING)",
         "ptx.cp_async_wait_group(V_PENDING)",
         ("qk",),
@@ -146,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-rows-swapped",
         "split_mma",
-        "queries of a group are read head after head, not query after query",
+        "packed rows of a group are read head by head, not query by query",
         "query, head = (first_row + r) // group, first_head + (first_row + r) % group",
         "query, head = (first_row + r) % seqlen_q, first_head + (first_row + r) // seqlen_q % group",
         ("qk",),
@@ -157,7 +157,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-row-max-of-own-warp",
         "split_mma",
-        "each warp takes the maximum of its own keys for that of the row",
+        "each warp uses the max over its own keys as the row max",
         f"largest = max(largest, {_ROW})",
         f"largest = max(largest, {_ROW.replace('w *', 'warp *')})",
         ("row_max", "probs", "acc"),
@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-empty-split-not-written",
         "split_mma",
-        "a split without tiles leaves no partial results, and those of the launch before are merged",
+        "a split without tiles writes no partial results; stale ones of the previous launch are merged",
         "        if query[r] < seqlen_q:\n            if warp == 0",
         "        if query[r] < seqlen_q and first_tile < end_tile:\n            if warp == 0",
         ("partial_max", "partial_sum", "partial_O"),
@@ -179,7 +179,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-merge-in-base-2",
         "split_mma",
-        "weights of splits are exp2 of differences that are scaled for exp",
+        "split weights use exp2 on differences scaled for exp",
         "weight = ptx.ex2_approx((partial_max[b, h, own, row] - safe) * exp2_scale)",
         "weight = ptx.ex2_approx((partial_max[b, h, own, row] - safe) * scale)",
         ("merge_weight", "merge_sum"),
@@ -191,7 +191,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-k-parity",
         "flash_wgmma",
-        "consumers wait for the phase before the one in which K comes, which is complete",
+        "consumers wait for the phase before that of K, which is already complete",
         "hopper.mbarrier_wait(bars, K_FULL + stage, turn & 1)",
         "hopper.mbarrier_wait(bars, K_FULL + stage, (turn & 1) ^ 1)",
         (),
@@ -202,7 +202,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-v-emptied-too-early",
         "flash_wgmma",
-        "V is given back before its product is done",
+        "the buffer of V is released before its product is done",
         _WAIT_PV + _V_ARRIVES,
         _V_ARRIVES + _WAIT_PV,
         (),
@@ -213,7 +213,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-swizzle-off-by-a-phase",
         "flash_wgmma",
-        "the places of K advance by 8 dims where a product takes 16, through chunks that the swizzle has exchanged",
+        "the address of K advances by 8 dims per product, not 16, within swizzled chunks",
         "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 16",
         "k_place = K_AT + stage * BLOCK_K * HEAD_DIM + i // 4 * BLOCK_K * 64 + i % 4 * 8",
         ("qk",),
@@ -223,7 +223,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-no-rescale",
         "flash_wgmma",
-        "the accumulator keeps the maximum of the tile before",
+        "the accumulator is not rescaled when the max moves",
         "acc[x] = acc[x] * correction[r]",
         "acc[x] = acc[x] * float32(1)",
         ("acc",),
@@ -234,7 +234,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-v-scale-of-next-tile",
         "fp8_wgmma",
-        "products with V, which are added a tile later, get the scale of the tile whose scores are made then",
+        "products with V get the scale of the next tile: V lags the scores by one tile",
         "scale_v[b, kv_h, max(0, first_key - BLOCK_K), 0]",
         "scale_v[b, kv_h, first_key, 0]",
         ("acc",),
@@ -246,7 +246,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-order-of-bytes",
         "fp8_mma",
-        "neighbouring codes change places on their way into the halves of a register",
+        "adjacent codes are swapped when they are unpacked into a register",
         "uint32(libdevice.byte_perm(x, 0, 0x1404)), uint32(libdevice.byte_perm(x, 0, 0x3424))",
         "uint32(libdevice.byte_perm(x, 0, 0x0414)), uint32(libdevice.byte_perm(x, 0, 0x2434))",
         _DECODED,
@@ -256,7 +256,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-scale-of-q-twice",
         "fp8_mma",
-        "products of codes get the scale of q in the place of that of k, too",
+        "scores are multiplied by q's scale twice, not by q's and k's",
         "s[i] = libdevice.fmul_rn(libdevice.fmul_rn(s[i], q_unit), k_unit)",
         "s[i] = libdevice.fmul_rn(libdevice.fmul_rn(s[i], q_unit), q_unit)",
         ("qk",),
@@ -266,7 +266,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-v-scale-not-in-out",
         "fp8_mma",
-        "out lacks the scale of V, which sums of products with codes do not hold",
+        "out is not multiplied by the scale of V",
         "acc[x] = libdevice.fmul_rn(acc[x], v_unit) * inverse",
         "acc[x] = acc[x] * inverse",
         ("out",),
@@ -276,7 +276,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-wait-of-two-groups",
         "fp8_mma",
-        "a wait for copies allows two groups to be under way, of which one is what is decoded next",
+        "the wait allows two copy groups in flight; one of them is decoded next",
         "ptx.cp_async_wait_group(1)",
         "ptx.cp_async_wait_group(2)",
         finding="uninitialised-read",
@@ -285,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-v-not-transposed",
         "fp8_mma",
-        "V is read without the transposition",
+        "V is loaded without the transpose",
         _LD_V_OF_CODES,
         _LD_V_OF_CODES.replace("_trans", ""),
         ("acc",),

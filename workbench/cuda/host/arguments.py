@@ -136,4 +136,4 @@ def handed(x: Any, of: Any, name: str, where: str) -> Any:
         return np.dtype(str(of)).type(getattr(ctypes, f"c_{of}")(x).value)
     if isinstance(of, types.Float | types.Boolean):
         return np.dtype(str(of)).type(x)
-    raise Refusal(f"{where}: the emulator takes arrays and numbers as arguments of a kernel; {name} is {x!r} ({of})")
+    raise Refusal(f"{where}: the emulator takes only arrays and numbers as kernel arguments; {name} is {x!r} ({of})")

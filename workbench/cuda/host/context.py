@@ -19,7 +19,7 @@ class _Known:
         if name.startswith("__"):
             raise AttributeError(name)
         what = type(self).__name__.lower()
-        raise Refusal(f"the emulator stands in for a GPU, and its {what} has no {name!r}")
+        raise Refusal(f"the emulator's {what} has no {name!r}")
 
 
 class Device(_Known):

@@ -114,7 +114,7 @@ class OnEmulator:
             self._launch(kernel, there, found, to)
         except emulator.EmulatorError as error:
             watched_by = self.watched_by() if isinstance(error, emulator.Stuck) else ""
-            more = f"; `{watched_by}` tells more of what it did" if watched_by else ""
+            more = f"; `{watched_by}` shows more" if watched_by else ""
             raise Refusal(f"{function.__name__} does not run on the emulator{more}\n{error}") from None
         for _, back in pairs:
             if back is not None:
@@ -125,13 +125,13 @@ class OnEmulator:
         program = kernel.program
         if program.dynamic and not to.sharedmem:
             raise Refusal(
-                f"{program.location}: {program.name} has an array of dynamic shared memory, and is launched without: "
-                f"the fourth in {program.name}[grid, block, stream, bytes]"
+                f"{program.location}: {program.name} uses dynamic shared memory but is launched without its size: "
+                f"{program.name}[grid, block, stream, bytes]"
             )
         if len(there) != len(program.parameters):
             raise Refusal(
                 f"{program.location}: {program.name} takes {len(program.parameters)} arguments "
-                f"({', '.join(program.parameters)}), and is launched with {len(there)}"
+                f"({', '.join(program.parameters)}); it is launched with {len(there)}"
             )
         named = zip(program.parameters, there, found, strict=True)
         values = [handed(x, of, name, program.location) for name, x, of in named]

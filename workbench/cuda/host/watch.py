@@ -54,7 +54,7 @@ class Watch:
         self.blocks += int(np.prod(grid))
         kernel(grid, block, values, dynamic_shared_bytes=dynamic, memory=self.memory, **vars(self.schedule))
         if self.memory.abandoned:
-            raise GivenUp(f"{program.name} was given up")
+            raise GivenUp(f"{program.name} was aborted")
 
     def _known(self, x: np.ndarray, device: Memory, what: str) -> Used:
         """The record of an array, of the whole allocation in which it lies."""
@@ -88,7 +88,7 @@ class Watch:
         one = found[0]
         file, line = emulator.located(one.store)
         index, count = tuple(int(i) for i in np.argwhere(blank)[0]), int(blank.sum())
-        text = f"{count} of {x.size} elements of {one.name} were never written, and the host reads them"
+        text = f"{count} of {x.size} elements of {one.name} were never written but are read by the host"
         self.memory.findings.append(
             Finding("unwritten-output", one.name, file, line, None, None, (), (), index, count, text)
         )
@@ -113,13 +113,13 @@ class Watch:
             a, b = mine.owned.array, theirs.owned.array
             if (a.shape, a.dtype, mine.before) != (b.shape, b.dtype, theirs.before):
                 raise Refusal(
-                    f"{name} gives {mine.name} other numbers each time it is run, so that orders of blocks and threads "
-                    "cannot be compared: seed what it draws, or leave --schedules out"
+                    f"{name} gives a different {mine.name} on every run, so block and thread orders cannot be "
+                    "compared: seed its random inputs, or leave out --schedules"
                 )
             differs = np.argwhere((_bytes(a) != _bytes(b)).any(1)).ravel()
             if differs.size:
                 file, line = emulator.located(mine.store)
-                text = f"{mine.name} has other bits in another order of blocks and threads"
+                text = f"{mine.name} has different bits under another order of blocks and threads"
                 index = _index(differs[0], mine.shape, a.size)
                 yield Finding("order-dependent", mine.name, file, line, None, None, (), (), index, differs.size, text)
                 return  # what was made of it differs, too

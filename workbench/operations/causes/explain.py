@@ -47,7 +47,7 @@ class OperationCause:
     @property
     def text(self) -> str:
         """What the function does instead of what it should."""
-        alone = f", for {', '.join(self.stages)} alone" if self.fit.others else ""
+        alone = f", in {', '.join(self.stages)} only" if self.fit.others else ""
         return self.members[0].text + alone
 
     @property
@@ -97,14 +97,14 @@ class OperationExplained:
         for one in self.causes:
             word = f"cause in {', '.join(one.stages)}" if apart else "cause"
             sure = "" if one.proved else "perhaps "
-            fresh = f"{one.fresh} fresh runs as predicted" if one.fresh else "not run again"
+            fresh = f"confirmed on {one.fresh} fresh cases" if one.fresh else "not tried on a fresh case"
             said.append(f"{'or' if one.stages in known else word}: {sure}{one.text} ({fresh})")
             known.add(one.stages)
             if same := [other.text for other in one.members[1:MOST]]:
-                said.append(f"  the same: {'; '.join(same)}")
+                said.append(f"  same result: {'; '.join(same)}")
         if not self.causes and self.tried:
             said.append(f"cause unknown: {self.tried} hypotheses tried{ENDED[self.ended_by]}")
-        return said + [f"withdrawn: {text}, which a fresh run contradicts" for text in self.withdrawn[:MOST]]
+        return said + [f"withdrawn: {text} (a fresh case contradicts it)" for text in self.withdrawn[:MOST]]
 
     def as_dict(self) -> dict[str, Any]:
         """The part of the document of `workbench explain --operation NAME --json` that says what explains it."""

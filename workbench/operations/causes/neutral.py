@@ -55,7 +55,7 @@ def _factors(table: Table, numbers: dict[str, float]) -> Iterator[Hypothesis]:
     known = {"0": 0.0, "1/2": 0.5, **_known(numbers)}
     for name in reversed(table):
         for said, x in known.items():
-            text = f"{name} is left out: 0 stands for it" if x == 0 else f"{name} is multiplied by {said}"
+            text = f"{name} is left out (0 in its place)" if x == 0 else f"{name} is multiplied by {said}"
             yield _of(f"factor.{name}.{said}", text, altered(name, times(x)))
         yield _of(f"factor.{name}.itself", f"{name} is squared", altered(name, lambda at, x: x * x))
 
@@ -72,10 +72,10 @@ def _operands(table: Table, axes: dict[str, str]) -> Iterator[tuple[str, str]]:
 def _operands_times(table: Table, numbers: dict[str, float], axes: dict[str, str]) -> Iterator[Hypothesis]:
     """What one step reads of what others read, too."""
     for name, ref in dict.fromkeys(_operands(table, axes)):
-        yield _of(f"read.{name}.{ref}.0", f"{ref} is left out of {name}: it reads 0",
+        yield _of(f"read.{name}.{ref}.0", f"{name} reads 0 in place of {ref}",
                   read_as(name, ref, lambda at, x: 0.0 * np.nan_to_num(x)))  # fmt: skip
         if not isinstance(table[name].step, Total):
-            yield _of(f"read.{name}.{ref}.1", f"{ref} is left out of {name}: it reads 1",
+            yield _of(f"read.{name}.{ref}.1", f"{name} reads 1 in place of {ref}",
                       read_as(name, ref, lambda at, x: np.ones_like(x)))  # fmt: skip
         for said, x in _known(numbers).items():
             yield _of(f"read.{name}.{ref}.times.{said}", f"{name} reads {ref} times {said}",
@@ -104,26 +104,24 @@ def parts(n: int, others: Mapping[str, int]) -> dict[str, np.ndarray]:
     for tile in TILES:
         count, said = -(-n // tile), str(tile)
         if n % tile and n > tile:
-            found.append(
-                ("tiles of {} are rounded down, the last places are left out", said, places < n // tile * tile)
-            )
+            found.append(("tiles of {} are rounded down: the remainder is left out", said, places < n // tile * tile))
         if count > 1:
             last = (count - 1) * tile
             found += [
                 ("the last tile of {} is left out", said, places < last),
                 ("the first tile of {} is left out", said, places >= tile),
-                ("the last tile of {} alone counts", said, places >= last),
-                ("the first tile of {} alone counts", said, places < tile),
+                ("only the last tile of {} counts", said, places >= last),
+                ("only the first tile of {} counts", said, places < tile),
             ]
     found += [
-        ("the first half alone counts", "", places < n // 2),
-        ("the second half alone counts", "", places >= n // 2),
-        ("the last is left out", "", places < n - 1),
-        ("the first is left out", "", places > 0),
-        ("the last alone counts", "", places == n - 1),
-        ("the first alone counts", "", places == 0),
+        ("only the first half counts", "", places < n // 2),
+        ("only the second half counts", "", places >= n // 2),
+        ("the last element is left out", "", places < n - 1),
+        ("the first element is left out", "", places > 0),
+        ("only the last element counts", "", places == n - 1),
+        ("only the first element counts", "", places == 0),
     ]
-    found += [("the first {} alone count", f"{m}, as many as {name} has,", places < m) for name, m in others.items()]
+    found += [("only the first {} count", f"{m} (the number of {name})", places < m) for name, m in others.items()]
     return dict(told_once(found))
 
 
@@ -151,7 +149,7 @@ def _sums_over_less(of: Setting, table: Table, names: Mapping[str, str]) -> Iter
             ref, own = next((r, o) for r, o in zip(step.of, operands.split(","), strict=True) if axis in o)
             others = {names[letter]: n for letter, n in of.sizes.items() if letter != axis and n > 1}
             for said, kept in parts(of.sizes[axis], others).items():
-                yield _of(f"less.{name}.{axis}.{said}", f"of the sum over {names[axis]} in {name} {said}",
+                yield _of(f"less.{name}.{axis}.{said}", f"{name}, sum over {names[axis]}: {said}",
                           read_as(name, ref, kept_alone(kept, own.index(axis))))  # fmt: skip
 
 
@@ -208,7 +206,7 @@ def _of_elsewhere(of: Setting, table: Table, axes: dict[str, str]) -> Iterator[H
                 edit = _reads(name, ref, other)
             else:
                 edit = read_as(name, ref, _fitting(other), other)
-            yield _of(f"taken.{name}.{ref}.{other}", f"{name} reads {other} in the place of {ref}", edit)
+            yield _of(f"taken.{name}.{ref}.{other}", f"{name} reads {other} in place of {ref}", edit)
 
 
 def _reads(name: str, ref: str, other: str) -> Edit:
@@ -267,24 +265,25 @@ def _moved(of: Setting, table: Table, axes: dict[str, str], names: Mapping[str, 
         for n, axis in enumerate(own):
             if of.sizes[axis] == 1:
                 continue
-            along = names[axis]
-            yield f"{axis}-1", f"of the place before, along {along}", rolled(1, n)
-            yield f"{axis}+1", f"of the next place, along {along}", rolled(-1, n)
-            yield f"{axis}^1", f"with neighbours along {along} swapped", swapped(n)
-            yield f"{axis}=first", f"of the first place for all, along {along}", one_alone(0, n)
-            yield f"{axis}=last", f"of the last place for all, along {along}", one_alone(-1, n)
-            yield f"{axis}=reversed", f"from the end, along {along}", flipped(n)
+            along, written = names[axis], "written " if made else ""
+            taken = "taken " if made else ""
+            yield f"{axis}-1", f"{taken}from one place earlier along {along}", rolled(1, n)
+            yield f"{axis}+1", f"{taken}from one place later along {along}", rolled(-1, n)
+            yield f"{axis}^1", f"{written}with neighbours along {along} swapped", swapped(n)
+            yield f"{axis}=first", f"{taken}from the first place along {along} everywhere", one_alone(0, n)
+            yield f"{axis}=last", f"{taken}from the last place along {along} everywhere", one_alone(-1, n)
+            yield f"{axis}=reversed", f"{written}in reverse order along {along}", flipped(n)
         for n, (a, b) in enumerate(pairwise(own)):
             if of.sizes[a] > 1 and of.sizes[b] > 1:
                 order = f"[{', '.join(names[one] for one in [*own[:n], b, a, *own[n + 2 :]])}]"
-                yield f"{a}{b}", f"stored as {order}", stored_as(n) if made else as_stored(n)
+                yield f"{a}{b}", f"{'' if made else 'as if '}stored as {order}", stored_as(n) if made else as_stored(n)
 
     for name, ref in dict.fromkeys(_operands(table, axes)):
         for id, said, change in ways(axes[ref.lstrip("-")], False):
             yield _of(f"moved.{name}.{ref}.{id}", f"{name} reads {ref} {said}", read_as(name, ref, change))
     for name in reversed(table):
         for id, said, change in ways(table[name].axes, True):
-            yield _of(f"moved.{name}.{id}", f"{name} is that {said}", altered(name, change))
+            yield _of(f"moved.{name}.{id}", f"{name} is {said}", altered(name, change))
 
 
 def swapped(axis: int) -> Change:

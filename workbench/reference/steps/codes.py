@@ -81,11 +81,11 @@ class QuantiserScale:
     def words(self) -> str:
         if self.shared_by == "head":
             return (
-                "max|{of}| of a head in all batches / largest value of a code, half of that where static; 1 for a zero "
-                "head"
+                "max|{of}| of each head over all batches / largest value of a code, half of that where static; 1 for a "
+                "zero head"
             )
         by = "largest value of a code" + (" / {over}" if self.over else "")
-        return f"max|{{of}}| of what shares it / {by}, as its format rounds it; half of that where static"
+        return f"max|{{of}}| of each {self.shared_by} / {by}, rounded to the scale's format; half of that where static"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class ZeroPoint:
         """None: it is right or wrong."""
         return Bounded(Bound(np.zeros_like(at.own), 0.0, 0.0))
 
-    words = "-min({of}, 0) / {scale} of what shares it, to the nearest whole number, at most the largest code"
+    words = "-min({of}, 0) of the elements that share it / {scale}, rounded to an integer, at most the largest code"
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Decode:
     over: Ref = ""
 
     def value(self, at: Any) -> np.ndarray:
-        """In float64, not rounded to what products read."""
+        """In float64, not rounded to the operand dtype."""
         return self._decoded(at, at(self.codes), at(self.by), _read(at, self.zero))
 
     def _decoded(self, at: Any, codes: np.ndarray, by: np.ndarray, zero: np.ndarray | None) -> np.ndarray:
@@ -233,7 +233,7 @@ class Decode:
     def words(self) -> str:
         value = "(value of the code - {zero})" if self.zero else "value of the code"
         entry = "{by} of the code" if self._has_table else f"{value} * {{by}}" + (" * {over}" if self.over else "")
-        return f"{entry}, rounded to what products read"
+        return f"{entry}, rounded to the operand dtype"
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class Coarsest:
         value, low, high = self.interval(at)
         return Bounded(Bound(np.maximum(high - value, value - low), 0.0, 0.0))
 
-    words = "{of}, decoded of codes of unknown format"
+    words = "{of}, decoded from codes of unknown format"
 
 
 def _read(at: Any, ref: str) -> np.ndarray | None:

@@ -34,4 +34,4 @@ class Dropped:
         random = ((grown * of.random) ** 2 + own**2) ** 0.5
         return Bounded(Bound(grown * of.worst + own, random, grown * of.common))
 
-    words = "{of} / (1 - {p}) where it is kept, else 0"
+    words = "{of} / (1 - {p}) where kept, else 0"
