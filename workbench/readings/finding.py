@@ -25,7 +25,7 @@ PERIODS, TIMES = (2, 4, 8, 16, 32, 64, 128, 256), 3
 
 def apart_in_words(distance: int, name: str) -> str:
     """How far behind or before an index another one is: "8 dims later", "1 row earlier"."""
-    return f"{abs(distance)} {name}{'s' * (abs(distance) > 1)} {'later' if distance > 0 else 'earlier'}"
+    return f"{abs(distance)} {name}{'s' if abs(distance) > 1 else ''} {'later' if distance > 0 else 'earlier'}"
 
 
 def spans(of: np.ndarray, most: int = 6, write: Callable[[int], str] = str) -> str:

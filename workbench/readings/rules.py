@@ -72,8 +72,8 @@ def in_words(index: np.ndarray, there: np.ndarray, size: int, name: str) -> str:
                 return f"{where}{rule.text(name)}" + (f", except {excepted(off, name)}" if off.size else "")
     if plain:
         return plain
-    said = ", ".join(f"{a} is {name} {b}" for a, b in list(zip(index, there, strict=True))[:5])
-    return f"{name}{'s' * (len(index) > 1)} {said}" + (", ..." if len(index) > 5 else "")
+    some = [f"{a} from {b}" for a, b in list(zip(index, there, strict=True))[:5]]
+    return f"{name} {', '.join(some).replace(' from', f' comes from {name}', 1)}" + (", ..." if len(index) > 5 else "")
 
 
 def excepted(off: np.ndarray, name: str) -> str:

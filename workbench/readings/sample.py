@@ -74,7 +74,7 @@ def _looked_at(trace: Trace) -> int:
     of_one = trace.case.batch * trace.case.heads * trace.case.seqlen_k
     if 2 * of_one > SEEN:
         raise Refusal(
-            f"{trace.target}: two rows of all heads have more than {SEEN:,} weights; choose a part: --where b=0,h=0,q=0:2"
+            f"{trace.target}: two rows of all heads have more than {SEEN:,} weights; use --where b=0,h=0,q=0:2"
         )
     return min(LOOKED_AT, SEEN // of_one)
 

@@ -61,7 +61,7 @@ def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarr
 
 def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     """Tables that code gets in place of the right one, and what they do."""
-    yield np.zeros(len(right)), "decoded as 0"
+    yield np.zeros(len(right)), "0"
     yield -right, "decoded with the wrong sign"
     yield abs(right), "decoded without their sign"
     for times, text in ((2.0, "twice"), (0.5, "half"), (4.0, "4 times"), (0.25, "a quarter of")):

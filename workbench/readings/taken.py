@@ -22,7 +22,8 @@ SITES = {
 TIMES = {"none": 0.0, "twice": 2.0}
 #: whose
 TILES = {
-    "own": "", "before": "the previous tile", "next": "the next tile", "first": "the first tile", "last": "the last tile",
+    "own": "", "before": "the previous tile", "next": "the next tile", "first": "the first tile",
+    "last": "the last tile",
 }  # fmt: skip
 ROWS = {
     "own": "", "- 1": "row i - 1", "+ 1": "row i + 1", "^ 1": "row i ^ 1", "- 8": "row i - 8", "- 16": "row i - 16",
