@@ -38,8 +38,8 @@ def asked(*words: str) -> Any:
 def test_each_field_is_told_with_what_shows_it_and_the_file_is_a_contract(target: str, tmp_path: Path) -> None:
     found = asked(target, "--measure", *CASE, "--out", f"{tmp_path}/read.json")
     assert found.exit_code == 0
-    assert "row_sum_of_cast = true: lse follows" in found.stdout
-    assert "block_k cannot be measured: no run of the 24 keys is rescaled by itself" in found.stdout
+    assert "row_sum_of_cast = true: lse shows" in found.stdout
+    assert "block_k cannot be measured: no run of the 24 keys is rescaled separately" in found.stdout
     assert found.stdout.splitlines()[-1].startswith("--contract scores_dtype=float32,")
     told = json.loads((tmp_path / "read.json").read_text())
     assert told["schema"] == "workbench.measured-contract/1"

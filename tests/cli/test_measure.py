@@ -35,7 +35,7 @@ def test_a_right_function_exits_with_0_and_nothing_is_found(tmp_path: Path) -> N
 def test_what_is_wrong_is_said_with_its_proof_and_drawn(tmp_path: Path) -> None:
     found = asked(tmp_path, "2", "--picture", f"{tmp_path}/p.png")
     assert found.exit_code == 1
-    assert "scores: scores are 2 times what they should be: the scale is 0.5, not 0.25" in found.stdout
+    assert "scores: the scale is 0.5, not 0.25: scores are multiplied by 2" in found.stdout
     assert found.stdout.count("; the fitted model leaves ") == 2
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 

@@ -64,21 +64,21 @@ def with_nan(out: np.ndarray) -> np.ndarray:
 
 #: what is wrong -> the function, its case, the first wrong stage and words of what was measured
 WRONG: Mapping[str, tuple[Callable[..., Any], Case, str, str]] = {
-    "scale": (kernel("scale 1 % off"), CASE, "scores", "scores are 1.01 times what they should be"),
-    "map of K": (kernel("k transposed"), CASE, "scores", "rows and dims are swapped within blocks of 8 x 8"),
+    "scale": (kernel("scale 1 % off"), CASE, "scores", "scores are multiplied by 1.01"),
+    "map of K": (kernel("k transposed"), CASE, "scores", "each 8 x 8 block is transposed"),
     "map of V": (kernel("v swizzled"), CASE, "out", "V is read wrong"),
     "heads of K": (kernel("heads of k"), CASE.but(heads=4, kv_heads=2), "scores", "head 1 reads kv head 1"),
     "mask": (
         kernel("strict"),
         FULL.but(causal=True),
         "scores",
-        "keys +0 from the diagonal, in rows 0-47 weigh nothing",
+        "keys +0 from the diagonal in rows 0-47 get no weight",
     ),
-    "bias": (changed(scores=biased), CASE, "scores", "where all scores are 0"),
+    "bias": (changed(scores=biased), CASE, "scores", "with q = 0"),
     "normaliser": (kernel("undivided"), SMALL, "row_sum", "weights are not divided by their sum"),
     "merge steps": (kernel("no correction"), SMALL, "correction", "the correction of the accumulator is left out"),
     "rows that are NaN": (changed(out=with_nan), CASE, "out", "rows 5"),
-    "rows of others": (kernel("rows moved"), CASE, "out", "out holds rows of others"),
+    "rows of others": (kernel("rows moved"), CASE, "out", "rows of out are stored in the wrong place"),
 }
 
 
@@ -222,7 +222,7 @@ def test_a_dump_that_is_wrong_beside_something_else_that_was_measured() -> None:
 def test_a_dump_that_is_as_wrong_as_what_was_measured() -> None:
     found = judged(dumping("scale 1 % off", scores=1.01))
     assert found.origins == ("scores",) and found.of_measure is not None and not found.of_measure.said
-    assert "scores are 1.01 times what they should be" in found["scores"].reason
+    assert "scores are multiplied by 1.01" in found["scores"].reason
 
 
 def merged(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> np.ndarray:
@@ -245,7 +245,7 @@ def test_steps_of_the_splits_that_a_contract_tells_are_of_the_merge(contract: st
 @pytest.mark.campaign
 def test_what_no_reading_proves_is_told_by_its_residuals() -> None:
     found = judged(changed(weights=lambda p: p * np.float32(1.5) ** (p > 0.03)))
-    assert found.origins == ("scores",) and "another number for each query and key" in found["scores"].reason
+    assert found.origins == ("scores",) and "a different factor for each query and key" in found["scores"].reason
     assert "not proved on other inputs" in found["scores"].reason
 
 
@@ -281,9 +281,9 @@ def test_the_document_has_what_was_measured() -> None:
 
 def test_what_cannot_be_measured_is_refused() -> None:
     trace = run(kernel(""), SMALL)
-    with pytest.raises(Refusal, match="is at rest: measure calls its target on inputs of its own"):
+    with pytest.raises(Refusal, match="is a dump: measure must call its target"):
         diff(replace(trace, rerun=None), measure=True)
     with pytest.raises(Refusal, match="only .* of its run is judged, and a function is measured as a whole"):
         measurement(Observed(narrowed(trace, "q=0:4")))
-    with pytest.raises(Refusal, match="its v is a part of its k, or it gives no out"):
+    with pytest.raises(Refusal, match="cannot be measured: it returns no out"):
         diff(replace(trace, stages={"lse": np.zeros((1, 1, 8), np.float32)}), measure=True)

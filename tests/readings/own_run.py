@@ -114,36 +114,34 @@ def _online(q: Array, k: Array, v: Array, scale: float, *, kept: bool) -> Array:
 FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "scales of pages": (
         _page_scales, "rescaled", "scores",
-        "K is divided by the largest element of each key of K and multiplied by the largest element of each key of K, "
-        "of the first key of each 16",
+        "K is divided by the amax of each key of K but multiplied by that of the first key of each 16",
     ),
     "scales of head 0": (
         _value_scales, "rescaled", "out",
-        "V is divided by the largest element of a head of V and multiplied by the largest element of a head of V, of "
-        "head 0",
+        "V is divided by the amax of a head of V but multiplied by that of head 0",
     ),
-    "numbers of heads": (_head_numbers, "rescaled", "scores", "K of heads is multiplied by 3, 1"),
+    "numbers of heads": (_head_numbers, "rescaled", "scores", "K is multiplied by a factor per head: 3, 1"),
     "tiles without a cap": (_uncapped_tiles, "tiles", "scores", "scores of keys 32-47 in rows 0-31 are not capped"),
-    "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k count 5.6569 times"),
-    "half a reduction": (_half_lanes, "lanes", "row_sum", "but for the step lane ^ 1"),
-    "a mean too little": (_mean_added, "added", "out", "out has -0.25 times the mean of V over the keys"),
-    "means of tiles": (_tile_means, "smoothed", "scores", "the mean of each tile of 16 keys is taken from K, and scores lack it"),
-    "one buffer": (_one_buffer, "pool", "scores", "[batch, token, head, K or V, dim], and are read [batch, token, K"),
+    "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k are multiplied by 5.6569"),
+    "half a reduction": (_half_lanes, "lanes", "row_sum", "except by the step lane ^ 1"),
+    "a mean too little": (_mean_added, "added", "out", "out has an extra -0.25 times the mean of V over the keys"),
+    "means of tiles": (_tile_means, "smoothed", "scores", "K loses the mean of each tile of 16 keys, and scores do not get it back"),
+    "one buffer": (_one_buffer, "pool", "scores", "[batch, token, head, K or V, dim] but read as [batch, token, K"),
     "lse of a half": (_prefix_lse, "shares", "merge_weight", "keys 0-31 are merged with the lse of keys 0-15"),
     "lse by query": (
         lambda *x: _prefix_lse(*x, of_query=True), "shares", "merge_weight",
-        "keys 0-31 are merged with the lse of other rows: as stored by [query, head]",
+        "keys 0-31 are merged with the lse of other rows: stored as [query, head]",
     ),
-    "an even curve": (_even, "response", "scores", "a score x counts as another number g(x)"),
+    "an even curve": (_even, "response", "scores", "a score x is replaced by g(x)"),
     "states that go on": (
         lambda *x: _online(*x, kept=True), "kept", "acc",
         "maxima, sums and accumulators are not reset between tiles of 16 queries",
     ),
     "corrected as others": (
         lambda *x: _online(*x, kept=False), "correctedas", "correction",
-        "the accumulator of a row is rescaled as that of the row 8 before, in the upper half of each 16; tiles of 16",
+        "the accumulator of row i is rescaled with the correction of row i - 8, in the upper half of each 16 rows (tiles of 16",
     ),
-    "power of a maximum": (_power, "denominator", "row_sum", "e^(-0.5 times the row's maximum) times the sum"),
+    "power of a maximum": (_power, "denominator", "row_sum", "the denominator is multiplied by e^(-0.5 times the row's maximum)"),
 }  # fmt: skip
 
 

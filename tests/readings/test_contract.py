@@ -90,8 +90,8 @@ def test_row_sum(of_cast: bool, lse: bool) -> None:
 
 def test_exp() -> None:
     found = exp(subject(BRAIN, probs="inputs", cubic=True))
-    assert 1440 <= found.value <= 2000 and "a quarter is added" in found.evidence
-    assert "lse tells no less than" in exp(subject(BRAIN, probs="inputs")).evidence
+    assert 1440 <= found.value <= 2000 and "the field adds a quarter" in found.evidence
+    assert "lse cannot show less than" in exp(subject(BRAIN, probs="inputs")).evidence
     assert "row_sum adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
 
 
@@ -125,7 +125,7 @@ def test_products_that_a_cast_or_an_accumulator_rounds_are_not_told_apart() -> N
         how = rounded(one)
         (unknown, *_) = scores(one, how, None)
         (known, *_) = scores(one, how, "float16")
-    assert not unknown.is_read and unknown.evidence == "products are rounded to float16, by a cast or by accumulators"
+    assert not unknown.is_read and unknown.evidence == "q.k is rounded to float16, by a cast or by its accumulator"
     assert known.value == "float32"
 
 
@@ -155,12 +155,12 @@ def test_tiles(case: Case, options: dict[str, Any], expected: dict[str, Any]) ->
 
 def test_a_maximum_that_lags_hides_tiles() -> None:
     found = list(tiles(subject(HALF.but(seqlen_k=40), probs="inputs", lags=5.5)))
-    assert not read(found) and "rescaled for maxima 6.5 larger, not for 0.75: they lag" in found[0].evidence
+    assert not read(found) and "maxima that rise by 6.5 rescale, by 0.75 do not: maxima lag" in found[0].evidence
 
 
 def test_tiles_take_rows() -> None:
     found = list(tiles(subject(HALF.but(seqlen_q=1), block=16)))
-    assert not read(found) and found[0].evidence == "1 rows see all keys, and it takes 2"
+    assert not read(found) and found[0].evidence == "1 rows see all keys, at least 2 must"
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -206,7 +206,7 @@ def test_a_contract_makes_an_undeclared_kernel_right() -> None:
     assert found.evidence.keys() == found.fields.keys() and not found.evidence.keys() & found.unread.keys()
     of_foreign(found.fields, case)  # every field is one of a contract, within its rule
     assert diff(run(function, case, contract=dict(found.fields))).verdict in ("exact", "rounding")
-    assert "row_sum_of_cast = true: lse follows" in str(found) and found.calls < 200
+    assert "row_sum_of_cast = true: lse shows" in str(found) and found.calls < 200
     again = measure_contract(function, case)
     assert again == found or dict(again.fields) == dict(found.fields)
 
@@ -222,7 +222,7 @@ def test_keys_are_shown_where_the_function_lets_them() -> None:
 
 def test_what_cannot_be_read_is_refused() -> None:
     trace = run(kernel(), HALF)
-    with pytest.raises(Refusal, match="plain attention, whose scores are scale \\* q @ k.*has softcap"):
+    with pytest.raises(Refusal, match="plain attention \\(scale \\* q @ k.*has softcap"):
         measured_contract(replace(trace, case=HALF.but(softcap=20.0)))
-    with pytest.raises(Refusal, match="no contract is read of a trace at rest"):
+    with pytest.raises(Refusal, match="is a dump: a contract can only be read off"):
         measured_contract(replace(trace, rerun=None))

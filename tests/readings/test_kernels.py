@@ -18,14 +18,14 @@ FULL = CASE.but(causal=False)
 
 #: fault -> its case, the reading that finds it, and what its words hold
 FAULTS = {
-    "row ^ 8": (CASE, "loop", "correction of the accumulator is that of row i ^ 8; tiles of 16 keys"),
-    "merge": (FULL, "merge", "two states have the larger lse of both"),
-    "not cleared": (FULL, "notcleared", "the row sum begins with what the head"),
+    "row ^ 8": (CASE, "loop", "correction of the accumulator is that of row i ^ 8 (tiles of 16 keys)"),
+    "merge": (FULL, "merge", "merging two states keeps the larger lse"),
+    "not cleared": (FULL, "notcleared", "the row sum starts from what the previous head"),
     "lanes": (FULL, "lanes", "row sums are not reduced over the 4 lanes"),
-    "cut off": (CASE, "cast", "q and k are rounded to TF32 (cut off)"),
-    "narrow accumulator": (FULL, "cast", "the accumulator is rounded to bfloat16 after each tile, tiles of 16 keys"),
-    "fragments": (FULL, "moved", "P stands elsewhere in blocks of 8 x 8 for P @ V"),
-    "tiles unscaled": (CASE, "response", "scores of keys 16-47 that rows 0-31 see are 2 times what they should be"),
+    "cut off": (CASE, "cast", "q and k are rounded to TF32 (truncated)"),
+    "narrow accumulator": (FULL, "cast", "the accumulator is rounded to bfloat16 after each tile (tiles of 16 keys)"),
+    "fragments": (FULL, "moved", "P @ V uses P rearranged within 8 x 8 blocks"),
+    "tiles unscaled": (CASE, "response", "scores of keys 16-47 that rows 0-31 see are multiplied by 2"),
     "polynomial": (CASE, "exponential", "1.0000 + 0.6500 f + 0.3500 f^2"),
     "wide rows": (FULL.but(head_dim=24), "operands", "rows of q and k are read 32 dims wide, not 24"),
     "q by rows": (CASE.but(kv_heads=4, seqlen_q=48, head_dim=32), "elements", "Q is read wrong"),
@@ -81,7 +81,7 @@ def test_a_bias_is_read_as_its_slopes() -> None:
 
     found = measured(run(scaled, CASE.but(kv_heads=4, alibi_slopes="geometric")))
     (finding,) = found.findings
-    assert "its slopes are 0.25 times what they should be, the scale" in finding.text and found.proved
+    assert "slopes are multiplied by 0.25, which is the scale" in finding.text and found.proved
 
 
 def test_rows_that_lie_apart_are_filled_in() -> None:
@@ -101,5 +101,5 @@ def test_a_cache_that_is_split_in_another_way_has_a_name() -> None:
 def test_formats_round_or_cut_off() -> None:
     x = np.array([1 + 2.0**-11 + 2.0**-12, 1 + 2.0**-11, -1 - 2.0**-10 - 2.0**-11, np.inf, 0.0])
     assert FORMATS["TF32"](x).tolist() == [1 + 2.0**-10, 1.0, -1 - 2.0**-9, np.inf, 0.0]
-    assert FORMATS["TF32 (cut off)"](x).tolist() == [1.0, 1.0, -1 - 2.0**-10, np.inf, 0.0]
+    assert FORMATS["TF32 (truncated)"](x).tolist() == [1.0, 1.0, -1 - 2.0**-10, np.inf, 0.0]
     assert FORMATS["float16"](x)[0] == 1 + 2.0**-10

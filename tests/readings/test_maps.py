@@ -19,7 +19,9 @@ def test_a_linear_map_is_told_from_a_part(known: float) -> None:
     source = swizzled()
     part = np.where(np.random.default_rng(3).random(source.shape) <= known, source, -2)
     assert np.array_equal(completed(part, DIMS), source)
-    assert in_words(source, DIMS).startswith("chunks of 8 elements are swizzled (75.0% of its elements are others): ")
+    assert in_words(source, DIMS).startswith(
+        "chunks of 8 elements are swizzled (75.0% of its elements come from elsewhere): "
+    )
 
 
 def test_one_element_that_is_another_makes_it_no_linear_map() -> None:
@@ -65,19 +67,19 @@ RAGGED = {
     "a box": (zeroed((ROW >= 40) & (DIM < 4)), "dims 0-3 of rows 40-47 are read as 0"),
     "zeros and others": (
         zeroed((ROW == 3) & (DIM > 7) | (ROW == 9) & (DIM == 0), swizzled()),
-        "75.0% of its elements are others; 25 elements, such as dims 8-31 of row 3 are read as 0",
+        "75.0% of its elements come from elsewhere; 25 elements, such as dims 8-31 of row 3 are read as 0",
     ),
     "rows of others, up to a dim of each": (
         np.where((ROW >= 8) & (ROW < 24) & (DIM < ROW), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
-        "rows 8-23 are those 8 behind, in 248 elements, such as dims 0-22 of row 23",
+        "rows 8-23 come from 8 rows later, in 248 elements, such as dims 0-22 of row 23",
     ),
     "rows of others, of some dims": (
         np.where((ROW >= 8) & (ROW < 24) & (DIM < 8), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
-        "rows 8-23 are those 8 behind, in dims 0-7",
+        "rows 8-23 come from 8 rows later, in dims 0-7",
     ),
     "dims of others, from a row on": (
         np.where((DIM < 8) & (ROW > 4 * DIM), ROW * DIMS + DIM + 8, ROW * DIMS + DIM),
-        "dims 0-7 are those 8 behind, in 264 elements, such as dims 0-7 of row 29",
+        "dims 0-7 come from 8 dims later, in 264 elements, such as dims 0-7 of row 29",
     ),
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def test_of_a_right_kernel_nothing_is_found(codes: str) -> None:
 
 #: fault -> codes, and the words of each finding
 FAULTS = {
-    "zero point of v": ("simulated", ("V is decoded wrong: codes 0x01-0xff are what the code 1 before stands for",)),
+    "zero point of v": ("simulated", ("V is decoded wrong: codes 0x01-0xff are decoded as the code 1 below",)),
     "last code of v": ("e4m3", ("V is decoded wrong: code 0x7e is 0",)),
     "scale of k for v": ("e4m3", ("V is multiplied by the scale of K",)),
     "scale of head 0 for v": ("int8", ("all heads of V are multiplied by the scale of head 0",)),
@@ -87,29 +87,30 @@ def test_a_code_that_no_number_has_tells_nothing() -> None:
         (
             "sign_and_fragment",
             {
-                "V is decoded wrong: codes 0x81-0xfe are of the other sign",
-                "K is read wrong: rows and dims are swapped within blocks of 16 x 16",
+                "V is decoded wrong: codes 0x81-0xfe are decoded with the wrong sign",
+                "K is read wrong: each 16 x 16 block is transposed",
             },
         ),
         (
             "octave_and_swizzle",
             {
-                "chunks of 8 elements are swizzled (87.5% of its elements are others): dim bit 3 by row bit 0, dim bit"
+                "chunks of 8 elements are swizzled (87.5% of its elements come from elsewhere): dim bit 3 by row bit 0, dim bit"
                 " 4 by row bit 1",
-                "K is decoded wrong: codes 0x40-0x47 are twice what they stand for",
+                "K is decoded wrong: codes 0x40-0x47 are decoded as twice their value",
             },
         ),
         ("short_table_and_pairs", {"V is decoded wrong: codes 0xc0-0xfe are 0", "K is read wrong: chunks of 8"}),
         (
             "bit_and_fragment",
             {
-                "V is read wrong: rows and dims are swapped within blocks of 16 x 16",
+                "V is read wrong: each 16 x 16 block is transposed",
                 "K is decoded wrong: codes 0x01, 0x03, 0x05",
             },
         ),
         (
             "octave_of_all_and_swizzle",
-            {f"{x} is decoded wrong: codes 0x40-0x47 are twice what they stand for" for x in "QKV"} | {"chunks of 8"},
+            {f"{x} is decoded wrong: codes 0x40-0x47 are decoded as twice their value" for x in "QKV"}
+            | {"chunks of 8"},
         ),
     ],
 )

@@ -101,24 +101,24 @@ def test_of_a_right_kernel_nothing_is_found(codes: str, causal: bool) -> None:
 
 #: format, fault, and the words of each finding
 WRONG = [
-    ("nvfp4", "next block of v", ["V is multiplied by other scales: block i is block i + 1 (mod 4)"]),
-    ("nvfp4", "next block of k", ["K is multiplied by other scales: block i is block i + 1 (mod 4)"]),
-    ("nvfp4", "next block of q", ["Q is multiplied by other scales: block i is block i + 1 (mod 4)"]),
-    ("nvfp4", "no scale of the tensor of v", ["V is not multiplied by the scale of its tensor"]),
+    ("nvfp4", "next block of v", ["V is multiplied by the wrong scales: block i is block i + 1 (mod 4)"]),
+    ("nvfp4", "next block of k", ["K is multiplied by the wrong scales: block i is block i + 1 (mod 4)"]),
+    ("nvfp4", "next block of q", ["Q is multiplied by the wrong scales: block i is block i + 1 (mod 4)"]),
+    ("nvfp4", "no scale of the tensor of v", ["V is not multiplied by its tensor scale"]),
     ("nvfp4", "rounded down of v", ["scales of V are rounded down to powers of two"]),
     ("nvfp4", "rounded down of k", ["scales of K are rounded down to powers of two"]),
-    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is what the code 1 before stands for"]),
-    ("mxfp8-e4m3", "swizzled of k", ["K is multiplied by other scales: row i of each 32 is row 8 (i mod 4) + i div 4"]),
-    ("mxfp8-e4m3", "next row of v", ["V is multiplied by other scales: row i is row i + 1 (mod 64)"]),
-    ("mxfp8-e4m3", "next head of v", ["V is multiplied by other scales: heads 0 is head 1, 1 is head 0"]),
-    ("mxfp8-e4m3", "blocks twice as wide of q", ["Q is multiplied by other scales: of blocks of 64 dims, not 32"]),
+    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is decoded as the code 1 below"]),
+    ("mxfp8-e4m3", "swizzled of k", ["K is multiplied by the wrong scales: row i of each 32 is row 8 (i mod 4) + i div 4"]),
+    ("mxfp8-e4m3", "next row of v", ["V is multiplied by the wrong scales: row i is row i + 1 (mod 64)"]),
+    ("mxfp8-e4m3", "next head of v", ["V is multiplied by the wrong scales: head 0 comes from head 1, 1 from 0"]),
+    ("mxfp8-e4m3", "blocks twice as wide of q", ["Q is multiplied by the wrong scales: those of blocks of 64 dims, not 32"]),
     ("mxfp8-e4m3", "not multiplied of v", ["V is not multiplied by its scale"]),
     ("mxfp8-e4m3", "twice of q", ["Q is multiplied by its scale twice"]),
     ("mxfp8-e4m3", "scale of q of v", ["V is multiplied by the scale of Q"]),
     ("mxfp8-e5m2", "wrong table of v", ["V is decoded wrong: codes 0x05, 0x15"]),
     *(
         (codes, f"rows swapped and next block of {x}", [f"{x.upper()} is read wrong: row i is row i xor 1",
-         f"{x.upper()} is multiplied by other scales: block"])
+         f"{x.upper()} is multiplied by the wrong scales: block"])
         for codes, x in (("nvfp4", "v"), ("mxfp8-e4m3", "k"), ("nvfp4", "q"))
     ),
 ]  # fmt: skip
@@ -136,8 +136,8 @@ def test_a_fault_of_a_format_of_blocks_is_read(codes: str, bug: str, words: list
 @pytest.mark.parametrize(
     ("bug", "words"),
     [
-        ("next row of k", "K is multiplied by other scales: row i is row i + 1 (mod 64)"),
-        ("next row of v", "V is multiplied by other scales: row i is row i + 1 (mod 64)"),
+        ("next row of k", "K is multiplied by the wrong scales: row i is row i + 1 (mod 64)"),
+        ("next row of v", "V is multiplied by the wrong scales: row i is row i + 1 (mod 64)"),
         ("rounded down of q", "scales of Q are rounded down to powers of two"),
     ],
 )

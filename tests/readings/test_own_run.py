@@ -40,7 +40,7 @@ def test_a_cast_that_a_contract_may_allow_is_said_apart() -> None:
     found = measured(run(attention, Case(dtype="float16", heads=1, seqlen_q=64, seqlen_k=256)))
     assert not found.findings and not found.proved and found.stage is None
     (said,) = found.arithmetic
-    assert said.text == "the accumulator is rounded to bfloat16 after each tile, tiles of 16 keys"
+    assert said.text == "the accumulator is rounded to bfloat16 after each tile (tiles of 16 keys)"
     assert any("a contract may allow it" in line for line in lines(found))
     assert document(found)["arithmetic"] == [said.text] and document(found)["findings"] == []
 
@@ -88,5 +88,5 @@ def test_a_block_table_of_another_pitch_is_told_of_keys_and_values_alike() -> No
 
     found = measured(run(attention, Case(batch=2, heads=2, seqlen_q=32, seqlen_k=40, head_dim=32)))
     (finding,) = found.findings
-    assert finding.text == "rows of the block table are 3 entries apart, and read as 2 apart; pages of 16 keys"
+    assert finding.text == "the row stride of the block table is 3 entries, but the kernel uses 2 (pages of 16 keys)"
     assert found.proved

@@ -32,18 +32,18 @@ def test_of_a_right_kernel_nothing_is_found(dtype: str, causal: bool) -> None:
 #: fault -> the reading that finds it, and what its words hold
 FAULTS = {
     "heads of k": ("heads", "head 1 reads kv head 1, not kv head 0"),
-    "k transposed": ("elements", "rows and dims are swapped within blocks of 8 x 8"),
+    "k transposed": ("elements", "each 8 x 8 block is transposed"),
     "v swizzled": ("elements", "V is read wrong"),
     "last dims": ("elements", "dims 8-15 are read as 0"),
-    "scale 1 % off": ("response", "scores are 1.01 times what they should be"),
+    "scale 1 % off": ("response", "scores are multiplied by 1.01"),
     "capped": ("response", "capped as 5 * tanh(1 x / 5)"),
-    "last key": ("start", "keys 47 in rows 0-31 weigh nothing"),
-    "no correction": ("loop", "the correction of the accumulator is left out; tiles of 16 keys"),
-    "sum not rescaled": ("denominator", "sums of tiles"),
-    "phantom": ("denominator", "1 more than the sum of e^s"),
+    "last key": ("start", "keys 47 in rows 0-31 get no weight"),
+    "no correction": ("loop", "the correction of the accumulator is left out (tiles of 16 keys)"),
+    "sum not rescaled": ("denominator", "tile sums"),
+    "phantom": ("denominator", "the denominator adds 1 to the sum of e^s"),
     "undivided": ("denominator", "weights are not divided by their sum"),
-    "rows moved": ("place", "out holds rows of others"),
-    "added": ("added", "out is not 0 where V is 0"),
+    "rows moved": ("place", "rows of out are stored in the wrong place"),
+    "added": ("added", "with V = 0, out is "),
 }
 
 
@@ -59,7 +59,7 @@ def test_a_fault_is_read_off_out_alone(bug: str) -> None:
 def test_a_mask_that_is_off_by_one_is_read_exactly() -> None:
     found = read("strict", CASE.but(causal=True))
     (finding,) = found.findings
-    assert "keys +0 from the diagonal, in rows 0-47 weigh nothing" in finding.text and found.proved
+    assert "keys +0 from the diagonal in rows 0-47 get no weight" in finding.text and found.proved
     hidden = np.isneginf(finding.data["table"])
     assert np.array_equal(hidden[0, 0], ~np.tri(48, k=-1, dtype=bool))
 
@@ -121,7 +121,7 @@ def test_what_holds_no_pattern_is_not_told() -> None:
 
 def test_a_function_is_refused_when_the_work_is_over() -> None:
     trace = run(kernel("undivided"), CASE)
-    with pytest.raises(Refusal, match="is not measured: after 1 calls the effort allows no more"):
+    with pytest.raises(Refusal, match="is not measured: the effort ran out after 1 calls"):
         measured(trace, work=Work(1.0))
 
 
@@ -138,7 +138,7 @@ def test_inputs_that_were_given_are_measured_with_their_mask() -> None:
 
     found = measured(run(function, case.but(distribution="given"), inputs={**given, "mask": mask}))
     (finding,) = found.findings
-    assert "scores are 1.01 times what they should be" in finding.text and found.proved
+    assert "scores are multiplied by 1.01" in finding.text and found.proved
     assert np.all(found.weights[:, :, ~mask] == 0) and np.all(found.weights[:, :, mask] > 0)
 
 
@@ -160,8 +160,7 @@ def test_a_sum_that_counts_twice_and_nan_of_a_tile_are_read_off_out_alone(
     found = measured(run(attention, SQUARE.but(heads=2, causal=causal)))
     texts = [one.text for one in found.findings]
     of_sum = (
-        "weights have a factor of e^(ln of own sum) in each tile of keys; tiles begin at keys 0, 32; what they are "
-        "divided by has not"
+        "weights of each tile are multiplied by e^(ln(own sum)), but the denominator is not (tiles begin at keys 0, 32)"
     )
     of_nan = "rows 0-31 of out are NaN whatever V is"
     assert texts == [of_nan] * (causal and not guarded) + [of_sum] * twice
@@ -190,5 +189,5 @@ def test_what_a_mask_adds_is_told_where_a_hidden_key_stands_beside_one_that_is_s
     """In rows without keys any number of all keys makes the mean."""
     found = measured(run(masked_by_a_number, Case(seqlen_q=24, seqlen_k=12, head_dim=8, causal=True)))
     texts = [one.text for one in found.findings]
-    assert "keys that are hidden have a score of their own, whatever q and k are" in texts
+    assert "masked keys have a finite score that does not depend on q and k" in texts
     assert not any("masked scores are" in text or "the mask adds" in text for text in texts)

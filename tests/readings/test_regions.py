@@ -79,34 +79,34 @@ def test_of_a_right_merge_nothing_is_found() -> None:
 def test_a_weight_of_other_rows_in_some_blocks_of_rows() -> None:
     (text,) = texts(merged(row_before))
     assert text == (
-        "tile 2 takes the weight e^(maximum - last maximum) of row i - 8; tiles of 24 keys, in rows 24-31, 56-63"
+        "tile 2 uses the weight e^(maximum - last maximum) of row i - 8 (tiles of 24 keys), in rows 24-31, 56-63"
     )
 
 
 def test_two_numbers_that_are_taken_at_once() -> None:
     first, second = texts(merged(overwritten))
-    assert first == "tile 0 takes the weighted values of the last tile; tiles of 24 keys, in heads 0"
+    assert first == "tile 0 uses the weighted values of the last tile (tiles of 24 keys), in heads 0"
     assert (
         second
         == (
-            "tile 0 takes the weighted values of the last tile, and tile 1 takes the weighted values of the head before; "
-            "tiles of 24 keys, in heads 1"
+            "tile 0 uses the weighted values of the last tile, and tile 1 uses the weighted values of the previous head "
+            "(tiles of 24 keys), in heads 1"
         )
-        or "tile 1 takes the weighted values of head 0" in second
+        or "tile 1 uses the weighted values of head 0" in second
     )
 
 
 def test_two_faults_of_different_rows() -> None:
     both = set(texts(merged(lost_sum, sinks_lost=slice(40, 64)), CASE.but(sinks="normal")))
     assert both == {
-        "tile 0 lacks the row sum; tiles of 24 keys, in rows 16-31",
+        "tile 0 lacks the row sum (tiles of 24 keys), in rows 16-31",
         "sinks are left out of the row sum, in rows 40-63",
     }
 
 
 def test_dims_are_told() -> None:
     (text,) = texts(merged(stale_dims))
-    assert text == "tile 2 takes the weighted values of the tile before; tiles of 24 keys, in dims 16-31"
+    assert text == "tile 2 uses the weighted values of the previous tile (tiles of 24 keys), in dims 16-31"
 
 
 def test_a_cast_of_some_rows() -> None:
@@ -127,7 +127,7 @@ def test_values_of_other_keys_in_some_rows() -> None:
 
     got = found(attention)
     (finding,) = got.findings
-    said = "in rows 24-63 values of keys are those of others: in row 24 of keys 48-63 those of keys 16-31"
+    said = "in rows 24-63 some keys use the V of others: in row 24, keys 48-63 use that of keys 16-31"
     assert finding.text == said
     index = np.broadcast_to(np.arange(96), (64, 96)).copy()
     index[24:, 48:64] = np.arange(16, 32)
@@ -141,7 +141,7 @@ def test_keys_behind_the_last_one() -> None:
         longer = [x[at % len(x)][None] for x in flat]
         return merged(right)(q, *longer, scale=scale, causal=causal)
 
-    said = "8 keys behind the last one count as well, which are the first ones of the next head"
+    said = "8 keys past the last one are attended: the first keys of the next head"
     assert texts(attention, CASE.but(seqlen_k=88)) == [said]
 
 

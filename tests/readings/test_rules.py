@@ -47,10 +47,10 @@ def test_exceptions_are_counted_up_to_one_in_a_hundred() -> None:
     source = (np.arange(2048) - 1) % 2048
     source[[7, 900]] = [3, 4]
     index = np.flatnonzero(source != np.arange(2048))
-    assert in_words(index, source[index], 2048, "row") == "row i is row i - 1 (mod 2048), but for 2 rows (7, 900)"
+    assert in_words(index, source[index], 2048, "row") == "row i is row i - 1 (mod 2048), except 2 rows (7, 900)"
     source[:100] = np.random.default_rng(0).permutation(2048)[:100]
     index = np.flatnonzero(source != np.arange(2048))
-    assert in_words(index, source[index], 2048, "row").startswith("rows 0 is row ")
+    assert in_words(index, source[index], 2048, "row").startswith("row 0 comes from row ")
     assert rule_of(source) is None
 
 
@@ -60,9 +60,9 @@ def test_rows_that_are_as_they_should_be_hide_no_rule_of_the_others() -> None:
     assert in_words(index, source[index], 256, "row") == "in rows 64-127 row i of each 64 is row i - 5 (mod 64)"
     pairs = np.where(I % 32 == 5, I - 1, I)  # of many runs the rule is tried first, and the list told where it is none
     index = np.flatnonzero(pairs != I)
-    assert in_words(index, pairs[index], 256, "row") == ("rows 5 of each 32 (from 5 to 229) are those 1 before")
+    assert in_words(index, pairs[index], 256, "row") == ("rows 5 of each 32 (from 5 to 229) come from 1 row earlier")
     # a few that are others in a long axis follow no rule, though most do: they are as they should be
-    assert in_words(np.array([3, 9]), np.array([5, 3]), 4096, "dim") == "dims 3 is dim 5, 9 is dim 3"
+    assert in_words(np.array([3, 9]), np.array([5, 3]), 4096, "dim") == "dim 3 comes from dim 5, 9 from 3"
 
 
 def test_what_leads_nowhere_has_no_rule() -> None:
@@ -85,7 +85,7 @@ def test_rules_of_rows_and_dims_at_once() -> None:
     source[5, 3] = 0
     said = of_head(source, 24)
     assert said == (
-        "row i is row i + 1 (mod 96) and dim i is dim i - 2 (mod 24) (100.0% of its elements are others), but for "
+        "row i is row i + 1 (mod 96) and dim i is dim i - 2 (mod 24) (100.0% of its elements come from elsewhere), except "
         "dims 3 of rows 5"
     )
     turned = row * 24 + (dim + 12) % 24
@@ -96,5 +96,7 @@ def test_a_layout_with_exceptions_is_said() -> None:
     row, dim = np.divmod(np.arange(64 * 32).reshape(64, 32), 32)
     source = row * 32 + (dim ^ (row & 3) * 8)
     source[9, 9] = 7
-    assert of_head(source, 32).startswith("chunks of 8 elements are swizzled (75.0% of its elements are others): ")
-    assert of_head(source, 32).endswith("dim bit 4 by row bit 1, but for dims 9 of rows 9")
+    assert of_head(source, 32).startswith(
+        "chunks of 8 elements are swizzled (75.0% of its elements come from elsewhere): "
+    )
+    assert of_head(source, 32).endswith("dim bit 4 by row bit 1, except dims 9 of rows 9")

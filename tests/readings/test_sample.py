@@ -44,21 +44,21 @@ def test_of_a_right_function_nothing_is_found(causal: bool) -> None:
 def test_the_head_that_is_wrong_is_found_and_read(causal: bool) -> None:
     found = measure(wrong, CASE.but(causal=causal))
     (finding,) = found.findings
-    assert "rows and dims are swapped within blocks of 16 x 16" in finding.text and found.proved
-    assert "of batch 1, head 1" in found.part and "read of" in finding.text  # of some of its keys alone
+    assert "each 16 x 16 block is transposed" in finding.text and found.proved
+    assert "of batch 1, head 1" in found.part and "measured on" in finding.text  # of some of its keys alone
 
 
 def test_rows_of_v_that_stand_elsewhere() -> None:
     found = measure(moved, CASE)
     (finding,) = found.findings
-    assert "rows 32-63 are those 32 behind" in finding.text and found.proved and "of batch 0, head 1" in found.part
+    assert "rows 32-63 come from 32 rows later" in finding.text and found.proved and "of batch 0, head 1" in found.part
 
 
 def test_rows_may_be_said() -> None:
     assert measure(wrong, CASE, where="b=1,h=1,q=0:40").findings
     found = measure(wrong, CASE, where="b=0,q=0:40")
     assert not found.findings and found.part == "b=0:1,h=0:2,q=0:40 alone"
-    with pytest.raises(Refusal, match="holds 36,864 scores, and 16,384 are measured; say fewer"):
+    with pytest.raises(Refusal, match="has 36,864 scores, at most 16,384 can be measured; choose fewer"):
         measure(wrong, CASE, where="q=0:96")
 
 

@@ -62,10 +62,10 @@ FAULTS = {
     "latent shifted": "in its first 64 dims, which V shares: dim i is dim i ",
     "q latent reversed": "in its first 64 dims, which V shares: dim i is dim 63 - i",
     "latent rows": "V is read wrong: row i is row i - 1 (mod 48)",
-    "scale of dims": "scores are 0.745356 times what they should be: the scale is 0.111803, not 0.15",
-    "no rope": "dims 64-79 of q and k, which V does not share, go into no score",
-    "mask": "keys +1 from the diagonal, in rows 0-30, which are hidden, are seen",
-    "last tile": "keys 32-47 that rows 16-31 see weigh 0.5 times what they should",
+    "scale of dims": "the scale is 0.111803, not 0.15: scores are multiplied by 0.745356",
+    "no rope": "scores ignore dims 64-79 of q and k, which V does not share",
+    "mask": "keys +1 from the diagonal in rows 0-30 get weight although masked",
+    "last tile": "keys 32-47 that rows 16-31 see get 0.5 times their weight",
 }
 
 
@@ -82,11 +82,11 @@ def test_what_is_not_told_is_not_called_right() -> None:
     assert not read("mask").findings
     found = read("latent shifted", seqlen_k=96, causal=True)
     assert not found.findings and found.stage == "out" and "no reading tells how" in str(found)
-    assert "what the dims that V shares" in found.verdict.blames[0].text
+    assert "the dims that V shares" in found.verdict.blames[0].text
 
 
 def test_a_v_that_is_all_of_k_is_refused() -> None:
-    with pytest.raises(Refusal, match="its v is a part of its k, and all of it"):
+    with pytest.raises(Refusal, match="its v is all of its k"):
         read(head_dim=64)
 
 

@@ -15,12 +15,12 @@ FINITE = np.isfinite(RIGHT)
 @pytest.mark.parametrize(
     ("wrong", "made", "words"),
     [
-        (CODE > 0x80, -RIGHT, "codes 0x81-0xfe are of the other sign"),
-        (CODE >> 3 == 8, 2 * RIGHT, "codes 0x40-0x47 are twice what they stand for"),
+        (CODE > 0x80, -RIGHT, "codes 0x81-0xfe are decoded with the wrong sign"),
+        (CODE >> 3 == 8, 2 * RIGHT, "codes 0x40-0x47 are decoded as twice their value"),
         (CODE == 0x7E, 0 * RIGHT, "code 0x7e is 0"),
-        (CODE > 0, RIGHT / 3, "all codes are 0.3333 times what they stand for"),
+        (CODE > 0, RIGHT / 3, "all codes are decoded as 0.3333 times their value"),
         (CODE == 5, RIGHT + 1, "code 0x05 is 1.0098, not 0.0097656"),
-        ((CODE > 8) & (CODE < 64), RIGHT + 1, "codes 0x09-0x3f are what they stand for +1"),
+        ((CODE > 8) & (CODE < 64), RIGHT + 1, "codes 0x09-0x3f are decoded as their value +1"),
         (CODE >= 0, FORMATS["e5m2"].values, "codes"),
     ],
 )

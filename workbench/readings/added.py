@@ -30,7 +30,7 @@ class Added:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        return f"out has {self.times:.6g} times {self.name} beside what it should be"
+        return f"out has an extra {self.times:.6g} times {self.name}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Smoothed:
     def words(self) -> str:
         """What is wrong in it."""
         rows = "keys" if self.of == "k" else "queries"
-        return f"the mean of each tile of {self.size} {rows} is taken from {self.of.upper()}, and scores lack it"
+        return f"{self.of.upper()} loses the mean of each tile of {self.size} {rows}, and scores do not get it back"
 
 
 def added(of: Parts, out: np.ndarray, known: np.ndarray) -> Iterator[Added]:

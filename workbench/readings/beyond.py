@@ -39,8 +39,8 @@ class Beyond:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        whose = "batch, but for the last one" if self.packed else "head"
-        return f"{self.count} keys behind the last one count as well, which are the first ones of the next {whose}"
+        whose = "batch (except the last batch)" if self.packed else "head"
+        return f"{self.count} keys past the last one are attended: the first keys of the next {whose}"
 
 
 def beyond(start: np.ndarray, fixed: np.ndarray | None) -> Iterator[Beyond]:

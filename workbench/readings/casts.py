@@ -38,39 +38,39 @@ FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "bfloat16": _as(ml_dtypes.bfloat16),
     "e4m3": _as(ml_dtypes.float8_e4m3fn),
     "e5m2": _as(ml_dtypes.float8_e5m2),
-    "TF32 (cut off)": lambda x: _cut(x, 13),
-    "bfloat16 (cut off)": lambda x: _cut(x, 16),
-    "13 bits of mantissa (cut off)": lambda x: _cut(x, 10),  # of the tensor cores' sums of products of 8 bits
+    "TF32 (truncated)": lambda x: _cut(x, 13),
+    "bfloat16 (truncated)": lambda x: _cut(x, 16),
+    "13 mantissa bits (truncated)": lambda x: _cut(x, 10),  # of the tensor cores' sums of products of 8 bits
 }
 #: sites that a loop over tiles has, in words
 SITES = {
-    "none": "nothing but P and out is rounded",
+    "none": "only P and out are rounded",
     "q and k": "q and k are rounded to {0}",
     "q": "q is rounded to {0}",
     "k": "k is rounded to {0}",
     "v": "v is rounded to {0}",
-    "operands": "q, k, v and P are rounded to {0} for both products",
+    "operands": "q, k, v and P are rounded to {0} before both matmuls",
     "q scaled": "scale * q is rounded to {0}",
-    "q scaled for exp2": "scale * log2(e) is rounded to {0}, and q multiplied by it again",
+    "q scaled for exp2": "scale * log2(e) is rounded to {0}, and so is its product with q",
     "dot": "q.k is accumulated in {0}, in slices of {1} dims",
-    "raw": "q.k is rounded to {0} before it is multiplied by scale",
+    "raw": "q.k is rounded to {0} before scaling",
     "scores": "scores are rounded to {0}",
-    "scores of P": "scores are rounded to {0} for P, whose lse is of others",
-    "k of P": "scale * log2(e) * k is rounded to {0} for P, whose lse is of others",
-    "maximum from 0": "the maximum of a row begins with 0, and P below it is rounded to {0} for P @ V",
-    "below maximum": "scores below their maximum are rounded to {0}",
+    "scores of P": "P uses scores rounded to {0}, but lse uses unrounded ones",
+    "k of P": "P uses scale * log2(e) * k rounded to {0}, but lse uses it unrounded",
+    "maximum from 0": "row maxima start at 0, not -inf, and P is rounded to {0} for P @ V",
+    "below maximum": "score - maximum is rounded to {0}",
     "probs": "probs are rounded to {0} for P @ V",
-    "probs and sum": "probs are rounded to {0}, in their sum too",
+    "probs and sum": "probs are rounded to {0} for P @ V and for the row sum",
     "correction": "the correction of the accumulator is rounded to {0}",
     "acc": "the accumulator is rounded to {0} after each tile",
     "sum": "the row sum is rounded to {0} after each tile",
-    "sum of keys": "the row sum is added key by key in {0}",
+    "sum of keys": "the row sum is accumulated key by key in {0}",
     "out": "out is rounded to {0}",
     "lse": "lse is rounded to {0} before P is computed from it",
     "partials": "partial results of splits are rounded to {0}",
-    "partial acc": "partial results of splits are rounded to {0} before they are divided by their sums",
-    "partial lse": "lse of splits is rounded to {0} before the merge",
-    "fixed maximum": "P is e^(score - {1}), whatever the row's maximum is, and rounded to {0} for P @ V",
+    "partial acc": "partial results of splits are rounded to {0} before normalisation",
+    "partial lse": "the lse of splits is rounded to {0} before the merge",
+    "fixed maximum": "P is e^(score - {1}), not e^(score - maximum), and is rounded to {0} for P @ V",
 }
 #: sites at which a tile changes nothing but the usual casts
 _WITHOUT_TILES = (
@@ -179,7 +179,7 @@ class Narrow:
     def words(self) -> str:
         """What is rounded."""
         said = SITES[self.site].format(self.format, self.number)
-        return said if self.site in _WITHOUT_TILES else f"{said}, tiles of {self.size} keys"
+        return said if self.site in _WITHOUT_TILES else f"{said} (tiles of {self.size} keys)"
 
 
 def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
@@ -211,7 +211,7 @@ def narrow(dtype: str, dims: int, keys: int, size: int) -> Iterator[Narrow]:
         yield Narrow("out", name, size)
     # which is P in 16 bits, where no row has a maximum below 0
     yield from (Narrow("maximum from 0", name, size) for name in half)
-    yield Narrow("acc", "13 bits of mantissa (cut off)", size)
+    yield Narrow("acc", "13 mantissa bits (truncated)", size)
     for name in ("e4m3", "e5m2"):
         if size < keys:
             yield Narrow("correction", name, size)

@@ -23,6 +23,11 @@ class Finding:
 PERIODS, TIMES = (2, 4, 8, 16, 32, 64, 128, 256), 3
 
 
+def apart_in_words(distance: int, name: str) -> str:
+    """How far behind or before an index another one is: "8 dims later", "1 row earlier"."""
+    return f"{abs(distance)} {name}{'s' if abs(distance) > 1 else ''} {'later' if distance > 0 else 'earlier'}"
+
+
 def spans(of: np.ndarray, most: int = 6, write: Callable[[int], str] = str) -> str:
     """Indices in words: "0-3, 8, 64-127", "24-31 of each 32 (from 24 to 511)", "1, 5, 6 and 40 more"; `write`: one of
     them.

@@ -8,10 +8,10 @@ import numpy as np
 #: rows of a tile of queries
 ROWS = (8, 16, 32, 64)
 #: numbers of other rows and heads that are tried in place of a row's own
-_ELSEWHERE = ("tile maximum", "running maximum", "tile lse", "ln of own sum", "running lse")
+_ELSEWHERE = ("tile maximum", "running maximum", "tile lse", "ln(own sum)", "running lse")
 #: numbers that steps of later tiles add up
 _ADDED_UP = (
-    "own correction", "own maximum below the running one", "ln of own sum", "ln of running sum", "own maximum",
+    "own correction", "own - running maximum", "ln(own sum)", "ln(running sum)", "own maximum",
     "running maximum",
 )  # fmt: skip
 
@@ -49,21 +49,21 @@ def known(scores: np.ndarray, edges: Sequence[int], *, elsewhere: bool = False) 
         "next running maximum": behind - last,
         "own correction": before - running,
         "next correction": running - behind,
-        "own maximum below the running one": top - running,
-        "ln of own sum": np.log(total),
+        "own - running maximum": top - running,
+        "ln(own sum)": np.log(total),
         "own lse": own - so_far[..., -1:],
         "tile lse": own,
         "tile maximum": top,
         "running lse": so_far - so_far[..., -1:],
-        "ln of running sum": so_far - running,
+        "ln(running sum)": so_far - running,
     }
-    found |= {f"{name}, of all later tiles": _later(found[name]) for name in _ADDED_UP}
+    found |= {f"{name}, summed over later tiles": _later(found[name]) for name in _ADDED_UP}
     if elsewhere:
         for name in _ELSEWHERE:
             found |= {f"{name} {where}": x for where, x in others(found[name])}
     tiles = len(edges)
     for t in {0, tiles - 1}:
-        found[f"maximum of the row, in tile {t}"] = np.where(np.arange(tiles) == t, last, 0.0)
+        found[f"maximum of the row in tile {t}"] = np.where(np.arange(tiles) == t, last, 0.0)
     if tiles <= 32:
         found |= {f"tile {t}": np.broadcast_to(np.arange(tiles) == t, top.shape).astype(float) for t in range(tiles)}
     return {name: np.where(np.isfinite(x), x, np.nan) for name, x in found.items()}
@@ -84,33 +84,33 @@ def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
     b, h, q, t = x.shape
     rows = np.arange(q)
     found = [(f"of the first row of {n}", x[:, :, rows // n * n]) for n in ROWS if n < q]
-    found += [("of the row before", np.roll(x, 1, 2)), ("of the next row", np.roll(x, -1, 2))]
+    found += [("of the previous row", np.roll(x, 1, 2)), ("of the next row", np.roll(x, -1, 2))]
     if q % 2 == 0:
-        found.append(("of the row modulo half", x[:, :, rows % (q // 2)]))
+        found.append(("of row i % (rows / 2)", x[:, :, rows % (q // 2)]))
     if h > 1:
-        found += [("of the head before", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
+        found += [("of the previous head", np.roll(x, 1, 1)), ("of head 0", np.broadcast_to(x[:, :1], x.shape))]
         head = np.arange(h)
         found += [(f"of the first head of each {n}", x[:, head // n * n]) for n in (2, 3, 4) if n < h]
         # groups or kv heads taken for each other
         found += [(f"of head h % {n}", x[:, head % n]) for n in (2, 3, 4, 8) if n < h]
         found += [(f"of head h // {n}", x[:, head // n]) for n in (2, 3, 4, 8) if n < h]
-        found.append(("as stored by [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
-        found.append(("read by [query, head]", x.reshape(b, q, h, t).swapaxes(1, 2)))
+        found.append(("stored as [query, head]", x.swapaxes(1, 2).reshape(b, h, q, t)))
+        found.append(("read as [query, head]", x.reshape(b, q, h, t).swapaxes(1, 2)))
     if t > 1:
         by_split = x.transpose(0, 1, 3, 2)  # b, h, t, q
-        found.append(("as stored by [split, head]", by_split.swapaxes(1, 2).reshape(b, h, t, q).transpose(0, 1, 3, 2)))
-        found.append(("read by [split, head]", by_split.reshape(b, t, h, q).swapaxes(1, 2).transpose(0, 1, 3, 2)))
+        found.append(("stored as [split, head]", by_split.swapaxes(1, 2).reshape(b, h, t, q).transpose(0, 1, 3, 2)))
+        found.append(("read as [split, head]", by_split.reshape(b, t, h, q).swapaxes(1, 2).transpose(0, 1, 3, 2)))
         rows_ = b * h * q
         of_all = np.moveaxis(x, 3, 0).reshape(t, rows_)
         written, read = of_all.T.reshape(t, rows_), of_all.reshape(rows_, t).T
         for name, one in (
-            ("as stored by [row of any head, split]", written),
-            ("read by [row of any head, split]", read),
+            ("stored as [row of any head, split]", written),
+            ("read as [row of any head, split]", read),
         ):
             found.append((name, np.moveaxis(one.reshape(t, b, h, q), 0, 3)))
-        found.append(("as stored by [split, row]", by_split.reshape(b, h, q, t)))
-        found.append(("read by [split, row]", x.reshape(b, h, t, q).transpose(0, 1, 3, 2)))
-        found.append(("of the tile before", np.roll(x, 1, 3)))
+        found.append(("stored as [split, row]", by_split.reshape(b, h, q, t)))
+        found.append(("read as [split, row]", x.reshape(b, h, t, q).transpose(0, 1, 3, 2)))
+        found.append(("of the previous tile", np.roll(x, 1, 3)))
         found.append(("of the next tile", np.roll(x, -1, 3)))
         found.append(("of tile 0", np.broadcast_to(x[..., :1], x.shape)))
         found.append(("of the last tile", np.broadcast_to(x[..., -1:], x.shape)))

@@ -56,12 +56,12 @@ class Lanes:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        lanes = f"the {LANES} lanes that hold a row, each {TOGETHER} of every {LANES * TOGETHER} columns"
+        lanes = f"the {LANES} lanes of a row ({TOGETHER} of every {LANES * TOGETHER} columns each)"
         if self.done:
-            lanes += f", but for the step lane ^ {self.done}"
+            lanes += f", except by the step lane ^ {self.done}"
         if self.what == "sum":
-            return f"row sums are not reduced over {lanes}: dims of out are divided by their lane's sum"
-        return f"row maxima are not reduced over {lanes}; tiles of {self.size} keys"
+            return f"row sums are not reduced over {lanes}: each dim of out is divided by its lane's sum"
+        return f"row maxima are not reduced over {lanes} (tiles of {self.size} keys)"
 
 
 def lanes(sizes: Sequence[int], keys: int) -> Iterator[Lanes]:

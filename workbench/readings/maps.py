@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from workbench.readings.finding import spans
+from workbench.readings.finding import apart_in_words, spans
 from workbench.readings.rules import SHARE, bits_of_most, linear, rule_of
 from workbench.readings.rules import in_words as of_axis
 from workbench.readings.sets import box, of_axes
@@ -57,7 +57,7 @@ def in_words(source: np.ndarray, dims: int) -> str:
     rows = len(source)
     index = np.arange(rows * dims).reshape(rows, dims)
     moved = source != index
-    share = f"{moved.mean():.1%} of its elements are others"
+    share = f"{moved.mean():.1%} of its elements come from elsewhere"
     row, dim = np.nonzero(moved)
     there = source[moved]
     if (there < 0).all():
@@ -78,9 +78,7 @@ def in_words(source: np.ndarray, dims: int) -> str:
             if not off.any():
                 return said
             if np.all(off == off.flat[0]) and abs(off.flat[0]) < dims:
-                return (
-                    f"{said}, the others are those {abs(off.flat[0])} dims {'behind' if off.flat[0] > 0 else 'before'}"
-                )
+                return f"{said}, the others come from {apart_in_words(off.flat[0], 'dim')}"
         return f"{share}; {of_axes(nothing, ELEMENTS)} are read as 0"
     from_row, from_dim = there // dims, there % dims
     if (from_dim == dim).all() and (of_rows := _of_one(row, from_row)) is not None:
@@ -92,9 +90,9 @@ def in_words(source: np.ndarray, dims: int) -> str:
     for made, said in _laid(index, source, share):
         off = source != made
         if off.mean() <= 1 - SHARE and off[moved].mean() <= 1 - SHARE:
-            return said + (f", but for {of_axes(off, ELEMENTS)}" if off.any() else "")
+            return said + (f", except {of_axes(off, ELEMENTS)}" if off.any() else "")
     some = ", ".join(
-        f"(row {a}, dim {b}) is (row {x}, dim {y})"
+        f"(row {a}, dim {b}) comes from (row {x}, dim {y})"
         for a, b, x, y in list(zip(row, dim, from_row, from_dim, strict=True))[:: max(1, len(row) // 3)][:3]
     )
     where = box(moved, ELEMENTS)
@@ -232,7 +230,7 @@ def relaid(row: np.ndarray, dim: np.ndarray, rows: int, dims: int) -> Iterator[t
         for y in dict.fromkeys(parts):
             if x != y:
                 at = dim // y * (y * rows) + y * row + dim % y
-                said = f"memory of [{dims // x}, {rows}, {x}] is read as [{dims // y}, {rows}, {y}]"
+                said = f"memory laid out as [{dims // x}, {rows}, {x}] is read as [{dims // y}, {rows}, {y}]"
                 yield at // x % rows * dims + at // (x * rows) * x + at % x, said
 
 
@@ -286,9 +284,9 @@ def _layouts(index: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     for block in (2, 4, 8, 16, 32, 64):
         if rows % block == 0 and dims % block == 0:
             cut = index.reshape(rows // block, block, dims // block, block)
-            words = f"rows and dims are swapped within blocks of {block} x {block}"
+            words = f"each {block} x {block} block is transposed"
             yield cut.transpose(0, 3, 2, 1).reshape(rows, dims), words
     for stride in range(1, 4 * dims):
         if stride != dims:
-            yield (stride * row + dim) % index.size, f"rows lie {stride} apart, not {dims}"
+            yield (stride * row + dim) % index.size, f"the row stride is {stride}, not {dims}"
     yield from relaid(row, dim, rows, dims)

@@ -10,21 +10,21 @@ from workbench.readings.parts import Parts, divided, finite, partials
 
 #: what a merge may do with the lse and out of splits, in words
 MERGES = {
-    "lse moved first": "a step of the chain takes the lse that holds its split already for the one before it",
-    "lse not carried": "after a step of the chain the lse is that of its split alone",
-    "larger lse": "two states have the larger lse of both, in place of the logarithm of the sum",
-    "mean of lse": "two states have the mean of both lse, in place of the logarithm of the sum",
-    "larger lse of two by two": "states are merged two by two, and have the larger lse of both",
-    "largest lse": "weights of splits are e^(lse - the largest lse), and are not divided by their sum",
-    "equal": "splits weigh the same, whatever their lse",
-    "base 2 as e": "lse of splits is in units of log2, and the merge takes it as natural",
-    "base e as 2": "lse of splits is natural, and the merge takes it as in units of log2",
-    "weights of sums": "splits weigh as their sums, without their maxima",
-    "weights of maxima": "splits weigh as e^(their maximum), without their sums",
-    "maximum times scale": "the sum of e^(lse - maximum) takes scale * maximum for the maximum",
-    "maximum times ln 2": "the sum of e^(lse - maximum) takes ln 2 * maximum for the maximum",
-    "maximum times log2 e": "the sum of e^(lse - maximum) takes log2(e) * maximum for the maximum",
-    "maximum left out": "the sum of e^(lse - maximum) lacks the maximum, which is added to the logarithm of it",
+    "lse moved first": "the merge chain updates lse before it uses the previous one",
+    "lse not carried": "after each step the merge chain keeps only the lse of the latest split",
+    "larger lse": "merging two states keeps the larger lse, not their logaddexp",
+    "mean of lse": "merging two states takes the mean of both lse, not their logaddexp",
+    "larger lse of two by two": "merging pairs of states (as a tree) keeps the larger lse, not their logaddexp",
+    "largest lse": "splits are weighted by e^(lse - largest lse), not divided by the sum of these weights",
+    "equal": "all splits get the same weight, whatever their lse",
+    "base 2 as e": "the merge takes the splits' base-2 lse as base e",
+    "base e as 2": "the merge takes the splits' base-e lse as base 2",
+    "weights of sums": "splits are weighted by their sums, ignoring their maxima",
+    "weights of maxima": "splits are weighted by e^maximum, ignoring their sums",
+    "maximum times scale": "the merge sums e^(lse - scale * maximum), not e^(lse - maximum)",
+    "maximum times ln 2": "the merge sums e^(lse - ln 2 * maximum), not e^(lse - maximum)",
+    "maximum times log2 e": "the merge sums e^(lse - log2(e) * maximum), not e^(lse - maximum)",
+    "maximum left out": "the merge sums e^lse, not e^(lse - maximum), but adds the maximum to its log",
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ class Merge:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        return f"{MERGES[self.kind]}; splits of {self.size} keys"
+        return f"{MERGES[self.kind]} (splits of {self.size} keys)"
 
 
 def _tree(own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,7 +161,9 @@ class MergeOfOthers:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        return f"a merge takes the {self.what} of splits from elsewhere: {self.where}; splits of {self.size} keys"
+        return (
+            f"the merge takes the {self.what} of splits from the wrong place: {self.where} (splits of {self.size} keys)"
+        )
 
 
 def merges(sizes: Sequence[int]) -> Iterator[Merge]:

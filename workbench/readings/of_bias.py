@@ -39,16 +39,16 @@ def linear(target: Target, plain: Model, read: Model, found: Finding) -> tuple[M
     same = float(np.median(ratio))
     if np.all(abs(ratio - same) < NEAR * abs(same)):
         if abs(same - 1) > NEAR:
-            scaled = ", the scale" if abs(same / target.case.scale - 1) < NEAR else ""
-            parts.append(f"its slopes are {same:.4g} times what they should be{scaled}")
+            scaled = ", which is the scale" if abs(same / target.case.scale - 1) < NEAR else ""
+            parts.append(f"slopes are multiplied by {same:.4g}{scaled}")
     else:
-        parts.append("its slopes are " + ", ".join(f"{x:.4g}" for x in slopes[0][:6]))
+        parts.append("slopes are " + ", ".join(f"{x:.4g}" for x in slopes[0][:6]))
     if not parts:
         return plain, []
     # keys that weigh nothing may be far off alone
     visible = np.isfinite(mask) | np.isfinite(plain.start)
     table = np.where(visible, slopes[..., None, None] * distance, -np.inf)
-    text = "the bias is linear in a distance (ALiBi): " + " and ".join(parts)
+    text = "the ALiBi bias is wrong: " + " and ".join(parts)
     data = {"table": table, "masks": False, "mask": mask, "said of mask": found.data["said of mask"], "slopes": slopes}
     return plain.but(start=table, fixed=None), [Finding("start", "scores", text, found.wrong, found.of, data)]
 
@@ -58,12 +58,12 @@ def _distances(i: np.ndarray, j: np.ndarray, tiles: Sequence[int]) -> Iterator[t
     offset = j.size - i.size
     yield "", abs(i + offset - j)
     if offset:
-        yield "its distance is |i - j|, without the keys before the first query", abs(i - j)
-    yield "its distance is j - i, with its sign", j - i - offset
+        yield "the distance is |i - j|, without the offset seqlen_k - seqlen_q", abs(i - j)
+    yield "the distance is j - i, with its sign", j - i - offset
     for size in tiles:
         where = f"within its tile of {size}"
-        yield f"its distance takes the index of the key {where}", abs(i + offset - j % size)
-        yield f"its distance takes the index of the query {where}", abs(i % size + offset - j)
+        yield f"the distance uses the key's index {where}", abs(i + offset - j % size)
+        yield f"the distance uses the query's index {where}", abs(i % size + offset - j)
 
 
 def _slopes(table: np.ndarray, distance: np.ndarray, seen: np.ndarray) -> tuple[np.ndarray, float]:

@@ -85,8 +85,8 @@ def moved(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Mode
             if (source == own).all() or len(np.unique(source)) < n * n:
                 continue
             index = source.reshape(n, n)
-            text = f"P stands elsewhere in blocks of {n} x {n} for P @ V: {in_words(index, n)}"
-            text += "" if size == plain.shape[3] else f"; tiles of {size} keys"
+            text = f"P @ V uses P rearranged within {n} x {n} blocks: {in_words(index, n)}"
+            text += "" if size == plain.shape[3] else f" (tiles of {size} keys)"
             wrong = int((source != own).sum()) * len(x)
             data = {"block": n, "map": index, "tile": size}
             yield model.but(kernel=Moved(n, size, index)), [Finding("moved", "probs", text, wrong, plain.size, data)]
@@ -138,7 +138,7 @@ def factors(target: Target, model: Model, read: np.ndarray) -> Iterator[tuple[Mo
     off = abs(whole - 1) > SAME
     said = ", ".join(f"{g:.6g}" for g in means if abs(g - 1) > SAME)
     seen = np.isfinite(model.start).any((0, 1), keepdims=True)
-    text = f"scores of {of_keys(off & seen, seen)} are {said} times what they should be, others are right"
+    text = f"scores of {of_keys(off & seen, seen)} are multiplied by {said}; the others are right"
     found = Finding("response", "scores", text, int(off.sum()), off.size, {"factor": whole})
     yield model.but(factor=np.broadcast_to(whole, model.start.shape)), [found]
 
@@ -183,8 +183,8 @@ class Polynomial:
         said = " + ".join(
             f"{a:.4f}" + ("" if n == 0 else f" f^{n}" if n > 1 else " f") for n, a in enumerate(self.terms)
         )
-        where = ", in tiles of which the mask hides nothing" if self.whole else ""
-        return f"2^f of the fraction f of an exponent is {said}; tiles of {self.size} keys{where}"
+        where = ", only without masked keys" if self.whole else ""
+        return f"exp2 takes 2^f, f the fraction of the exponent, as {said} (tiles of {self.size} keys{where})"
 
 
 def exact(of: Parts) -> np.ndarray:

@@ -53,7 +53,7 @@ def of_dims(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray)
     if left > LEFT or rounded is None or np.ptp(rounded) == 0:
         return model, []
     numbers = [x for x in np.unique(rounded) if abs(x - 1) > NOTABLE]
-    said = "; ".join(f"dims {spans(np.flatnonzero(rounded == x))} of q.k count {x:.5g} times" for x in numbers)
+    said = "; ".join(f"dims {spans(np.flatnonzero(rounded == x))} of q.k are multiplied by {x:.5g}" for x in numbers)
     wrong = target.identity.wrong
     found = Finding("dims", "scores", said, int(wrong.sum()), wrong.size, {"factors": rounded})
     return model.but(rescaled={**model.rescaled, "k": OfDims(rounded)}), [found]

@@ -16,7 +16,7 @@ from workbench.readings.target import Answer, Target
 #: share of the error that a formula may leave
 LEFT = 0.02
 #: factors that mean something, in words
-BASES = {1 / np.log(2): "in base 2", np.log(2): "multiplied by ln 2 once too often", 1 / np.log(10): "in base 10"}
+BASES = {1 / np.log(2): "in base 2", np.log(2): "multiplied by an extra ln 2", 1 / np.log(10): "in base 10"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     if blank.any() and np.ptp(np.nan_to_num(actual[blank], posinf=1e300, neginf=-1e300)) == 0:
         filled = Lse(kind="of out", filled=float(actual[blank][0]))
         if np.nansum((of_out - actual)[known & ~blank] ** 2) <= LEFT * max(whole, 1e-12):
-            text = f"lse is {actual[blank][0]:g} in rows that see nothing"
+            text = f"lse is {actual[blank][0]:g} in rows where the kernel sees no key"
             return filled, [Finding("lse", "lse", text, int(wrong.sum()), wrong.size, {"lse": filled})]
     if (
         model.kernel is None
@@ -105,27 +105,27 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
 
     for a, said in BASES.items():
         tried(Lse({"right": a}), f"lse is {said}{', not in base e' * said.startswith('in base')}")
-    tried(Lse({"right": 1.0, "top": -1.0}), "lse lacks the maximum of its row")
-    tried(Lse({"top": 1.0}), "lse is the maximum of its row, without the log of the sum")
-    tried(Lse({"right": -1.0}), "lse has the other sign")
+    tried(Lse({"right": 1.0, "top": -1.0}), "lse lacks the row maximum")
+    tried(Lse({"top": 1.0}), "lse is the row maximum, without the log of the sum")
+    tried(Lse({"right": -1.0}), "lse is negated")
     for a, said in BASES.items():
-        tried(Lse({"out": a}), f"lse is the logarithm of what out was divided by, {said}")
+        tried(Lse({"out": a}), f"lse is the log of the denominator of out, {said}")
     with np.errstate(all="ignore"):
         both = known & np.isfinite(of_out)
         b = float(np.nanmedian(((actual - of_out) / top)[both])) if both.any() else 0.0
-    tried(Lse({"out": 1.0, "top": b}), f"lse is that of out and {b:.6g} times the row's maximum")
+    tried(Lse({"out": 1.0, "top": b}), f"lse is the log of the denominator of out plus {b:.6g} times the row maximum")
     some = np.stack([np.ones(known.sum()), expected[known], top[known]], 1)
     (c, a, b), *_ = np.linalg.lstsq(some, actual[known], rcond=None)
     more = float(np.median((actual - expected)[known])) if known.any() else 0.0
     tried(Lse({"right": 1.0, "1": more}), f"lse is {abs(more):.6g} too {'large' if more > 0 else 'small'}")
-    text = f"lse is {a:.6g} times the right one, {b:+.6g} times the row's maximum, {c:+.6g}"
+    text = f"lse is {a:.6g} times the right one, {b:+.6g} times the row maximum, {c:+.6g}"
     tried(Lse({"right": a, "top": b, "1": c}), text)
-    x, beside = of_mean(right, answer), "times scale * q . the mean of K over the keys beside"
+    x, beside = of_mean(right, answer), "times scale * q . mean of K over the keys"
     times = _times(x[known], (actual - expected)[known])
-    tried(Lse({"right": 1.0, "mean": times}), f"lse has {times:.6g} {beside} what it should be")
+    tried(Lse({"right": 1.0, "mean": times}), f"lse has an extra {times:.6g} {beside}")
     if np.isfinite(of_out[known]).all():
         times = _times(x[known], (actual - of_out)[known])
-        tried(Lse({"out": 1.0, "mean": times}), f"lse has {times:.6g} {beside} that of out")
+        tried(Lse({"out": 1.0, "mean": times}), f"lse is the log of the denominator of out plus {times:.6g} {beside}")
     same = float(np.median(actual[known])) if known.any() else 0.0
     tried(Lse({"1": same}), f"lse is {same:.6g} everywhere")
     empty = np.isneginf(actual) & np.isfinite(expected)
@@ -134,7 +134,9 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
             apart = abs(actual.reshape(-1)[:, None] - expected.reshape(-1)[None])
         nearest = np.where(empty.reshape(-1), -1, apart.argmin(1))
         place = nearest.reshape(actual.shape)
-        text = f"lse of other rows stands in {of_axes(place != np.arange(place.size).reshape(place.shape), ROW_AXES)}"
+        text = (
+            f"lse of other rows is stored in {of_axes(place != np.arange(place.size).reshape(place.shape), ROW_AXES)}"
+        )
         # among many numbers one is always near: it must be that number
         same_number = empty | (abs(actual - expected.reshape(-1)[place]) <= answer.allowed_lse)
         if same_number.mean() > 0.99 and len(np.unique(nearest)) > 0.1 * nearest.size:
@@ -142,7 +144,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     with np.errstate(all="ignore"):
         used = np.exp(actual - top)
     for one, text in denominators(target, scores, plain, used, known & np.isfinite(used), answer.sinks):
-        tried(Lse(kind="denominator", denominator=one), "of lse " + text)
+        tried(Lse(kind="denominator", denominator=one), "in lse, " + text)
     best = min(one[0] for one in found)
     if not best <= LEFT * whole:
         return None, []

@@ -53,7 +53,7 @@ def elements(target: Target, model: Model, name: str) -> tuple[Model, list[Findi
     filled = np.where(filled > -2, filled, index)
     text = f"{name.upper()} is read wrong: " + in_words(filled, dims)
     if not known.all():
-        text += f" (read of {known.mean():.0%} of its elements)"
+        text += f" (measured on {known.mean():.0%} of its elements)"
     made = Finding("elements", "scores", text, int(moved.sum()), int(known.sum()), {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
 
@@ -91,8 +91,8 @@ def told_of_all(
     there = filled[b, h, i, c]
     said = "nothing" if there < 0 else f"element {there} of its memory"
     text = (
-        f"{name.upper()} is read wrong, {moved.mean():.1%} of its elements, in heads {spans(np.nonzero(moved)[1])}: "
-        f"at batch {b}, head {h}, row {i}, dim {c} stands {said}, not {own[b, h, i, c]}"
+        f"{name.upper()} is read wrong in heads {spans(np.nonzero(moved)[1])} ({moved.mean():.1%} of its elements): "
+        f"batch {b}, head {h}, row {i}, dim {c} reads {said}, not {own[b, h, i, c]}"
     )
     made = Finding("elements", stage, text, int(moved.sum()), of, {name: filled, "known": known})
     return model.but(sources={**model.sources, name: filled}), [made]
@@ -174,20 +174,18 @@ def operands(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
     if q[2] == k[2]:
         size = q[2] * k[2]
         for told, text in (
-            ("kq", "rows and columns of scores are swapped: s[i, j] is q_j . k_i"),
+            ("kq", "scores are transposed: s[i, j] is q_j . k_i"),
             ("kk", "k is read in place of q"),
             ("qq", "q is read in place of k"),
         ):
             yield model.but(operands=told), [Finding("operands", "scores", text, size, size, {"operands": told})]
     for wide in dict.fromkeys((1 << (q[3] - 1).bit_length(), *(-(-q[3] // n) * n for n in (16, 32, 64)))):
         if wide > q[3]:
-            text = (
-                f"rows of q and k are read {wide} dims wide, not {q[3]}: the first {wide - q[3]} of the next row, too"
-            )
+            text = f"rows of q and k are read {wide} dims wide, not {q[3]}: they run into the next row"
             more = Finding("operands", "scores", text, q[2] * k[2], q[2] * k[2], {"over": wide - q[3]})
             yield model.but(over=wide - q[3]), [more]
     yield from _layouts(target, model)
-    text = "maxima and sums are over the queries, not over the keys"
+    text = "the softmax is over the queries, not over the keys"
     yield model.but(by_query=True), [Finding("operands", "probs", text, q[2] * k[2], q[2] * k[2], {"by_query": True})]
 
 
@@ -206,7 +204,7 @@ def _layouts(target: Target, model: Model) -> Iterator[tuple[Model, list[Finding
             whole = np.broadcast_to(index, (b, h, rows, dims))
             if name == "k":
                 whole = whole.reshape(-1, rows, dims)[model.heads["k"]]
-            text = f"{name.upper()} is read wrong: memory of {said}"
+            text = f"{name.upper()} is read wrong: memory laid out as {said}"
             made = Finding("elements", "scores", text, whole.size, whole.size, {name: whole})
             yield model.but(sources={**model.sources, name: whole}), [made]
 
@@ -216,7 +214,5 @@ def factor(target: Target, model: Model, misfit: Callable[[Model], float]) -> tu
     best = nearest(lambda a: misfit(model.but(factor=float(a))), np.geomspace(0.05, 40, 60))
     if abs(best - 1) < 1e-4 or misfit(model.but(factor=best)) > misfit(model) / 5:
         return model, []
-    text = (
-        f"scores are {best:.6g} times what they should be: the scale is {model.scale * best:.6g}, not {model.scale:.6g}"
-    )
+    text = f"the scale is {model.scale * best:.6g}, not {model.scale:.6g}: scores are multiplied by {best:.6g}"
     return model.but(factor=best), [Finding("response", "scores", text, 0, 0, {"factor": best})]

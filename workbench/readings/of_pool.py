@@ -62,13 +62,14 @@ class Pool:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        pages = f", pages of {self.page} tokens" + (" in the other order" if self.reversed else "") if self.page else ""
+        order = " in reverse order" if self.reversed else ""
+        pages = f" (pages of {self.page} tokens{order})" if self.page else ""
         if self.halved:
             return (
-                f"K and V lie in one buffer, {_named(self.written)}{pages}, and the stride of a page is half of what "
-                "it should be: keys are read of values, and values of keys"
+                f"the page stride is half of what it should be, so K reads values and V reads keys: they share the "
+                f"buffer {_named(self.written)}{pages}"
             )
-        return f"K and V lie in one buffer, {_named(self.written)}, and are read {_named(self.read)}{pages}"
+        return f"the buffer of K and V is laid out as {_named(self.written)} but read as {_named(self.read)}{pages}"
 
 
 def _named(order: str) -> str:

@@ -9,17 +9,17 @@ from workbench.readings.parts import Parts, divided, finite
 
 #: which row's correction a row takes, in words
 ROWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "8 before, in the upper half of each 16": lambda i: np.where(i % 16 >= 8, i - 8, i),
-    "8 behind, in the lower half of each 16": lambda i: np.where(i % 16 < 8, i + 8, i),
-    "16 before, in the upper half of each 32": lambda i: np.where(i % 32 >= 16, i - 16, i),
-    "16 behind, in the lower half of each 32": lambda i: np.where(i % 32 < 16, i + 16, i),
-    "at the other half of 16": lambda i: i ^ 8,
-    "next to it, of two": lambda i: i ^ 1,
-    "at the other half of 32": lambda i: i ^ 16,
-    "before": lambda i: i - 1,
-    "behind": lambda i: i + 1,
-    "first of each 16": lambda i: i // 16 * 16,
-    "first of each 8": lambda i: i // 8 * 8,
+    "row i - 8, in the upper half of each 16 rows": lambda i: np.where(i % 16 >= 8, i - 8, i),
+    "row i + 8, in the lower half of each 16 rows": lambda i: np.where(i % 16 < 8, i + 8, i),
+    "row i - 16, in the upper half of each 32 rows": lambda i: np.where(i % 32 >= 16, i - 16, i),
+    "row i + 16, in the lower half of each 32 rows": lambda i: np.where(i % 32 < 16, i + 16, i),
+    "row i ^ 8": lambda i: i ^ 8,
+    "row i ^ 1": lambda i: i ^ 1,
+    "row i ^ 16": lambda i: i ^ 16,
+    "row i - 1": lambda i: i - 1,
+    "row i + 1": lambda i: i + 1,
+    "the first row of each 16": lambda i: i // 16 * 16,
+    "the first row of each 8": lambda i: i // 8 * 8,
 }
 
 
@@ -52,7 +52,8 @@ class CorrectedAs:
     def words(self) -> str:
         """What is wrong in it."""
         what = " and ".join(x for x, has in (("the accumulator", self.acc), ("the row sum", self.total)) if has)
-        return f"{what} of a row is rescaled as that of the row {self.rows}; tiles of {self.size} keys"
+        is_ = "are" if self.acc and self.total else "is"
+        return f"{what} of row i {is_} rescaled with the correction of {self.rows} (tiles of {self.size} keys)"
 
 
 @dataclass(frozen=True)

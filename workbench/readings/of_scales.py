@@ -182,7 +182,7 @@ def _told(target: Target, model: Model, name: str, source: np.ndarray) -> tuple[
         return model, []
     filled, text = _completed(target, name, source)
     filled, moved = np.where(filled > -2, filled, own), known & (source != own)
-    text = f"{name.upper()} is multiplied by other scales: {text}"
+    text = f"{name.upper()} is multiplied by the wrong scales: {text}"
     made = Finding("scale", f"dequant_{name}", text, int(moved.sum()), int(known.sum()), {name: filled})
     scale = Scale(name, filled, name)
     return model.but(scales={**model.scales, name: scale}), [made]
@@ -210,8 +210,8 @@ def _completed(target: Target, name: str, source: np.ndarray) -> tuple[np.ndarra
     one = local.reshape(-1, rows, dims).max(0)
     if not np.array_equal(np.where(known, one, -2), local) or one.max() >= lines:
         b, h, i, c = (int(x[0]) for x in np.nonzero(known & (source != own)))
-        share = f"{np.mean(source != own):.1%} of its elements have others"
-        return source, f"{share}: row {i}, dim {c} of head {h} of batch {b} that of place {source[b, h, i, c]} of all"
+        share = f"{np.mean(source != own):.1%} of its elements use wrong ones"
+        return source, f"{share}: batch {b}, head {h}, row {i}, dim {c} uses scale {source[b, h, i, c]} of the tensor"
     filled, text = _of_head(one, blocks, dims if blocks == 1 else FORMATS[book.format].block)
     moved = np.flatnonzero(of_heads != head)
     said = [text] * bool(text) + [of_axis(moved, of_heads[moved], len(head), "head")] * bool(moved.size)
@@ -232,14 +232,14 @@ def _of_head(source: np.ndarray, blocks: int, block: int) -> tuple[np.ndarray, s
     for size in [x for x in (8, 16, 32, 64, 128, 256) if x != block and blocks > 1]:
         made = row * blocks + np.minimum(dim // size, blocks - 1)
         if np.mean(made[known] == source[known]) >= SHARE:
-            return np.where(known, source, made), f"of blocks of {size} dims, not {block}"
+            return np.where(known, source, made), f"those of blocks of {size} dims, not {block}"
     of_blocks = np.stack([source[:, begin : begin + block].max(1) for begin in range(0, dims, block)], 1)
     spread = of_blocks.repeat(block, 1)[:, :dims]
     if not np.array_equal(spread[known], source[known]):
         i, c = (int(x[0]) for x in np.nonzero(known & (source != row * blocks + dim // block)))
         there = divmod(int(source[i, c]), blocks)
-        share = f"{np.mean(spread != source):.1%} of its elements have others than the rest of their block"
-        return source, f"{share}: row {i}, dim {c} that of row {there[0]}, block {there[1]}"
+        share = f"{np.mean(spread != source):.1%} of its elements use another scale than the rest of their block"
+        return source, f"{share}: row {i}, dim {c} uses that of row {there[0]}, block {there[1]}"
     filled, own = completed(of_blocks.copy(), blocks), np.arange(rows * blocks).reshape(rows, blocks)
     told = np.where(filled > -2, filled, own)
     text = in_words(told, blocks).replace("dim", "block") if (told != own).any() else ""

@@ -101,24 +101,24 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         told = np.broadcast_to(nominal > 8 * allowed, gone.shape) & rows[..., None]
         named = in_place_of(told, (told & ~gone) | more)
     elif level and np.isfinite(level):
-        named = f"the mask adds {level:.3g} to the scores of {of_keys(more)}, which it should hide"
+        named = f"the mask adds {level:.3g}, not -inf, to the scores of {of_keys(more)}"
     if gone.any():
-        said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} weigh nothing")
+        said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} get no weight")
     if more.any():
-        said.append(f"{of_keys(more)}, which are hidden, are seen")
-    of_mask = "where all scores are 0, " + "; ".join(said) if said else ""
+        said.append(f"{of_keys(more)} get weight although masked")
+    of_mask = "with q = 0, " + "; ".join(said) if said else ""
     if odd.any():
         low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
         said.append(
-            f"{of_keys(odd, both)} weigh {low:.4g}"
+            f"{of_keys(odd, both)} get {low:.4g}"
             + ("" if np.isclose(low, high, rtol=0.02) else f" to {high:.4g}")
-            + " times what they should"
+            + " times their weight"
         )
     wrong = odd | gone | more
     found = Finding(
         "start",
         "scores",
-        named or "where all scores are 0, " + "; ".join(said),
+        named or "with q = 0, " + "; ".join(said),
         int(wrong.sum()),
         wrong.size,
         {
@@ -237,14 +237,14 @@ def _of_scores(
             for at, (one, _) in told.items():
                 each[at] = one
             text = (
-                "the scale of heads is "
+                "the scale of each head is "
                 + ", ".join(f"{model.scale * x:.6g}" for x in each.reshape(-1)[:8])
                 + f", not {model.scale:.6g}"
             )
             found.append(Finding("response", "scores", text, wrong, of, {"factor": each}))
             return model.but(factor=each[..., None, None]), found
     now = f"the scale is {model.scale * factor:.6g}, not {model.scale:.6g}"
-    text = f"scores are {factor:.6g} times what they should be: {now}"
+    text = f"{now}: scores are multiplied by {factor:.6g}"
     by_factor = Finding("response", "scores", text, wrong, of, {"factor": factor})
     if after <= 2 * noise + 1e-6 or after < plain / 50:
         return (model.but(factor=factor), [*found, by_factor]) if abs(factor - 1) > NOTABLE else (model, found)
@@ -334,7 +334,7 @@ def _table(dy: np.ndarray, spread: np.ndarray, known: np.ndarray) -> tuple[Calla
         return inside + low * np.minimum(x - knots[0], 0) + high * np.maximum(x - knots[-1], 0)
 
     some = ", ".join(f"{x:.3g} -> {np.interp(x, knots, heights):.3g}" for x in np.linspace(knots[0], knots[-1], 5))
-    return g, f"a score x counts as another number g(x): {some}"
+    return g, f"a score x is replaced by g(x): {some}"
 
 
 def _hat(knots: np.ndarray, x: float) -> np.ndarray:
@@ -354,9 +354,9 @@ def fixed(target: Target, model: Model, of_start: Finding) -> tuple[Model, list[
     if not hidden.any():
         return model, []
     level = of_start.data["level"]
-    text = "keys that are hidden have a score of their own, whatever q and k are"
+    text = "masked keys have a finite score that does not depend on q and k"
     if np.isfinite(level):
-        text = f"masked scores are {level:.3g}, not -inf, whatever q and k are"
+        text = f"masked scores are {level:.3g}, not -inf"
         of_start = replace(of_start, text=of_start.data["said of mask"])
     made = Finding("fixed", "scores", text, int(hidden.sum()), hidden.size, {"fixed": hidden})
     return model.but(fixed=hidden), [of_start, made]

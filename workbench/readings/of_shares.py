@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.finding import Finding
+from workbench.readings.finding import Finding, apart_in_words
 from workbench.readings.known import by_tile
 from workbench.readings.model import Model
 from workbench.readings.of_scores import logs
@@ -75,16 +75,16 @@ def _rows_in_words(place: np.ndarray) -> str:
             return said
     off = np.unique((place - own)[place != own])
     if len(off) == 1:
-        return f"of the row {abs(off[0])} {'before' if off[0] < 0 else 'behind'}, in {of_axes(place != own, ROW_AXES)}"
+        return f"those {apart_in_words(off[0], 'row')}, in {of_axes(place != own, ROW_AXES)}"
     b, h, i = (int(x[0]) for x in np.nonzero(place != own))
     there = np.unravel_index(int(place[b, h, i]), place.shape)
     return (
-        f"row {i} of head {h} takes that of row {there[2]} of head {there[1]}, and {int((place != own).sum()) - 1} more"
+        f"row {i} of head {h} uses that of row {there[2]} of head {there[1]}, and {int((place != own).sum()) - 1} more"
     )
 
 
 #: orders of rows, in words
-ORDERS = ("as stored by [query, head]", "read by [query, head]")
+ORDERS = ("stored as [query, head]", "read as [query, head]")
 
 
 def of_shares(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -> tuple[Model, list[Finding]]:

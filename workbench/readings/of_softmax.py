@@ -7,7 +7,7 @@ import numpy as np
 
 from workbench.floats import DTYPES
 from workbench.readings.denominator import OF_ROW, Denominator, of_row
-from workbench.readings.finding import Finding, spans
+from workbench.readings.finding import Finding, apart_in_words, spans
 from workbench.readings.known import by_tile, known, tiles_of
 from workbench.readings.model import Model
 from workbench.readings.sets import ROW_AXES, of_axes
@@ -94,13 +94,13 @@ def denominators(
     )
     factor = middle(told / total)
     # which of both it is no run tells: V is read by what is divided
-    said_of_out = "out is " + _numbers(1 / factor) + " times what it should be, by the denominator or by a scale of V"
+    said_of_out = "out is multiplied by " + _numbers(1 / factor) + ", by the denominator or by a scale of V"
     yield Denominator("factor", numbers=factor), said_of_out
     yield from _powers(scores, total, told, (0,), OF_ROW[:2], "")
     if sinks is not None:
         for text, x, kind in (
-            ("of e^sink", of_zero, "sink"),
-            ("of e^sink, not below the maximum", more, "sink below no maximum"),
+            ("e^sink", of_zero, "sink"),
+            ("e^sink, and does not subtract the maximum", more, "sink below no maximum"),
         ):
             c = middle(x)
             if (c > 0).all():
@@ -108,51 +108,51 @@ def denominators(
                     times = float(np.exp(np.median(np.log(c) - slope * sinks)))
                     times = float(round(times)) if abs(times - round(times)) < 0.02 * times and round(times) else times
                     said = f"{times:.4g} times e^({slope:.4g} sink)" if slope != 1 else f"{times:.4g} times e^sink"
-                    text_ = f"the denominator has {said} in place {text}"
+                    text_ = f"the denominator adds {said}, not {text}"
                     yield Denominator(kind, numbers=np.array([times, slope])), text_
         yield (
             Denominator("sink unshifted"),
-            "the denominator has e^sink in place of e^(sink - maximum), whose maximum is that of scores and sink",
+            "the denominator adds e^sink, not e^(sink - maximum); its maximum includes the sink",
         )
         yield from _sinks_of_heads(middle(of_zero), sinks)
         ratio = float(np.nanmedian(more / sinks))
         yield (
             Denominator("sink itself", numbers=ratio),
-            f"the denominator has {ratio:.4g} times the sink itself, in place of its exponential",
+            f"the denominator adds {ratio:.4g} times the sink, not e^sink",
         )
     for x, kind, text in (
         (more, "plus", "the sum of e^(s - max)"),
-        (of_zero, "phantom", "the sum of e^s, such as keys of score 0"),
+        (of_zero, "phantom", "the sum of e^s, as from extra keys of score 0"),
     ):
         c = middle(x)
         # a whole number of keys, but no epsilon
         near_c = np.where((abs(c) > 0.5) & (abs(c - np.round(c)) < 0.02 * abs(c)), np.round(c), c)
-        yield Denominator(kind, numbers=near_c), f"the denominator has {_numbers(near_c)} more than {text}"
+        yield Denominator(kind, numbers=near_c), f"the denominator adds {_numbers(near_c)} to {text}"
         if sinks is not None:
             with np.errstate(all="ignore"):
                 beyond = middle(x - np.exp(sinks - top) * (np.exp(top) if kind == "phantom" else 1.0))
             yield (
                 Denominator(kind, numbers=beyond, sinks=True),
-                f"the denominator has {_numbers(beyond)} more than {text} and the sink",
+                f"the denominator adds {_numbers(beyond)} to {text}, beside the sink",
             )
     with np.errstate(all="ignore"):
         of_row = np.nanmedian(of_zero, (0, 1))
         slots = np.where(np.isfinite(of_row), np.round(of_row), 0.0)
     if slots.any() and np.ptp(slots) and (slots >= 0).all():
-        said = f"{slots.min():.0f} to {slots.max():.0f} keys of score 0 more than it should, another number in each row"
-        yield Denominator("phantom", numbers=slots, sinks=sinks is not None), f"the denominator has {said}"
+        said = f"{slots.min():.0f} to {slots.max():.0f} extra keys of score 0, a different number in each row"
+        yield Denominator("phantom", numbers=slots, sinks=sinks is not None), f"the denominator counts {said}"
     yield from _of_constant(target, told, top)
     for shift in (1, -1, 8, -8, 16, -16, 32):
-        where = f"{abs(shift)} {'before' if shift > 0 else 'behind'}"
-        yield Denominator("row", numbers=float(shift)), f"the denominator is that of the row {where}"
-        yield Denominator("row and own", numbers=float(shift)), f"the denominator has that of the row {where} added"
+        where = apart_in_words(-shift, "row")
+        yield Denominator("row", numbers=float(shift)), f"the denominator is that of {where}"
+        yield Denominator("row and own", numbers=float(shift)), f"the denominator includes that of {where}"
     rows_ = scores.shape[2]
     for bit in (1, 2, 4, 8, 16, 32):
         if rows_ % (2 * bit) == 0:
             yield Denominator("row and", numbers=float(bit)), f"the denominator is that of row i ^ {bit}"
-            yield Denominator("both rows", numbers=float(bit)), f"the denominator has that of row i ^ {bit} added"
+            yield Denominator("both rows", numbers=float(bit)), f"the denominator includes that of row i ^ {bit}"
     for shift in range(1, scores.shape[1]):
-        yield Denominator("head", numbers=float(shift)), f"the denominator is that of the head {shift} before"
+        yield Denominator("head", numbers=float(shift)), f"the denominator is that of {apart_in_words(-shift, 'head')}"
     yield from _of_tiles(target, scores, plain, used, rows, more, top)
 
 
@@ -162,11 +162,11 @@ def _sinks_of_heads(of_zero: np.ndarray, sinks: np.ndarray) -> Iterator[tuple[De
         c = np.log(of_zero).mean(0).reshape(-1)
     if len(c) != sinks.size or not np.isfinite(c).all():
         return
-    for slope, base in ((1.0, ""), (float(np.log(2)), ", to the base 2"), (float(1 / np.log(2)), ", times log2(e)")):
+    for slope, base in ((1.0, ""), (float(np.log(2)), " in base 2"), (float(1 / np.log(2)), " times log2(e)")):
         nearest = abs(c[:, None] - slope * sinks.reshape(-1)[None]).argmin(1)
-        said = ", ".join(f"head {i} has that of head {j}" for i, j in enumerate(nearest) if i != j)
+        said = ", ".join(f"head {i} uses that of head {j}" for i, j in enumerate(nearest) if i != j)
         numbers = np.stack([nearest, np.full(len(c), slope)])
-        yield Denominator("sink of heads", numbers=numbers), f"sinks are of other heads{base}: {said}"
+        yield Denominator("sink of heads", numbers=numbers), f"heads use the wrong sinks{base}: {said}"
 
 
 def _powers(
@@ -189,7 +189,7 @@ def _powers(
         times = "" if shift == 0 else f"{np.exp(shift):.5g} times "
         yield (
             Denominator("power", edges, ((name, slope),), numbers=shift),
-            f"the denominator is {times}e^({slope:.5g} times {name}) times the sum{said}",
+            f"the denominator is multiplied by {times}e^({slope:.5g} times {name}){said}",
         )
 
 
@@ -209,7 +209,7 @@ def _of_constant(target: Target, told: np.ndarray, top: np.ndarray) -> Iterator[
     if not 0.02 < same.mean() < 0.98 or same.sum() < 8 + 4 * by_chance:
         return
     count = np.exp(number)
-    said = f", the logarithm of {count:.0f}" if abs(count - round(count)) < 0.01 * count else ""
+    said = f" (the log of {count:.0f})" if abs(count - round(count)) < 0.01 * count else ""
     number = float(np.log(round(count))) if said else number
     text = f"{of_axes(same, ROW_AXES)} are divided as if their lse were {number:.5g}{said}"
     yield Denominator("lse", numbers=np.where(same, number, np.nan)), text
@@ -240,10 +240,10 @@ def _of_tiles(
     of_used = used.reshape(-1)[flat]
     for size in sizes(target):
         edges = tiles_of(size, keys)
-        said = f", tiles of {size} keys"
+        said = f" (tiles of {size} keys)"
         yield (
             Denominator("own maxima", edges),
-            "the denominator is the sum of tiles' sums, each below its own maximum" + said,
+            "the denominator adds tile sums without rescaling them to one maximum" + said,
         )
         most, sums = by_tile(scores, edges)
         with np.errstate(all="ignore"):
@@ -263,18 +263,18 @@ def _of_tiles(
             c = float(round(c)) if abs(c - round(c)) < 0.02 * max(abs(c), 1) else c
             yield (
                 Denominator("phantom of a tile", edges, numbers=np.array([c, t])),
-                f"the denominator has {c:.4g} times e^(the maximum of tile {t}) too much" + said,
+                f"the denominator has an extra {c:.4g} times e^(the maximum of tile {t})" + said,
             )
         for name, slope in _stepped(scores, edges, used, rows):
             yield (
                 Denominator("steps", edges, ((name, slope),)),
-                f"sums of tiles are multiplied by e^({slope_in_words(slope)}{name})" + said,
+                f"tile sums are multiplied by e^({slope_in_words(slope)}{name})" + said,
             )
         by = np.add.reduceat(plain, edges, axis=-1).reshape(-1, len(edges))[flat]
         counts, *_ = np.linalg.lstsq(by / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(counts - np.round(counts)) < 0.02, np.round(counts) + 0.0, counts)
         if _counts(close):
-            yield Denominator("tiles", edges, numbers=close), f"the denominator has {_counted(close)}{said}"
+            yield Denominator("tiles", edges, numbers=close), f"the denominator counts {_counted(close)}{said}"
         with np.errstate(all="ignore"):
             both = np.column_stack([by, np.exp(-top).reshape(-1)[flat]]) / of_used[:, None]
         if np.isfinite(both).all():
@@ -284,12 +284,12 @@ def _of_tiles(
             if are_whole and whole[-1] > 0 and _counts(whole[:-1]):
                 yield (
                     Denominator("tiles and score 0", edges, numbers=whole),
-                    f"the denominator has {_counted(whole[:-1])} and {whole[-1]:.0f} keys of score 0{said}",
+                    f"the denominator counts {_counted(whole[:-1])} and {whole[-1]:.0f} extra keys of score 0{said}",
                 )
     if len(flat) > 1.5 * keys:
         weights, *_ = np.linalg.lstsq(plain.reshape(-1, keys)[flat] / of_used[:, None], np.ones(len(flat)), rcond=None)
         close = np.where(abs(weights - np.round(weights)) < 0.05, np.round(weights), weights)
-        values = [f"{x:g} times keys {spans(np.flatnonzero(close == x))}" for x in np.unique(close)[:4] if x != 1]
+        values = [f"keys {spans(np.flatnonzero(close == x))} {x:g} times" for x in np.unique(close)[:4] if x != 1]
         if _counts(close):
             yield Denominator("keys", numbers=close), "the denominator counts " + ", ".join(values)
 
@@ -314,8 +314,8 @@ def _stepped(scores: np.ndarray, edges: tuple[int, ...], used: np.ndarray, rows:
 def _counted(times: np.ndarray) -> str:
     """How often sums of tiles are counted, in words."""
     if set(np.unique(times)) <= {0.0, 1.0}:
-        return f"the sums of tiles {spans(np.flatnonzero(times))} alone"
-    return "the sums of tiles times " + ", ".join(f"{x:.3g}" for x in times[:8])
+        return f"only tiles {spans(np.flatnonzero(times))}"
+    return "the tiles with factors " + ", ".join(f"{x:.3g}" for x in times[:8])
 
 
 def _counts(of: np.ndarray) -> bool:
@@ -340,7 +340,7 @@ def flushed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray)
     if zero.sum() < 4 or not kept.any() or low[zero].max() > low[kept].min() + 0.05:
         return model, []
     edge = float(low[zero].max() + low[kept].min()) / 2
-    text = f"weights whose score is more than {-edge:.4g} below the row's maximum are 0"
+    text = f"weights are 0 where the score is more than {-edge:.4g} below the row maximum"
     return model.but(flush=edge), [Finding("flushed", "probs", text, int(zero.sum()), zero.size, {"edge": edge})]
 
 
@@ -367,6 +367,8 @@ def mixed(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -
     if np.linalg.norm(near @ a - y) > 0.05 * np.linalg.norm(a - y):
         return model, []  # as many numbers fit anything a little better
     i, j = np.nonzero(used & (near != 0))
-    pairs = ", ".join(f"row {x} has {near[x, y_]:.4g} times row {y_}" for x, y_ in list(zip(i, j, strict=True))[:4])
-    text = f"rows are mixed before they are divided: {pairs}" + (", ..." if len(i) > 4 else "")
+    pairs = ", ".join(
+        f"row {x} includes {near[x, y_]:.4g} times row {y_}" for x, y_ in list(zip(i, j, strict=True))[:4]
+    )
+    text = f"rows are mixed before normalisation: {pairs}" + (", ..." if len(i) > 4 else "")
     return model.but(mixed=near), [Finding("mixed", "acc", text, int(used.sum()), used.size, {"matrix": near})]

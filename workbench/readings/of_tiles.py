@@ -74,7 +74,9 @@ def in_tiles(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray
         if tiles is None:
             continue
         seen = np.isfinite(model.start) & tiles
-        text = f"scores of {of_keys(seen, np.isfinite(model.start))} {said}: of tiles that another code path makes"
+        text = (
+            f"scores of {of_keys(seen, np.isfinite(model.start))} {said}, as if another code path computed these tiles"
+        )
         found = Finding("tiles", "scores", text, int(alone.sum()), alone.size, {"tiles": tiles})
         changes = {"start": np.where(seen, 0.0, model.start)} if bare else {}
         return model.but(respond=InTiles(there, model.respond, tiles), **changes), [found]

@@ -41,7 +41,7 @@ def added(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     if (beyond & ~lost[..., None]).any():
         wrong = beyond & ~lost[..., None]
         rows, low, high = of_axes(wrong.any(-1), ROW_AXES), odd[wrong].min(), odd[wrong].max()
-        text = f"out is not 0 where V is 0, in {rows}: from {low:.4g} to {high:.4g}"
+        text = f"with V = 0, out is {low:.4g} to {high:.4g} in {rows}, not 0"
         found.append(Finding("added", "out", text, int(wrong.sum()), beyond.size, {"added": odd}))
         model = model.but(added=np.where(wrong, odd, 0.0))
     return model, found
@@ -131,8 +131,8 @@ def columns(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         return model, []
     index = np.where(index > -2, index, np.arange(dims))
     row, dim = np.nonzero(moved)
-    some = ", ".join(f"dim {index[i, c]} at dim {c} of row {i}" for i, c in list(zip(row, dim, strict=True))[:3])
-    text = f"dims of out stand at others, {moved.sum()} of {moved.size}: {some}, ..."
+    some = ", ".join(f"dim {c} of row {i} holds dim {index[i, c]}" for i, c in list(zip(row, dim, strict=True))[:3])
+    text = f"dims of out are stored in the wrong place, {moved.sum()} of {moved.size}: {some}, ..."
     return model.but(columns=index), [Finding("columns", "out", text, int(moved.sum()), index.size, {"columns": index})]
 
 
@@ -302,7 +302,7 @@ def place(target: Target, model: Model) -> tuple[Model, list[Finding]]:
         if np.array_equal(rule[told], found[told]):
             found = rule  # a row or two that chose no key of their own are no others
     moved = found != right
-    text = "out holds rows of others: " + _places(found, shape)
+    text = "rows of out are stored in the wrong place: " + _places(found, shape)
     made = Finding("place", "out", text, int(moved.sum()), len(found), {"place": found.reshape(shape)})
     return model.but(place=found.reshape(shape)), [made]
 
@@ -344,7 +344,7 @@ def _places(found: np.ndarray, shape: tuple[int, ...]) -> str:
     at = np.flatnonzero(found != np.arange(len(found)))
     here, there = np.unravel_index(at, shape), np.unravel_index(np.maximum(found[at], 0), shape)
     if (found[at] < 0).all():
-        return f"none at {of_axes((found != np.arange(len(found))).reshape(shape), ROW_AXES)}"
+        return f"nothing is stored in {of_axes((found != np.arange(len(found))).reshape(shape), ROW_AXES)}"
     axes = ("batch", "head", "row")
     rows = np.unique(np.stack([here[2], there[2]]), axis=1)
     every = len(at) == rows.shape[1] * shape[0] * shape[1]
@@ -356,7 +356,7 @@ def _places(found: np.ndarray, shape: tuple[int, ...]) -> str:
 
     some = [i for i in range(len(at)) if found[at[i]] >= 0][:3]
     return f"{len(at) / len(found):.0%} of them, such as " + ", ".join(
-        f"{said(there, i)} at {said(here, i)}" for i in some
+        f"{said(there, i)} in {said(here, i)}" for i in some
     )
 
 

@@ -13,11 +13,11 @@ CORRECTIONS = {
     "right": "is right",
     "none": "is left out",
     "inverted": "is inverted",
-    "log2 e": "is raised to log2(e), of a base 2 in place of e",
-    "ln 2": "is raised to ln 2, of base e in place of 2",
+    "log2 e": "is raised to the power log2(e), as exp in place of exp2 computes it",
+    "ln 2": "is raised to the power ln 2, as exp2 in place of exp computes it",
     "not last": "is left out in the last step",
-    "not first": "is left out in the first step that has one",
-    "before": "is that of the step before",
+    "not first": "is left out in its first step",
+    "before": "is that of the previous step",
     "behind": "is that of the next step",
     "bfloat16": "is rounded to bfloat16",
     "float16": "is rounded to float16",
@@ -31,10 +31,10 @@ BASES = {
     "new": "the running maximum",
     "before": "the maximum before the tile (0 in the first)",
     "tile": "the tile's own maximum",
-    "last none": "the running maximum, but for the last tile, where it is not below any",
-    "first none": "the running maximum, but for the first tile, where it is not below any",
-    "halves": "the maximum before the tile or that of its own half of the tile",
-    "late": "the maximum before the tile (0 in the first) in the second half of each tile",
+    "last none": "the running maximum, except in the last tile, which subtracts none",
+    "first none": "the running maximum, except in the first tile, which subtracts none",
+    "halves": "the larger of the maximum before the tile and that of its own half of the tile",
+    "late": "the maximum before the tile (0 in the first), in the second half of each tile",
 }
 _POWERS = {"right": 1.0, "none": 0.0, "inverted": -1.0, "log2 e": 1 / np.log(2), "ln 2": np.log(2)}
 _DTYPES = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
@@ -130,24 +130,24 @@ class Loop:
         """What is wrong in it."""
         said = []
         if self.falls:
-            said.append("the maximum is that of each tile alone, and corrections are at most 1")
+            said.append("the running maximum is that of the current tile, with corrections of at most 1")
         if self.second:
-            said.append("P @ V is of a second pass that takes each tile's own maximum")
+            said.append("P @ V comes from a second pass, in which P subtracts each tile's own maximum")
         if self.base != "new":
-            said.append(f"P is below {BASES[self.base]}")
+            said.append(f"P subtracts {BASES[self.base]}")
         if self.acc == self.total != "right":
-            said.append(f"the correction of accumulator and sum {CORRECTIONS[self.acc]}")
+            said.append(f"the correction of accumulator and row sum {CORRECTIONS[self.acc]}")
         else:
             for name, what in ((self.acc, "accumulator"), (self.total, "row sum")):
                 if name != "right":
                     said.append(f"the correction of the {what} {CORRECTIONS[name]}")
         if self.beside:
-            said.append(f"the row sum of a tile has that of row i ^ {self.beside}, too")
+            said.append(f"the row sum of each tile includes that of row i ^ {self.beside}")
         if self.groups > 1:
             every = {2: "second", 4: "fourth"}.get(self.groups, f"{self.groups}th")
-            said.append(f"{self.groups} loops, of every {every} tile each, are added up without their maxima")
-        order = ", the last first" if self.backward else ""
-        return " and ".join(said) + f"; tiles of {self.size} keys{order}"
+            said.append(f"{self.groups} loops over every {every} tile are added without rescaling to one maximum")
+        order = ", last first" if self.backward else ""
+        return " and ".join(said) + f" (tiles of {self.size} keys{order})"
 
 
 def corrected(alpha: np.ndarray, name: str) -> np.ndarray:

@@ -40,8 +40,8 @@ class Pitch:
     def words(self) -> str:
         """What is wrong in it."""
         return (
-            f"rows of the block table are {self.written} entries apart, and read as {self.read} apart; pages of "
-            f"{self.page} keys"
+            f"the row stride of the block table is {self.written} entries, but the kernel uses {self.read} "
+            f"(pages of {self.page} keys)"
         )
 
 

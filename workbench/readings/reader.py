@@ -132,7 +132,7 @@ def _of_shared(trace: Trace, effort: float, work: Work | None) -> Measured:
     """Of a V that is a part of K: the other dims of q and k first, then the shared ones; proved on whole runs."""
     begun, case = time.monotonic(), trace.case
     own = measured(shared.of_own_dims(trace), effort=effort, work=work)
-    said = f"the last {case.head_dim - case.head_dim_v} of {case.head_dim} dims of q and k, the others of q 0"
+    said = f"the last {case.head_dim - case.head_dim_v} of {case.head_dim} dims of q and k, the others of q set to 0"
     own.target.whole = whole = Target(trace, effort, work, shared=True)
     with threadpool_limits(1, "blas"), warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)

@@ -28,7 +28,7 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
     lost = ~np.isfinite(read).all(-1) | ~(read != 0).any(-1)
     odd = beyond & ~lost[..., None]
     if not odd.any():
-        return "out", f"weights are all 0 or not finite in {of_axes(lost & beyond.any(-1), ROW_AXES)}", ()
+        return "out", f"all weights are 0 or non-finite in {of_axes(lost & beyond.any(-1), ROW_AXES)}", ()
     ratio = logs(read, allowed) - logs(expected, allowed)
     seen = np.isfinite(ratio)
 
@@ -44,7 +44,7 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
     if so(np.exp(of_row)):
         return (
             "row_sum",
-            "ln(P / expected) is constant in each row: what weights are divided by, or a factor of out",
+            "P is off by one factor per row: suspect the row sum or a factor of out",
             (),
         )
     for edges in cuts(target, ratio, seen):
@@ -52,19 +52,19 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
             first = ", ".join(map(str, edges[:6])) + (", ..." if len(edges) > 6 else "")
             return (
                 "correction",
-                f"ln(P / expected) is constant in each row and tile; tiles begin at keys {first}",
+                f"P is off by one factor per row and tile: suspect the rescaling (tiles begin at keys {first})",
                 edges,
             )
     keys = np.flatnonzero((odd & ~are(np.exp(of_row))).any((0, 1, 2)))
     if len(keys) <= FEW * read.shape[-1]:
         return (
             "scores",
-            f"keys {spans(keys)} alone weigh too much or too little: their rows of K, a mask, or a bias",
+            f"only keys {spans(keys)} get a wrong weight: suspect their rows of K, the mask or a bias",
             (),
         )
     if so(np.exp(of_row + _middle(ratio - of_row, 2))):
-        return "scores", "ln(P / expected) is one number a key, but for one a row: a bias", ()
-    return "scores", "ln(P / expected) is another number for each query and key", ()
+        return "scores", "P is off by one factor per key, beside one per row: suspect a bias", ()
+    return "scores", "P is off by a different factor for each query and key", ()
 
 
 def _middle(ratio: np.ndarray, axis: int) -> np.ndarray:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.readings.finding import spans
+from workbench.readings.finding import apart_in_words, spans
 
 #: share of the indices that a rule must make, and of those that are others; the rest are its exceptions
 SHARE = 0.99
@@ -57,9 +57,9 @@ def in_words(index: np.ndarray, there: np.ndarray, size: int, name: str) -> str:
     distance = np.unique(there - index)
     plain = ""
     if len(distance) == 1:
-        plain = f"{name}s {spans(index)} are those {abs(distance[0])} {'behind' if distance[0] > 0 else 'before'}"
+        plain = f"{name}s {spans(index)} come from {apart_in_words(distance[0], name)}"
     elif len(np.unique(there)) == 1:
-        plain = f"{name}s {spans(index)} are {name} {there[0]}"
+        plain = f"{name}s {spans(index)} come from {name} {there[0]}"
     if plain and np.count_nonzero(np.diff(index) > 1) < FEW_SPANS:
         return plain
     whole, part = np.arange(size), np.full(size, -2)
@@ -69,11 +69,11 @@ def in_words(index: np.ndarray, there: np.ndarray, size: int, name: str) -> str:
             rule = rule_of(source)
             if rule is not None and not (plain and where):
                 off = np.flatnonzero((source > -2) & (rule.made != source))
-                return f"{where}{rule.text(name)}" + (f", but for {excepted(off, name)}" if off.size else "")
+                return f"{where}{rule.text(name)}" + (f", except {excepted(off, name)}" if off.size else "")
     if plain:
         return plain
-    said = ", ".join(f"{a} is {name} {b}" for a, b in list(zip(index, there, strict=True))[:5])
-    return f"{name}{'s' * (len(index) > 1)} {said}" + (", ..." if len(index) > 5 else "")
+    some = [f"{a} from {b}" for a, b in list(zip(index, there, strict=True))[:5]]
+    return f"{name} {', '.join(some).replace(' from', f' comes from {name}', 1)}" + (", ..." if len(index) > 5 else "")
 
 
 def excepted(off: np.ndarray, name: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.case.formats import FORMATS
 from workbench.floats import round_to, to_float64
 from workbench.readings.codebook import Scale
-from workbench.readings.finding import Finding
+from workbench.readings.finding import Finding, apart_in_words
 from workbench.readings.model import Model
 from workbench.readings.of_scales import own_index, plain_codes
 from workbench.readings.of_scores import logs, room
@@ -36,9 +36,9 @@ def rules_of(target: Target, name: str) -> Iterator[tuple[Scale, str]]:
             yield Scale(other, index, name), f"{said} is multiplied by the scale of {other.upper()}"
             if form.tensor_scale:
                 yield Scale(other, index, other), f"{said} is multiplied by both scales of {other.upper()}"
-                yield Scale(name, own, other), f"{said} is multiplied by the scale of the tensor {other.upper()}"
+                yield Scale(name, own, other), f"{said} is multiplied by the tensor scale of {other.upper()}"
     if form.tensor_scale:
-        yield Scale(name, own, ""), f"{said} is not multiplied by the scale of its tensor"
+        yield Scale(name, own, ""), f"{said} is not multiplied by its tensor scale"
     if form.scale_dtype != "float8_e8m0fnu":
         for made, text in _roundings():
             yield Scale(name, own, name, made), f"scales of {said} are {text}"
@@ -48,7 +48,7 @@ def rules_of(target: Target, name: str) -> Iterator[tuple[Scale, str]]:
             index = np.full(own.shape, head)
             yield Scale(name, index, name), f"all heads of {said} are multiplied by the scale of head {head}"
         for shift in range(1, heads):
-            text = f"heads of {said} are multiplied by the scale of the head {shift} behind"
+            text = f"heads of {said} are multiplied by the scale of {apart_in_words(shift, 'head')}"
             yield Scale(name, (own + shift) % heads, name), text
         text = f"heads of {said} are multiplied by the scales in reverse order"
         yield Scale(name, heads - 1 - own, name), text

@@ -12,13 +12,13 @@ ROWS, DIMS = (1, 0, 16, 32, 64, 128, 8), (0, 16, 32)
 #: tokens of a page, of which the scale of the first may be read for all
 PAGES = (16, 32, 64, 8, 128)
 _POWERS = {
-    "": None, "a power of two": np.ceil, "a power of two, rounded down": np.floor,
-    "a power of two above it": lambda x: np.floor(x) + 1,
+    "": None, "rounded up to a power of two": np.ceil, "rounded down to a power of two": np.floor,
+    "rounded to the next larger power of two": lambda x: np.floor(x) + 1,
 }  # fmt: skip
 _BLOCKS = {"before": -1, "after it": 1}
 _GROUPS = {"in reverse": lambda n: np.arange(n)[::-1], "that follows": lambda n: np.arange(1, n + 1) % n,
-           "that is its neighbour": lambda n: (np.arange(n) ^ 1) % n,
-           "of the other half, of those that lie together": lambda n: np.arange(n).reshape(2, -1).T.reshape(-1)
+           "next to its own": lambda n: (np.arange(n) ^ 1) % n,
+           "of the other half of an interleaved pair": lambda n: np.arange(n).reshape(2, -1).T.reshape(-1)
            if n % 2 == 0 else np.arange(n)}  # fmt: skip
 
 
@@ -79,21 +79,28 @@ class Size:
         """Whose."""
         if not self.of:
             return "nothing"
+        return self.size_in_words + (f", that of {self.place_in_words}" if self.place_in_words else "")
+
+    @property
+    def size_in_words(self) -> str:
+        """What it is the largest element of."""
         where = [f"each {self.rows} keys" if self.rows > 1 else "each key" if self.rows else ""]
         where += [f"{self.dims} dims" if self.dims else ""]
         whole = {"": "a head" if not self.rows else "", "batch": "all heads of a batch", "all": "all heads and batches"}
-        said = " of ".join(
-            ["the largest element", *filter(None, (" and ".join(filter(None, where)), whole[self.heads]))]
-        )
-        found = f"{said} of {self.of.upper()}" + (f", as {self.power}" if self.power else "")
-        named = {"first": "head 0", "before": "the head before"}
-        found += f", of {named[self.head]}" if self.head else ""
-        found += ", of batch 0" if self.batch else ""
-        blocks = {"first": "first block", "half": "block at half its number"}
-        found += f", of the {blocks.get(self.block, f'block {self.block}')}" if self.block else ""
-        found += f", of the first key of each {self.page}" if self.page else ""
-        found += f", of the group of dims {self.group}" if self.group else ""
-        return found + (", stored by [head, block] and read by [block, head]" if self.order else "")
+        said = " of ".join(["the amax", *filter(None, (" and ".join(filter(None, where)), whole[self.heads]))])
+        return f"{said} of {self.of.upper()}" + (f", {self.power}" if self.power else "")
+
+    @property
+    def place_in_words(self) -> str:
+        """Of which other place it is read; "" of its own."""
+        heads = {"first": "head 0", "before": "the previous head"}
+        blocks = {"first": "the first block", "half": "block i // 2", "before": "the previous block"}
+        found = [heads[self.head] if self.head else "", "batch 0" if self.batch else ""]
+        found += [blocks.get(self.block, "the next block") if self.block else ""]
+        found += [f"the first key of each {self.page}" if self.page else ""]
+        found += [f"the group of dims {self.group}" if self.group else ""]
+        found += ["[block, head], stored as [head, block]" if self.order else ""]
+        return ", ".join(filter(None, found))
 
 
 @dataclass(frozen=True)
@@ -121,10 +128,15 @@ class Rescaled:
         """What is wrong in it."""
         by = 1 / self.times
         times = f" / {by:.6g}" if by > 1 and by == round(by) else f" times {self.times:.6g}" if self.times != 1 else ""
-        where = "" if self.keys is None else f", keys {self.keys[0]}-{self.keys[1] - 1} alone"
+        where = "" if self.keys is None else f" (keys {self.keys[0]}-{self.keys[1] - 1} only)"
         divided = f"divided by {self.own.words}" if self.own.of else ""
-        multiplied = f"multiplied by {self.used.words}{times}" if self.used.of or self.own.of else ""
-        return f"{self.of.upper()} is {' and '.join(filter(None, (divided, multiplied)))}{where}"
+        used, place = self.used.words, self.used.place_in_words
+        if place and not self.own.place_in_words and self.used.size_in_words == self.own.size_in_words:
+            used = f"that of {place}"
+        multiplied = f"multiplied by {used if self.used.of else 1}{times}"
+        if not self.used.of and not times:
+            multiplied = "not multiplied by it" if self.own.of else ""
+        return f"{self.of.upper()} is {' but '.join(filter(None, (divided, multiplied)))}{where}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,10 +154,10 @@ class Constant:
     def words(self) -> str:
         """What is wrong in it."""
         heads, keys = self.numbers.shape
-        whose = [name for name, count in (("heads", heads), ("keys", keys)) if count > 1]
+        whose = [name for name, count in (("head", heads), ("key", keys)) if count > 1]
         flat = self.numbers.reshape(-1)
         said = ", ".join(f"{x:.5g}" for x in flat[:8]) + (", ..." if len(flat) > 8 else "")
-        return f"{self.of.upper()} of {' and '.join(whose)} is multiplied by {said}"
+        return f"{self.of.upper()} is multiplied by a factor per {' and '.join(whose)}: {said}"
 
 
 def constants(of: str, factors: np.ndarray) -> Iterator[Constant]:

@@ -136,7 +136,7 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
     distance = j - i - (keys - rows)
     few = np.unique(distance[of])
     if listed and len(few) <= LISTED:
-        said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal, in {own}{{of}}"
+        said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal in {own}{{of}}"
         yield _Rule(said, some[:, None] & np.isin(distance, few))
     inside = _bands(of, could)
     for said, low, high in inside:

@@ -31,9 +31,9 @@ def of_own_dims(trace: Trace) -> Trace:
     width = case.head_dim_v
     if width == case.head_dim or case.codes is not None or (case.ragged and case.page_size is None):
         raise Refusal(
-            f"{trace.target} cannot be measured: its v is a part of its k, and "
-            f"{'all of it' if width == case.head_dim else 'its inputs are codes or have several lengths'}; "
-            "with a head_dim larger than head_dim_v, one length and no codes the dims of k alone are read"
+            f"{trace.target} cannot be measured: its v is "
+            f"{'all of its k' if width == case.head_dim else 'a part of its k, and inputs are codes or ragged'}. "
+            "Use head_dim > head_dim_v, one length and no codes"
         )
     return _part(trace, slice(width, case.head_dim))
 
@@ -154,5 +154,5 @@ def _joined(whole: Target, model: Model, shared: Mapping[str, np.ndarray] | None
         if np.all(abs(np.asarray(model.factor)) < STILL):  # of the other dims alone
             none = k.copy()
             none[:, width:] = -1
-            text = f"dims {width}-{case.head_dim - 1} of q and k, which V does not share, go into no score"
+            text = f"scores ignore dims {width}-{case.head_dim - 1} of q and k, which V does not share"
             yield model.but(sources={**model.sources, "q": q, "k": none}, factor=1.0), text

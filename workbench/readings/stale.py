@@ -54,11 +54,11 @@ class NotCleared:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        of = {"heads": "head (of all batches, one after the other)", "heads of a group": "head of its group"}
+        of = {"heads": "head (over all batches)", "heads of a group": "head of its group"}
         item = of.get(self.over, f"tile of {self.rows} queries")
-        kept = f", corrected to its own maximum by tiles of {self.size} keys but the first" if self.size else ""
-        what = {"both": "accumulator and row sum begin"}.get(self.what, f"the {self.what} begins")
-        return f"{what} with what the {item} before left, not with 0{kept}"
+        kept = f", rescaled to its own maximum from the second tile of {self.size} keys on" if self.size else ""
+        what = {"both": "accumulator and row sum start"}.get(self.what, f"the {self.what} starts")
+        return f"{what} from what the previous {item} left, not from 0{kept}"
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,10 @@ class Skipped:
         """What is wrong in it."""
         tile = f"tiles of {self.rows} queries and {self.size} keys"
         return {
-            "P": "a tile that the mask hides wholly is multiplied by the P of the tile before",
-            "partial results": "partial results of a split that the mask hides wholly are those that the tile of "
-            "queries before left",
-            "row sum": "the row sum counts e^score of keys that the mask hides, in tiles of which any is seen",
-        }[self.kind] + f"; {tile}"
+            "P": "fully masked tiles use the P of the previous tile",
+            "partial results": "fully masked splits keep the partial results of the previous tile of queries",
+            "row sum": "the row sum counts masked keys in partly visible tiles",
+        }[self.kind] + f" ({tile})"
 
 
 def left_over(sizes: Sequence[int], rows: int, hidden: bool) -> Iterator[NotCleared | Skipped]:

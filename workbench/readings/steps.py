@@ -60,8 +60,8 @@ def steps(target: Target, model: Model, read: np.ndarray, allowed: np.ndarray) -
     step = next(one for one in ways if off(one) <= 1.5 * least + 1e-9)
     said = " and ".join(f"{slope_in_words(slope)}{name}" for name, slope in step.terms)
     first = ", ".join(map(str, step.edges[:6])) + (", ..." if len(step.edges) > 6 else "")
-    text = f"weights have a factor of e^({said}) in each tile of keys; tiles begin at keys {first}"
-    text += "" if step.in_sum else "; what they are divided by has not"
+    of_sum = "" if step.in_sum else ", but the denominator is not"
+    text = f"weights of each tile are multiplied by e^({said}){of_sum} (tiles begin at keys {first})"
     data = {"edges": step.edges, "terms": step.terms, "in_sum": step.in_sum, "left": best}
     return model.but(step=step), [Finding("steps", "correction", text, int(wrong.sum()), wrong.size, data)]
 

@@ -50,10 +50,10 @@ def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarr
         return f"{where} is {table[wrong][0]:.5g}, not {right[wrong][0]:.5g}"
     ratio = table[wrong] / np.where(right[wrong] == 0, np.nan, right[wrong])
     if np.isfinite(ratio).all() and np.ptp(ratio) <= NEAR * abs(ratio[0]):
-        return f"{where} {many} {np.median(ratio):.4g} times what they stand for"
+        return f"{where} {many} decoded as {np.median(ratio):.4g} times their value"
     apart = table[wrong] - right[wrong]
     if np.ptp(apart) <= NEAR * abs(apart).max():
-        return f"{where} {many} what they stand for {np.median(apart):+.4g}"
+        return f"{where} {many} decoded as their value {np.median(apart):+.4g}"
     some = np.flatnonzero(wrong)
     told = ", ".join(f"0x{c:02x} is {table[c]:.5g}, not {right[c]:.5g}" for c in some[:: max(1, len(some) // 3)][:3])
     return f"{where}: {told}"
@@ -62,19 +62,19 @@ def in_words(format_: str, right: np.ndarray, table: np.ndarray, wrong: np.ndarr
 def _rules(format_: str, right: np.ndarray) -> Iterator[tuple[np.ndarray, str]]:
     """Tables that code gets in place of the right one, and what they do."""
     yield np.zeros(len(right)), "0"
-    yield -right, "of the other sign"
-    yield abs(right), "without their sign"
-    for times, text in ((2.0, "twice"), (0.5, "half of"), (4.0, "4 times"), (0.25, "a quarter of")):
-        yield right * times, f"{text} what they stand for"
+    yield -right, "decoded with the wrong sign"
+    yield abs(right), "decoded without their sign"
+    for times, text in ((2.0, "twice"), (0.5, "half"), (4.0, "4 times"), (0.25, "a quarter of")):
+        yield right * times, f"decoded as {text} their value"
     code = np.arange(len(right))
     # which hold of codes without the bit, too, where a shift of those with it does not
     for bit in (1, 2, 4, 8, 16, 32, 64, 128):
         if bit < len(right):
-            yield right[code & ~bit], f"what they stand for without bit {bit.bit_length() - 1}"
+            yield right[code & ~bit], f"decoded without bit {bit.bit_length() - 1}"
     for shift in (1, -1, 2, -2, 8, -8, 16, -16):
         there = (code + shift >= 0) & (code + shift < len(right))
         made = np.where(there, right[np.clip(code + shift, 0, len(right) - 1)], np.nan)
-        yield made, f"what the code {abs(shift)} {'behind' if shift > 0 else 'before'} stands for"
+        yield made, f"decoded as the code {abs(shift)} {'above' if shift > 0 else 'below'}"
     for name, form in FORMATS.items():
         if name != format_ and len(form.values) == len(right) and not form.zero:
             yield form.values, f"decoded as {name}"

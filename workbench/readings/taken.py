@@ -22,7 +22,8 @@ SITES = {
 TIMES = {"none": 0.0, "twice": 2.0}
 #: whose
 TILES = {
-    "own": "", "before": "the tile before", "next": "the next tile", "first": "the first tile", "last": "the last tile",
+    "own": "", "before": "the previous tile", "next": "the next tile", "first": "the first tile",
+    "last": "the last tile",
 }  # fmt: skip
 ROWS = {
     "own": "", "- 1": "row i - 1", "+ 1": "row i + 1", "^ 1": "row i ^ 1", "- 8": "row i - 8", "- 16": "row i - 16",
@@ -30,7 +31,7 @@ ROWS = {
     "first of 8": "the first row of 8", "first of 16": "the first row of 16", "first of 32": "the first row of 32",
 }  # fmt: skip
 HEADS = {
-    "own": "", "before": "the head before", "first": "head 0", "batch 0": "batch 0", "last batch": "the last batch",
+    "own": "", "before": "the previous head", "first": "head 0", "batch 0": "batch 0", "last batch": "the last batch",
 }  # fmt: skip
 #: all tiles of a row
 ALL = -1
@@ -71,14 +72,14 @@ class Taken:
     @property
     def words(self) -> str:
         """What is wrong in it."""
-        before = "" if self.first is None else f"{self.first.words.partition(';')[0]}, and "
+        before = "" if self.first is None else f"{self.first.words.partition(' (tiles of ')[0]}, and "
         what, mine = SITES[self.site], "each tile" if self.tile == ALL else f"tile {self.tile}"
         if self.of_tile in TIMES:
             said = {"none": f"{mine} lacks {what}", "twice": f"{mine} has twice {what}"}
-            return f"{before}{said[self.of_tile]}; tiles of {self.size} keys"
+            return f"{before}{said[self.of_tile]} (tiles of {self.size} keys)"
         tile = TILES.get(self.of_tile, f"tile {self.of_tile}")
         source = " of ".join(x for x in (tile, ROWS[self.of_row], HEADS[self.of_head]) if x)
-        return f"{before}{mine} takes {what} of {source}; tiles of {self.size} keys"
+        return f"{before}{mine} uses {what} of {source} (tiles of {self.size} keys)"
 
 
 @dataclass(frozen=True, eq=False)

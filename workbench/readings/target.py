@@ -176,18 +176,19 @@ class Target:
         self.work = Work(inf) if work is None else work
         if trace.rerun is None:
             raise Refusal(
-                f"{trace.called_with.trace or trace.target} is at rest: measure calls its target on inputs of its own, "
-                "and needs a function or a kernel; diff, explain and show take what a run left"
+                f"{trace.called_with.trace or trace.target} is a dump: measure must call its target. "
+                "Give a function or a kernel; diff, explain and show take a dump"
             )
         if (trace.case.shared_kv and not shared) or "out" not in trace.stages:
-            raise Refusal(f"{trace.target} cannot be measured: its v is a part of its k, or it gives no out")
+            why = "it returns no out" if "out" not in trace.stages else "its v is a part of its k"
+            raise Refusal(f"{trace.target} cannot be measured: {why}")
         if (scores := trace.case.score_count) > most:
             raise Refusal(
-                f"{trace.target} is not measured on a run of {scores:,} scores: {most:,} are allowed, since it is "
-                "called a hundred times, each held against float64; measure a smaller case: --seqlen 256 --heads 4"
+                f"{trace.target} has too many scores to be called a hundred times: {scores:,}, at most {most:,} can be "
+                "measured. Choose a smaller case: --seqlen 256 --heads 4"
             )
         if trace.box is not None:
-            raise Refusal(f"{trace.target} is measured as a whole, not in {trace.box}: leave out --where")
+            raise Refusal(f"{trace.target} can only be measured as a whole, not in {trace.box}: leave out --where")
         self.books: dict[str, Codebook] = codebooks(trace)  #: of inputs that are taken as codes
         self.coded = trace  #: as it was run
         self.trace = Observed(trace).attention.trace
@@ -296,8 +297,8 @@ class Target:
 
     def _take(self, cost: float) -> None:
         if self.work.over:
-            more = "--seconds was over" if self.work.late else "the effort allows no more"
-            raise Refusal(f"{self.coded.target} is not measured: after {self.calls} calls {more}")
+            why = "--seconds ran out" if self.work.late else "the effort ran out"
+            raise Refusal(f"{self.coded.target} is not measured: {why} after {self.calls} calls")
         self.work.take(cost * trials(self.coded.case.score_count))
 
     @cached_property

@@ -18,7 +18,7 @@ from workbench.reference.bound import Budget
 #: what is to blame where weights that nothing explains are not those that out of the user's own run has
 ELSEWHERE = (
     "out",
-    "out of this run is not what the measured weights make of V: V is read elsewhere, or dims differ",
+    "out is not the measured weights times V: suspect how V is read or how out is stored",
     (),
 )
 #: the stage of a finding -> where what it found may be made, in data-flow order; the last where all others are right
@@ -109,8 +109,8 @@ def verdict(
         told = ELSEWHERE if apart > 1 else residual(target, weights, of_usual.expected, of_usual.budget)
         blames = [Blame(*told)]
     elif not blames and target.is_wrong:
-        told_of = "what was made of V with them" if target.whole is None else "what the dims that V shares do"
-        blames = [Blame("out", f"the weights are right, and {told_of} is not")]
+        suspect = "P @ V or how out is stored" if target.whole is None else "the dims that V shares with K"
+        blames = [Blame("out", f"the weights are right: suspect {suspect}")]
     if lse_held:
         blames += [Blame(one.stage, one.text, proved=True) for one in findings if one.stage == "lse"]
     order = [*STAGES]

@@ -104,7 +104,7 @@ CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     "a larger leak": ({"hidden": lambda x: torch.tensor(-1.0)}, causal(20, 20), {}, "masked scores are -1, not -inf"),
     "an odd leak": (
         {"hidden": lambda x: x - 6.5}, causal(20, 20), {},
-        "the mask adds -6.5 to the scores of keys from i + 1 on in row i, which it should hide",
+        "the mask adds -6.5, not -inf, to the scores of keys from i + 1 on in row i",
     ),
     "softmax": (
         {"softmax": lambda x: torch.softmax(x.bfloat16(), -1).float()}, None, {},

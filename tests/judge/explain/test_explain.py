@@ -79,8 +79,8 @@ def test_two_bugs_are_named_each_at_its_stage() -> None:
 def test_two_bugs_are_named_together_from_out_and_lse() -> None:
     causes = judged(("scale-twice", "lse-base-2"), SMALL, dump=False).explain().causes
     assert [one.text for one in causes] == [
-        "scores are 0.4 times what they should be: the scale is 0.16, not 0.4",
-        "lse is the logarithm of what out was divided by, in base 2",
+        "the scale is 0.16, not 0.4: scores are multiplied by 0.4",
+        "lse is the log of the denominator of out, in base 2",
     ]
 
 

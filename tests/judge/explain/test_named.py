@@ -142,7 +142,7 @@ def test_and_are_found_there(name: str) -> None:
 def test_a_merge_by_the_lse_of_another_head(head: Callable[[Any, int], Any], words: str) -> None:
     made, case = kernel(of=merged(4, by_lse_of(head))), Case(heads=6, kv_heads=2, seqlen=48, head_dim=16)
     (finding,) = measured(run(made(True), case)).findings
-    assert f"takes the lse of splits from elsewhere: of {words}" in finding.text
+    assert f"takes the lse of splits from the wrong place: of {words}" in finding.text
 
 
 @pytest.mark.parametrize(("head", "text"), [

@@ -23,12 +23,12 @@ def ends(subject: Subject, probs_dtype: str | None, normalised: bool | None, mer
     are several tiles.
     """
     kind = subject.trace.stages["out"].dtype
-    yield Field("out_dtype", kind.name, f"out is of {kind.name}")
+    yield Field("out_dtype", kind.name, f"out is {kind.name}")
     yield _normalisation(subject, probs_dtype, merged)
     yield _rounding(subject, probs_dtype == "float32" or normalised is False, normalised is True)
     if probs_dtype is None or (probs_dtype != "float32" and normalised is not False):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "it is not known that small probs are cast before they are divided, and kept")
+            yield unread(name, "unknown whether probs are cast before the division, which may lose small ones")
     else:
         yield from _tiny(subject)
     yield from _empty(subject)
@@ -42,7 +42,7 @@ def _normalisation(subject: Subject, probs_dtype: str | None, merged: bool) -> F
     rng = np.random.default_rng(SEEDS[0])
     rows = subject.some[subject.seen[subject.some].sum(-1) > 1]
     if not len(rows) or subject.keys < 4:
-        return unread(name, "no row sees two keys, or there are fewer than 4")
+        return unread(name, "no row sees two keys, or there are fewer than 4 keys")
     part = np.arange(subject.keys) * subject.width // subject.keys
     v = (part[:, None] == np.arange(subject.width)).astype(float)
     q = np.zeros((subject.rows, subject.depth))
@@ -62,17 +62,17 @@ def _normalisation(subject: Subject, probs_dtype: str | None, merged: bool) -> F
             off.append(abs(np.log(read[told] / made[told])))
     every = np.concatenate(off)
     if not np.isfinite(every).all() or every.max() > FAR:
-        return unread(name, "weights of scores near 2^24 are not finite, or 0")
+        return unread(name, "weights of scores near 2^24 are 0 or non-finite")
     u = 2.0**-4 if probs_dtype is None else unit_roundoff(probs_dtype)
     if every.max() <= min(4 * (u + subject.roundoff) + 2.0**-20, OFF):
         if not merged:
-            return unread(name, "weights are as of one division; that no lse would merge several tiles is not seen")
-        return Field(name, "division", "equal scores near 2^24 weigh alike and add up to 1, as of no lse in float32")
+            return unread(name, "weights fit one division, but only one tile was seen: an lse might merge several")
+        return Field(name, "division", "equal scores near 2^24 get equal weights of sum 1; a float32 lse would not do")
     worst = [float(np.median(x)) for x in off]
     if max(worst) >= OFF:
         said = f"weights of equal scores near 2^24, where lse has an ulp of 2, are off by e^{max(worst):.2g}"
         return Field(name, "lse", said)
-    return unread(name, f"weights of equal scores near 2^24 are right but for e^{every.max():.2g}")
+    return unread(name, f"weights of equal scores near 2^24 are off by e^{every.max():.2g}, which fits neither")
 
 
 def _rounding(subject: Subject, plain: bool, normalised: bool) -> Field:
@@ -81,7 +81,7 @@ def _rounding(subject: Subject, plain: bool, normalised: bool) -> Field:
     """
     name, kind = "out_rounding", subject.trace.stages["out"].dtype.name
     if kind == "float32":
-        return unread(name, "out is float32, and nothing is cast")
+        return unread(name, "out is float32: there is no cast")
     said = []
     for seed in SEEDS:
         rng = np.random.default_rng(seed)
@@ -102,10 +102,8 @@ def _rounding(subject: Subject, plain: bool, normalised: bool) -> Field:
         (best, rounding), others = shares[0], [share for share, other in shares if other != shares[0][1]]
         said.append(rounding if best >= GIVEN and max(others) <= OTHER else None)
     if said[0] is None or said[0] != said[1]:
-        return unread(
-            name, f"quotients of whole numbers are not those of one rounding to {kind}: something else rounds"
-        )
-    return Field(name, said[0], f"quotients of whole numbers are rounded {said[0].replace('-', ' ')} to {kind}")
+        return unread(name, f"quotients of integers fit no single rounding to {kind}: something else rounds")
+    return Field(name, said[0], f"quotients of integers are rounded {said[0].replace('-', ' ')} to {kind}")
 
 
 _BOTH = ("nearest", "toward-zero")
@@ -115,7 +113,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
     """Whether exp has a least argument, and flushes subnormal results."""
     if subject.dtype == "float16":
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "float16 holds no V that would make a weight of 2^-126 be read")
+            yield unread(name, "a weight of 2^-126 cannot be seen with V in float16")
         return
     rows = subject.some[subject.seen[subject.some][:, 0] & (subject.seen[subject.some].sum(-1) > 1)]
     if not len(rows):
@@ -128,7 +126,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
     rows = rows[subject.seen[rows][:, low].all(-1)]
     if not len(rows):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, f"no row sees the {len(low)} keys that are read")
+            yield unread(name, f"no row sees all {len(low)} keys that are measured")
         return
     k = np.zeros((subject.keys, subject.depth))
     k[~tops, 0] = -1.0
@@ -142,7 +140,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         shares[score] = subject.ask(q, k, v).out[rows][:, : len(low)] / HUGE * number
     if not all(np.isfinite(x).all() for x in shares.values()) or not _near(shares[69.0], np.exp(-69.0), 0.1):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "weights of 2^-100 are not read as they should be")
+            yield unread(name, "weights of 2^-100 are already wrong")
         return
     lowest = np.concatenate([shares[139.0].ravel(), shares[160.0].ravel()])
     kept = lowest[lowest != 0]
@@ -150,18 +148,18 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         yield Field("exp_floor", None, "weights of e^-139 and e^-160 are 0")
     elif _near(kept, kept[0], 0.01):
         floor = float(np.round(np.log2(kept[0]), 1))
-        yield Field("exp_floor", floor, f"weights of e^-139 and e^-160 are 2^{floor:g}, {len(kept)} of {len(lowest)}")
-        yield unread("exp_flushes", f"weights are 2^{floor:g} instead of what is below")
+        yield Field("exp_floor", floor, f"weights of e^-139 and e^-160 are 2^{floor:g} in {len(kept)} of {len(lowest)}")
+        yield unread("exp_flushes", f"smaller weights are raised to 2^{floor:g}")
         return
     else:
-        yield unread("exp_floor", "weights of e^-139 and e^-160 are neither 0 nor alike")
+        yield unread("exp_floor", "weights of e^-139 and e^-160 are neither 0 nor equal")
     middle = shares[90.0]
     if _near(middle, np.exp(-90.0), 0.25):
-        yield Field("exp_flushes", False, "a weight of e^-90, which is subnormal, is read as it is")
+        yield Field("exp_flushes", False, "a weight of e^-90, which is subnormal, is kept")
     elif (middle == 0).all():
         yield Field("exp_flushes", True, "a weight of e^-90, which is subnormal, is 0")
     else:
-        yield unread("exp_flushes", "weights of e^-90 are neither what they should be nor 0")
+        yield unread("exp_flushes", "weights of e^-90 are neither right nor 0")
 
 
 def _near(x: np.ndarray, y: np.ndarray | float, share: float) -> bool:
@@ -175,12 +173,10 @@ def _empty(subject: Subject) -> Iterator[Field]:
     for name, stage in (("empty_out", "out"), ("empty_lse", "lse")):
         held = subject.trace.stages.get(stage)
         if held is None or not hidden.any():
-            yield unread(name, "every row of this case sees a key" if held is not None else f"there is no {stage}")
+            yield unread(name, "this case has no empty rows" if held is not None else f"the kernel returns no {stage}")
             continue
         values = np.unique(to_float64(held)[hidden])
         if len(values) == 1:
-            yield Field(
-                name, float(values[0]), f"{stage} of the {int(hidden.sum())} rows without keys is {values[0]:g}"
-            )
+            yield Field(name, float(values[0]), f"{stage} of the {int(hidden.sum())} empty rows is {values[0]:g}")
         else:
-            yield unread(name, f"{stage} of rows without keys is of {len(values)} values")
+            yield unread(name, f"{stage} of empty rows has {len(values)} different values")

@@ -18,10 +18,10 @@ def operands(subject: Subject) -> Iterator[Field]:
     """input_precision and input_rounding."""
     names = ("input_precision", "input_rounding")
     if subject.dtype != "float32":
-        yield from (unread(name, f"{subject.dtype} is a part of TF32, and is not rounded to it") for name in names)
+        yield from (unread(name, f"{subject.dtype} inputs are exact in TF32") for name in names)
         return
     if subject.keys < 4:
-        yield from (unread(name, f"of {subject.keys} keys there are too few") for name in names)
+        yield from (unread(name, f"{subject.keys} keys are too few") for name in names)
         return
     of_v = {_of_values(subject, seed) for seed in SEEDS}
     of_q = [chosen(_of_queries(subject, seed), MOST) for seed in SEEDS]
@@ -29,23 +29,21 @@ def operands(subject: Subject) -> Iterator[Field]:
     said = of_q[0].split(",")[0] if of_q[0] is not None and of_q[0] == of_q[1] else None
     if how in ("nearest", "toward-zero") and said == how:
         yield Field(
-            "input_precision", "tf32", f"V and q with bits below 2^-10 are read {how.replace('-', ' ')} as TF32"
+            "input_precision", "tf32", f"V and q are rounded to TF32 {how.replace('-', ' ')}: bits below 2^-10 are lost"
         )
-        yield Field("input_rounding", how, "V and q are rounded so to TF32, in every element that was read")
+        yield Field("input_rounding", how, "every measured element of V and q is rounded that way")
         return
     if how == "exact" and said == "exact":
         products = [chosen(_of_tails(subject, seed), MOST) for seed in SEEDS]
         found = products[0].split(",")[0] if products[0] is not None and products[0] == products[1] else None
         if found is not None:
-            words = "hold the product of their last bits" if found == "ieee" else "lack the product of their last bits"
-            yield Field("input_precision", found, f"products of two numbers of 24 bits {words}")
+            words = "keep" if found == "ieee" else "lack"
+            yield Field("input_precision", found, f"products of 24-bit numbers {words} the product of their last bits")
         else:
-            yield unread(
-                "input_precision", "V and q are read as they are, by one product of float32 or by three of TF32"
-            )
+            yield unread("input_precision", "V and q are not rounded: one float32 product or three TF32 products")
         yield unread("input_rounding", "operands are not rounded to TF32")
         return
-    yield from (unread(name, "V and q are not both read as they are, nor both as TF32") for name in names)
+    yield from (unread(name, "V and q are rounded differently") for name in names)
 
 
 def _of_values(subject: Subject, seed: int) -> str | None:

@@ -37,15 +37,13 @@ def plan(subject: Subject) -> tuple[int, int] | str:
     """How many w a call has, and how many rounds there may be; or why there are none."""
     rows, keys = len(subject.whole), subject.keys
     if keys < 4 or subject.depth < 2 or subject.width < 2:
-        return f"of {keys} keys and {subject.depth} dims there are too few"
+        return f"{keys} keys and {subject.depth} dims are too few"
     if rows < 2:
-        return f"{rows} rows see all keys, and it takes 2"
+        return f"{rows} rows see all keys, at least 2 must"
     count = min(subject.depth - 1, rows - 1, keys - 1)
     each = -(-keys // (subject.width - 1)) * -(-keys // count)
     if each * 2 > CALLS:
-        return (
-            f"{2 * each:,} calls and more would be needed with {rows} rows that see all {keys} keys: take more queries"
-        )
+        return f"{rows} rows that see all {keys} keys would take {2 * each:,} calls or more: use more queries"
     return count, CALLS // each
 
 

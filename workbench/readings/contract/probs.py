@@ -32,24 +32,24 @@ def probs(subject: Subject) -> Iterator[Field]:
     """probs_dtype, probs_rounding, probs_normalised."""
     names = ("probs_dtype", "probs_rounding", "probs_normalised")
     if subject.keys < 4 or subject.width < 2:
-        yield from (unread(name, f"of {subject.keys} keys there are too few") for name in names)
+        yield from (unread(name, f"{subject.keys} keys are too few") for name in names)
         return
     fitting = [_fitting(subject, seed) for seed in SEEDS]
     if any(one is None for one in fitting) or fitting[0] != fitting[1]:
-        reason = "differences of weights of close scores are those of no one cast, of probs or of normalised ones"
+        reason = "weights of close scores fit no single cast, neither of probs nor of normalised probs"
         yield from (unread(name, reason) for name in names)
         return
     dtype, rounding, normalised = fitting[0] or ("", "", False)
     of = "normalised probs" if normalised else "probs"
     if dtype in ("float32", "tf32"):
-        operand = " but to TF32, as operands are" if dtype == "tf32" else ""
-        yield Field("probs_dtype", "float32", f"weights of scores 2^-12 apart differ by what exp does{operand}")
+        operand = " beside TF32, as for all operands" if dtype == "tf32" else ""
+        yield Field("probs_dtype", "float32", f"weights of scores 2^-12 apart show no rounding{operand}")
         yield unread("probs_rounding", "nothing is cast")
-        yield unread("probs_normalised", "probs are not cast, so that nothing tells when they are divided")
+        yield unread("probs_normalised", "probs are not cast, so the order of cast and division does not matter")
         return
-    yield Field("probs_dtype", dtype, f"weights of close scores differ by whole ulps of {dtype}, as {of} cast to it do")
-    yield Field("probs_rounding", rounding, f"casts of {of} that round otherwise would give other weights")
-    yield Field("probs_normalised", normalised, f"what is cast has the ulps of {of}, for sums that are no powers of 2")
+    yield Field("probs_dtype", dtype, f"weights of close scores differ by whole ulps of {dtype}, as {of} do")
+    yield Field("probs_rounding", rounding, f"other roundings of {of} would give other weights")
+    yield Field("probs_normalised", normalised, f"the cast has the ulps of {of}, for sums that are no powers of 2")
 
 
 def _fitting(subject: Subject, seed: int) -> Cast | None:

@@ -33,15 +33,15 @@ def scores(subject: Subject, how: str | None, sums: str | None) -> Iterator[Fiel
     """
     if subject.keys < 4 or subject.depth < 2:
         for name in ("scores_dtype", "scaled_q_dtype", "scale_in", "exp_argument"):
-            yield unread(name, f"of {subject.keys} keys and {subject.depth} dims there are too few")
+            yield unread(name, f"{subject.keys} keys and {subject.depth} dims are too few")
         return
     yield _rounded(how, sums)
     scaled = _scaled_q(subject)
     yield scaled
     if how != "none" or not scaled.is_read:
-        reason = "scores, products or q are rounded to 16 bits, or may be, which hides what float32 does"
+        reason = "scores, q.k or q are, or may be, rounded to 16 bits, which hides float32 rounding"
     elif scaled.value != "float32":
-        reason = f"q * scale is rounded to {scaled.value}, which hides what float32 does"
+        reason = f"q * scale is rounded to {scaled.value}, which hides float32 rounding"
     else:
         yield _scale_in(subject)
         yield _argument(subject)
@@ -102,8 +102,8 @@ def rounded(subject: Subject) -> str | None:
                 return None
             choices: dict[str, np.ndarray] = {"none": qk * ODD}
             for dtype in NARROW:
-                choices[f"products and scores rounded to {dtype}"] = to(to(qk, dtype) * ODD, dtype)
-                choices[f"products rounded to {dtype}"] = to(qk, dtype) * ODD
+                choices[f"q.k and scores rounded to {dtype}"] = to(to(qk, dtype) * ODD, dtype)
+                choices[f"q.k rounded to {dtype}"] = to(qk, dtype) * ODD
                 choices[f"scores rounded to {dtype}"] = to(qk * ODD, dtype)
                 choices[f"scores in base 2 rounded to {dtype}"] = to(qk * (ODD * LOG2E), dtype) * LN2
             runs.append((read, {how: made_of(subject, x) for how, x in choices.items()}))
@@ -114,23 +114,23 @@ def rounded(subject: Subject) -> str | None:
 
 def products_of(how: str | None) -> str | None:
     """The dtype to which products alone are rounded; None where they are not."""
-    return how.split()[-1] if how is not None and how.startswith("products rounded") else None
+    return how.split()[-1] if how is not None and how.startswith("q.k rounded") else None
 
 
 def _rounded(how: str | None, sums: str | None) -> Field:
     """In which dtype qk and scores are rounded."""
     name = "scores_dtype"
     if how is None:
-        return unread(name, "weights of scores an eighth apart, near 219 and 1755, are of no one rounding to 16 bits")
+        return unread(name, "weights of scores 1/8 apart, near 219 and 1755, fit no single rounding to 16 bits")
     if how == "none":
-        return Field(name, "float32", "scores an eighth apart, near 219 and 1755, weigh as they are")
+        return Field(name, "float32", "scores 1/8 apart, near 219 and 1755, are not rounded")
     dtype = how.split()[-1]
     products = products_of(how)
     if products is not None and sums is None:
-        return unread(name, f"products are rounded to {dtype}, by a cast or by accumulators")
+        return unread(name, f"q.k is rounded to {dtype}, by a cast or by its accumulator")
     if products is not None and products == sums:
-        return Field(name, "float32", f"products are rounded to {dtype} by accumulators, and scores to nothing more")
-    return Field(name, dtype, f"near 219 and 1755 keys weigh as those of {how}")
+        return Field(name, "float32", f"q.k is rounded to {dtype} by its accumulator; scores are not rounded further")
+    return Field(name, dtype, f"weights of scores near 219 and 1755 fit {how}")
 
 
 def _factored(subject: Subject, of: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, float]:
@@ -170,10 +170,10 @@ def _scaled_q(subject: Subject) -> Field:
 
     how = _agreed(subject, asked)
     if how is None or how.startswith("k"):
-        return unread(name, "equal products of other factors weigh neither alike nor as those of q * scale in 16 bits")
+        return unread(name, "equal q.k of different factors fit neither equal scores nor q * scale in 16 bits")
     if how == "none":
-        return Field(name, "float32", "keys whose products are equal, of 12 pairs of factors, weigh the same")
-    return Field(name, how.split()[-1], f"equal products of other factors weigh as those of {how}")
+        return Field(name, "float32", "equal q.k of 12 pairs of factors give equal weights")
+    return Field(name, how.split()[-1], f"weights of equal q.k of different factors fit {how}")
 
 
 def _scale_in(subject: Subject) -> Field:
@@ -199,11 +199,11 @@ def _scale_in(subject: Subject) -> Field:
 
     how = _agreed(subject, asked)
     if how is None:
-        return unread("scale_in", "equal products near 2^21 weigh as of no one place of the scale, to the last bit")
+        return unread("scale_in", "the last bits of equal q.k near 2^21 fit no single place of the scale")
     value = how.split(",")[0]
     if value == "scores":
-        return Field("scale_in", value, "equal products of other factors give equal scores near 2^21, to the last bit")
-    return Field("scale_in", value, f"equal products near 2^21 differ in the last bits as where {how} holds the scale")
+        return Field("scale_in", value, "equal q.k of different factors give equal scores near 2^21, to the last bit")
+    return Field("scale_in", value, f"the last bits of equal q.k near 2^21 fit a scale in {how}")
 
 
 def _argument(subject: Subject) -> Field:
@@ -222,13 +222,13 @@ def _argument(subject: Subject) -> Field:
             return None
         choices = {
             "exact": (q @ k.T) * scale,
-            "natural": single((q @ k.T) * scale),
+            "base e": single((q @ k.T) * scale),
             "base 2": single((q @ k.T) * float(single(np.array(scale * LOG2E)))) * LN2,
         }
         return [(read, {how: made_of(subject, x) for how, x in choices.items()})]
 
     how = _agreed(subject, asked)
     if how in (None, "exact"):
-        shown = "are not rounded" if how else "are rounded in no way that is known here"
-        return unread(name, f"scores near 2^21 {shown}: an fma, or more than float32")
-    return Field(name, "difference", f"exp is given differences of scores rounded to float32 ({how}, near 2^21)")
+        shown = "are not rounded" if how else "fit no known rounding"
+        return unread(name, f"scores near 2^21 {shown}: an fma, or more bits than float32")
+    return Field(name, "difference", f"exp takes differences of scores rounded to float32 ({how}, near 2^21)")

@@ -86,7 +86,7 @@ def sums(subject: Subject, found: Kept, products: str | None, splits: bool) -> I
     """
     names = ("accumulator_dtype", "partials_dtype", "accumulation")
     if found.near is None or found.apart is None:
-        reason = "small numbers between large ones are not read, with or without these"
+        reason = "small values cannot be measured here, not even without large ones"
         yield from (unread(name, reason) for name in names)
         return
     accumulator = _accumulator(found.near, found.apart, found.products, products)
@@ -153,34 +153,34 @@ def _left_of_scores(subject: Subject, asked: Sequence[tuple[int, float]]) -> lis
 def _accumulator(near: int, apart: int, of_scores: int | None, products: str | None) -> Field:
     name = "accumulator_dtype"
     if of_scores is None:
-        return unread(name, "small products between large ones are not read, with or without these")
+        return unread(name, "small products cannot be measured here, not even without large ones")
     if apart >= ENOUGH and of_scores >= ENOUGH and products is None:
-        where = "" if near >= ENOUGH else ", where no partial result is stored in between"
+        where = "" if near >= ENOUGH else " (between partial results)"
         return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives in sums{where}")
     if near == apart and near in BITS and BITS[near] in (BITS.get(of_scores), products):
-        said = f"sums of values lose what is less than 2^-{near - 1} of a large number, wherever it stands"
-        return Field(name, BITS[near], f"{said}, and products are rounded to as many bits")
-    return unread(name, f"sums of values keep {_said(near)} to {_said(apart)} bits, of products {_said(of_scores)}")
+        said = f"P @ V loses values below 2^-{near - 1} of a large one, at any distance"
+        return Field(name, BITS[near], f"{said}; q.k keeps as many bits")
+    return unread(name, f"P @ V keeps {_said(near)} to {_said(apart)} bits, q.k {_said(of_scores)}")
 
 
 def _said(bits: int) -> str:
-    return f"{bits}" if bits < ENOUGH else f"{ENOUGH} and more"
+    return f"{bits}" if bits < ENOUGH else f"{ENOUGH} or more"
 
 
 def _partials(found: Kept, splits: bool, subject: Subject) -> Field:
     name, near, apart = "partials_dtype", found.near or 0, found.apart or 0
     if near >= ENOUGH:
         if not splits:
-            return unread(name, "no splits are known, and large numbers may cancel before anything is stored")
-        return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives across all {subject.keys} keys")
+            return unread(name, "no splits are known: large numbers may cancel before partial results are stored")
+        return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives a sum over {subject.keys} keys")
     if apart < ENOUGH or not found.stored:
-        return unread(name, f"sums keep {near} to {apart} bits wherever numbers stand, which hides partial results")
+        return unread(name, f"sums keep only {near} to {apart} bits at any distance, which hides partial results")
     bits = min(BITS, key=lambda one: abs(one - near))
     # numbers are divided by sums that are no powers of 2, which may take one bit or give one
     if abs(bits - near) > 1:
-        return unread(name, f"next to a large number sums keep {near} bits, which is no dtype of partial results")
-    said = f"a small number keeps about {bits} bits beside a large one and {_said(apart)} far from it"
-    return Field(name, BITS[bits], f"{said}: what stands together is rounded before it meets the rest")
+        return unread(name, f"sums keep {near} bits next to a large number, which fits no dtype")
+    said = f"sums keep about {bits} bits next to a large number and {_said(apart)} far from it"
+    return Field(name, BITS[bits], f"{said}: partial results are rounded before they are merged")
 
 
 def _accumulation(subject: Subject, dtype: str) -> Field:
@@ -194,14 +194,14 @@ def _accumulation(subject: Subject, dtype: str) -> Field:
     for sign in (1.0, -1.0):
         left = _left(subject, [(Triple(0, spot, last), HALF * 2.0**-bits) for spot in spots], sign)
         if left is None:
-            return unread(name, "what is left between large numbers is not read")
+            return unread(name, "what is left between large numbers cannot be measured")
         shares += [*left]
     of_scores = _left_of_scores(subject, [(bits, HALF)] * 2)
     up, stays = ([abs(x - one) <= EXACT for x in (*shares, *of_scores)] for one in (2 / HALF, 1.0))
     half = len(spots)
     if all(a or b for a, b in zip(up, stays, strict=True)) and any(up[:half]) and any(up[half : 2 * half]):
         if dtype != "float32" or all(up[2 * half :]):
-            return Field(name, "nearest", f"1.5 added to 2^{bits} counts as 2, and -1.5 as -2")
+            return Field(name, "nearest", f"2^{bits} + 1.5 is rounded to 2^{bits} + 2, and likewise for -1.5")
     told = ", ".join(sorted({f"{x * HALF:.2g}" for x in shares}))
-    products = ", ".join(sorted({f"{x * HALF:.2g}" if x >= 0 else "nothing that is read" for x in of_scores}))
-    return unread(name, f"of 1.5 beside 2^{bits} there is left {told} of values, {products} of products; to nearest 2")
+    products = ", ".join(sorted({f"{x * HALF:.2g}" if x >= 0 else "nothing measurable" for x in of_scores}))
+    return unread(name, f"of 1.5 added to 2^{bits}, P @ V keeps {told} and q.k {products}; nearest would keep 2")

@@ -21,23 +21,23 @@ def tiles(subject: Subject) -> Iterator[Field]:
         return
     found = looked(subject, *planned)
     if found is None:
-        reason = f"in {CALLS} calls too few pairs of keys were seen often enough: take more queries"
+        reason = f"{CALLS} calls are too few for so many pairs of keys: use more queries"
         yield from (unread(name, reason) for name in NAMES)
         return
     if found.differ.any():
         small = looked(subject, *planned, SMALL_RISES)
         if small is None or not small.differ.any():
             least, most = min(RISES), max(SMALL_RISES)
-            reason = f"keys are rescaled for maxima {least:g} larger, not for {most:g}: they lag, or are bounds above"
+            reason = f"maxima that rise by {least:g} rescale, by {most:g} do not: maxima lag or are upper bounds"
             yield from (unread(name, reason) for name in NAMES)
             return
     edges = _edges(found, subject.keys)
     if _one_by_one(found, subject.keys):
-        yield Field("block_k", 1, "every key that is a larger maximum parts the keys before it from those behind it")
+        yield Field("block_k", 1, "each new maximum rescales all keys before it and none after it")
         for name in NAMES[1:]:
-            yield unread(name, "keys are rescaled one by one, from which end cannot be told")
+            yield unread(name, "keys are rescaled one by one, in an unknown order")
     elif len(edges) == 2:
-        reason = f"no run of the {subject.keys} keys is rescaled by itself: one tile, or maxima are known before"
+        reason = f"no run of the {subject.keys} keys is rescaled separately: one tile, or maxima are known in advance"
         yield from (unread(name, reason) for name in NAMES)
     else:
         yield from _structure(found, edges, subject.keys)
@@ -63,20 +63,18 @@ def _structure(found: Pairs, edges: np.ndarray, keys: int) -> Iterator[Field]:
     """Splits and the order of tiles, from which tiles come with or after which."""
     after = _after(found, edges)
     if after is None:
-        reason = "what comes after a larger maximum is not the same for all keys of a tile"
+        reason = "keys of one tile are rescaled differently"
         yield from (unread(name, reason) for name in NAMES)
         return
     count = len(edges) - 1
     splits = _chains(after)
     if splits is None:
         words = ", ".join(map(str, edges[:8]))
-        yield from (unread(name, f"tiles from keys {words} ... are in no one order") for name in NAMES)
+        yield from (unread(name, f"tiles that begin at keys {words} ... have no single order") for name in NAMES)
         return
     if len(splits) == count:
         words = ", ".join(map(str, edges[:8]))
-        reason = (
-            f"maxima are of runs of keys that begin at {words}{' ...' if count > 8 else ''}: tiles, or splits of one"
-        )
+        reason = f"runs that begin at keys {words}{' ...' if count > 8 else ''} are tiles, or splits of one tile each"
         yield from (unread(name, reason) for name in NAMES)
         return
     yield from _told(edges, splits, keys)
@@ -92,43 +90,43 @@ def _told(edges: np.ndarray, splits: list[list[int]], keys: int) -> Iterator[Fie
     last = [int(sizes[one[-1]]) for one in ends]
     if not whole or any(size != block for size in inner) or any(size > block for size in last):
         words = ", ".join(map(str, edges[:8]))
-        yield from (unread(name, f"tiles from keys {words} ... have no one size") for name in NAMES)
+        yield from (unread(name, f"tiles that begin at keys {words} ... have different sizes") for name in NAMES)
         return
     said = f"keys are rescaled together in runs of {block}"
-    yield Field("block_k", block, f"{said}, that begin at {', '.join(map(str, edges[:4]))} ...")
+    yield Field("block_k", block, f"{said} that begin at {', '.join(map(str, edges[:4]))} ...")
     yield from _splits(bounds, block, keys)
     order = [tile for one in sorted(splits, key=min) for tile in one]
     count = len(sizes)
     if order == list(range(count)):
-        yield Field("tile_order", "ascending", "what comes before a larger maximum is what lies before it")
+        yield Field("tile_order", "ascending", "a larger maximum rescales the tiles before it")
     elif all(one == sorted(one, reverse=True) for one in splits):
-        yield Field("tile_order", "descending", "what comes before a larger maximum is what lies behind it")
+        yield Field("tile_order", "descending", "a larger maximum rescales the tiles after it")
     elif len(splits) == 1:
-        yield Field("tile_order", tuple(order), f"tiles are rescaled in this order, of {keys} keys")
+        yield Field("tile_order", tuple(order), f"tiles are rescaled in this order, with {keys} keys")
     else:
-        yield unread("tile_order", "splits have orders of their own")
+        yield unread("tile_order", "splits have different orders")
 
 
 def _splits(bounds: list[int], block: int, keys: int) -> Iterator[Field]:
     if len(bounds) == 2:
-        reason = "no run of keys has a maximum of its own: there are none, or one maximum for all"
+        reason = "no run of keys has its own maximum: no splits, or one maximum for all"
         yield unread("splits", reason)
         yield unread("split_bounds", reason)
         return
     count = -(-keys // block)
     each = -(-bounds[1] // block)
-    shown = f"maxima of their own have runs of keys that end at {', '.join(map(str, bounds[1:]))}"
+    shown = f"runs of keys with their own maximum end at {', '.join(map(str, bounds[1:]))}"
     even = [*range(0, count, each), count]
     if [min(x * block, keys) for x in even] != bounds:
-        yield unread("splits", f"{shown}: they are unequal")
+        yield unread("splits", f"{shown}: they are unequal, see split_bounds")
         yield Field("split_bounds", tuple(bounds), shown)
         return
     fitting = [n for n in range(1, count + 1) if -(-count // n) == each]
     if len(fitting) == 1:
         yield Field("splits", fitting[0], shown)
-        yield unread("split_bounds", "splits of whole tiles say it")
+        yield unread("split_bounds", "`splits` already gives them")
     else:
-        yield unread("splits", f"{shown}, as of {fitting[0]} to {fitting[-1]} splits")
+        yield unread("splits", f"{shown}, which fits {fitting[0]} to {fitting[-1]} splits")
         yield Field("split_bounds", tuple(bounds), shown)
 
 
