@@ -67,7 +67,7 @@ PLACES = {
     "not causal": (CAUSAL & LEFT, FULL & LEFT, "keys after the query are not hidden (causal)"),
     "nothing of a mask": (CAUSAL & LEFT, FULL, "no key is masked"),
     "nothing of holes": (FULL & ((I + J) % 3 > 0), FULL, "no key is masked"),
-    "batch 0": (CAUSAL & LEFT[[1, 2, 0]], (CAUSAL & LEFT[[1, 2, 0]])[:1], "the mask of batch 0 is taken for all"),
+    "batch 0": (CAUSAL & LEFT[[1, 2, 0]], (CAUSAL & LEFT[[1, 2, 0]])[:1], "the mask of batch 0 is used for every batch"),
     # without a name: one key less of padding, one batch alone, holes
     "padding of a key less": (CAUSAL & LEFT, CAUSAL & np.roll(LEFT, -1, -1) & (J < KEYS - 1), ""),
     "holes": (FULL, J % 3 > 0, ""),

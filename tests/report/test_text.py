@@ -142,7 +142,7 @@ def test_short(judged):
     place = f"batch 0, head 0, split {worst.index['s']}, query {worst.index['q']}"
     assert lines == [
         "first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
-        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; "
+        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; "
         f"reproduces {n} of {n} elements within their budgets, {over_budget_of_cause(judged['fault']):.3g} x at most; "
         f"not proved: it moves {n} elements, and fewer than 100 may fit by chance",
         f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",

@@ -153,7 +153,7 @@ def in_place_of(told: np.ndarray, sees: np.ndarray) -> str:
     if (sees == known).all():
         return "no key is masked"
     if told.shape[0] > 1 and np.array_equal(told[:1] & known, sees):
-        return "the mask of batch 0 is taken for all"
+        return "the mask of batch 0 is used for every batch"
     if found is None:
         return ""
     left = ~found.padding[:, None, None] & known

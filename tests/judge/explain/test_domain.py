@@ -83,8 +83,8 @@ def test_nan_and_a_sum_that_counts_twice_are_both_named() -> None:
     (cause,) = explained(SQUARE.but(causal=True), twice=True, guarded=False).causes
     # the sum of a tile and that of a split of one tile are the same numbers
     said = (
-        "acc is multiplied by row_sum once too often, and",
-        "multiplied by partial_sum, which partial_O holds already",
+        "acc is wrongly multiplied by row_sum, and",
+        "multiplied by partial_sum, which partial_O already includes",
     )
     assert any(one in cause.text for one in said) and "NaN" in cause.text
     assert (cause.fit.nan, cause.fit.values, cause.fit.stages) == (32 * (16 + 1), 32 * 16, ("out", "lse"))
