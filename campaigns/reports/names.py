@@ -33,7 +33,7 @@ READ: Mapping[str, Mapping[str, bool]] = {
         "the scale is 1/sqrt(head_dim_v)": True,
     },
     "eager_scale_one_percent": {
-        "the scale is 0.178544, 1.01/sqrt(head_dim), whatever was asked for": True,
+        "the scale is 0.178544 = 1.01/sqrt(head_dim), not the requested one": True,
     },
     "eager_sum_bf16": {
         "row_sum is kept in bfloat16: what rows are divided by are numbers of it": True,

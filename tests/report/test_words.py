@@ -90,8 +90,8 @@ def test_a_victim_whose_inputs_are_nan_is_not_said_to_be_right() -> None:
         "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)",
     ]
     assert [line for line in findings(judged) if "untestable" in line] == [
-        "  out is untestable by itself: no element could be judged: 192 poisoned, 0 with a budget that says nothing",
-        "  lse is untestable by itself: no element could be judged: 24 poisoned, 0 with a budget that says nothing",
+        "  out is untestable by itself: no element could be judged: 192 read NaN, 0 have no finite budget",
+        "  lse is untestable by itself: no element could be judged: 24 read NaN, 0 have no finite budget",
     ]
 
 

@@ -101,8 +101,8 @@ def test_cases_that_any_such_kernel_takes_come_first() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is no multiple of 64")),
-        (dict(seqlen=40), ("seqlen_q is no multiple of 64", "seqlen_k is no multiple of 64")),
+        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is not a multiple of 64")),
+        (dict(seqlen=40), ("seqlen_q is not a multiple of 64", "seqlen_k is not a multiple of 64")),
         (dict(heads=2), ("there are 2 heads",)),
         (dict(batch=3), ("there are 3 batches",)),
         (dict(seed=9, scale=2.0), ()),
