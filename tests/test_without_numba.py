@@ -50,7 +50,7 @@ if __name__ == "__main__":
     try:
         assert_attention(twice, case)
     except AssertionError as error:
-        assert "the scale is twice as large" in str(error), error
+        assert "the scale is doubled" in str(error), error
     else:
         raise SystemExit("nothing was asserted")
     found = workbench.sweep("mine.py:twice", [case, case.but(causal=False)], out="script.sqlite", jobs=1)
@@ -95,7 +95,7 @@ def test_what_python_asks(folder: Path) -> None:
     ("words", "code", "said"),
     [
         (("diff", "mine.py:attention", *SIZES), 0, "verdict: rounding"),
-        (("explain", "mine.py:twice", *SIZES), 1, "the scale is twice as large"),
+        (("explain", "mine.py:twice", *SIZES), 1, "the scale is doubled"),
         (("sweep", "mine.py:twice", *SIZES), 1, "2 of 3 cases fail, in 1 group"),
         (("doctor",), 3, "ImportError: numba is blocked"),
     ],

@@ -121,16 +121,16 @@ def exchanges_weights(outs: Array, lses: Array) -> tuple[Array, Array]:
 
 
 FAULTS = (
-    Fault(takes_natural_for_base2, "merge_weight", "natural lse of each rank is read as of base 2"),
-    Fault(takes_base2_for_natural, "merge_weight", "base-2 lse of each rank is read as a natural", {"base2": True}),
-    Fault(one_rank_of_base2, "merge_max", "natural lse of rank 1 is read as of base 2"),
-    Fault(averages, "out", "mean of the results"),
+    Fault(takes_natural_for_base2, "merge_weight", "base-e lse of each rank is read as base 2"),
+    Fault(takes_base2_for_natural, "merge_weight", "base-2 lse of each rank is read as base e", {"base2": True}),
+    Fault(one_rank_of_base2, "merge_max", "base-e lse of rank 1 is read as base 2"),
+    Fault(averages, "out", "plain mean of the"),
     Fault(weighs_alike, "merge_weight", "weights are 1 for each rank"),
-    Fault(forgets_to_rescale, "out", "does not rescale what came before"),
-    Fault(divides_twice, "out", "divided twice"),
-    Fault(nan_of_two_empty, "merge_weight", "in a row without keys", no_keys=True),
-    Fault(takes_inf_for_maximum, "merge_max", "+inf of a rank without keys", {"empty_lse": float("inf")}),
+    Fault(forgets_to_rescale, "out", "does not rescale earlier ranks"),
+    Fault(divides_twice, "out", "divided by the row sum twice"),
+    Fault(nan_of_two_empty, "merge_weight", "-inf - (-inf) is unguarded", no_keys=True),
+    Fault(takes_inf_for_maximum, "merge_max", "+inf lse of an empty rank", {"empty_lse": float("inf")}),
     Fault(leaves_out_the_last, "merge_weight", "last rank"),
     Fault(lse_of_the_first, "lse", "that of the first rank"),
-    Fault(exchanges_weights, "out", "weights of each other"),
+    Fault(exchanges_weights, "out", "swapped weights"),
 )

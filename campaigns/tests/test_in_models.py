@@ -10,7 +10,7 @@ from campaigns.in_models import score  # noqa: E402
 def test_a_bug_is_called_one_at_its_place_with_its_cause() -> None:
     rows = score.measure(names=("hidden_size_scale",))
     assert score.holds(rows) and len(rows["bugs"]) == 4 and not rows["pairs"] and not rows["accepted"]
-    assert {cause for row in rows["bugs"] for cause in row["causes"]} == {"the scale is half as large"}
+    assert {cause for row in rows["bugs"] for cause in row["causes"]} == {"the scale is halved"}
     wrong = {**rows, "bugs": [{**rows["bugs"][0], "at_its_place": False}]}
     assert not score.holds(wrong)
 

@@ -117,8 +117,8 @@ def test_a_bias_as_low_as_the_sentinel_is_refused() -> None:
     with pytest.raises(Refusal) as refused:
         judged(-1e9)
     assert str(refused.value) == (
-        "kernel: scores of the contract's mask_sentinel=-1e+09 or less are masked ones, and the bias holds -1e+09: give "
-        "-inf or a mask in its place"
+        "kernel: a score of mask_sentinel=-1e+09 or less counts as masked, but the bias reaches -1e+09: pass -inf or a "
+        "mask instead"
     )
 
 

@@ -44,7 +44,7 @@ def test_a_fault_is_named_at_its_stage_with_its_cause():
     fault = CATALOGUE["block-scales-read-swizzled"]
     judged = diff(fp8_run(CASE.but(**fault.needs), faults=[fault.id]))
     assert judged.verdict == "bug" and judged.origins == fault.stages
-    words = "scales lie in a 128x4 swizzle and are read row by row, or the other way round (q, k, v)"
+    words = "scales in a 128x4 swizzle are read row by row, or the reverse (q, k, v)"
     assert [cause.text for cause in judged.explained.causes][:1] == [words]
 
 

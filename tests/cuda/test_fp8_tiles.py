@@ -107,5 +107,5 @@ def test_the_scale_of_the_next_tile_is_named():
     case = CASE.but(**TILES["fp8_wgmma"])
     trace = run("fp8_wgmma", case, faults="fp8-wgmma-v-scale-of-next-tile", backend="emulator")
     cause = diff(trace).explain().causes[0]
-    assert cause.text == "scales of tiles are read of the next tile of 64 rows (v)" and cause.proved
+    assert cause.text == "scales of tiles are read from the next tile of 64 rows (v)" and cause.proved
     assert cause.trial is not None and cause.trial.case.scale_of == "tile" and cause.trial.case.codes == "e4m3"

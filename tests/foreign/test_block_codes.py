@@ -103,7 +103,7 @@ def test_the_scale_of_the_next_block_is_named_with_its_cause(kind: str) -> None:
     both = "scales and zero points" if kind == "int4" else "scales"
     assert (
         wrong.explained.causes[0].text
-        == f"{both} are read of other blocks: one too far, the last one from the start (v)"
+        == f"{both} of the wrong blocks are read: off by one (i gets i + 1), wrapping around (v)"
     )
     # with out alone it is a bug as well
     assert diff(run(kernel(kind, "scores", "out", shift=1), CASE.but(codes=kind))).origins == ("out",)
@@ -206,7 +206,7 @@ def test_both_rules_of_scales_of_powers_of_two_are_right_and_others_are_not() ->
             assert diff(run(some, case)).origins == (), names
     wrong = diff(run(quantising("mxfp8-e4m3", lambda x: np.rint(np.log2(x)) - 8), case))
     assert wrong.origins[:3] == ("scale_q", "scale_k", "scale_v")
-    assert "to the nearest" in wrong.explained.causes[0].text
+    assert "rounded to nearest" in wrong.explained.causes[0].text
 
 
 def test_what_a_format_does_not_have_keeps_the_default_of_a_function_that_reads_stages() -> None:

@@ -132,10 +132,7 @@ def test_without_a_format_a_decoded_input_is_held_to_the_coarsest() -> None:
     """Nobody told how v was quantised: what no 8-bit format loses is wrong, anything less is right of some format."""
     judged = diff(run(lambda q, k, v, **_: _half(q, k, v, 1.0), CASE))
     assert judged.trace.algorithm == "fp8" and judged.verdict == "suspicious" and judged.origins == ()
-    assert (
-        judged["dequant_v"].reason
-        == "within what the coarsest 8-bit format loses; the format is not declared (--codes)"
-    )
+    assert judged["dequant_v"].reason == "within the loss of the coarsest 8-bit format; declare the format (--codes)"
     for by in (1.5, 0.0, np.nan):
         wrong = diff(run(lambda q, k, v, by=by, **_: _half(q, k, v, by), CASE))
         assert wrong.verdict == "bug" and wrong.origin == "dequant_v"

@@ -24,7 +24,7 @@ KINDS = (
     ("e4m3", "token", "float16"),
 )
 FAULTS = {
-    "next-block": "scales and zero points are read of other blocks: one too far, the last one from the start (v)",
+    "next-block": "scales and zero points of the wrong blocks are read: off by one (i gets i + 1), wrapping around (v)",
     "no-zero": "the zero point is not subtracted (k)",
     "scales-of-k": "codes are decoded with the scale of k (v)",
 }

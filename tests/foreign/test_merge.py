@@ -119,7 +119,7 @@ def test_all_outputs_say_rank(merge: Any) -> None:
     assert {name: re.findall(r"[^ ]* *split[^ ]*", text) for name, text in named.items() if "split" in text} == {}
     assert "4 ranks" in found["text"] and "rank s=1" in found["elements"] and found["picture"] == "rank"
     if merge is takes_natural_for_base2:
-        words = "lse of each rank is read as of base 2"
+        words = "lse of each rank is read as base 2"
         assert all(words in found[name] for name in ("text", "-v", "HTML", "JSON", "explain", "explain --json"))
 
 

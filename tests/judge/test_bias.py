@@ -248,13 +248,15 @@ def test_few_rows_are_not_enough() -> None:
 def test_what_is_said() -> None:
     trips = Bias(LEANS, Lean(-0.2, -12.3456, 0.456), 96, 1000)
     other = Bias(replace(LEANS, mean=0.3), Lean(0.2, 9.0, 0.3), 96, 1000)
-    leans = "errors are biased toward zero, 0.46 standard deviations farther than by rounding to nearest (z = -12.3, 96 rows)"
+    leans = (
+        "errors are biased toward zero, 0.46 standard deviations more than by rounding to nearest (z = -12.3, 96 rows)"
+    )
     first = {"acc": trips, "qk": Bias(STILL, STILL, 96, 1000)}
     assert verdicts(first, None) == {
-        "acc": ("rounding", f"{leans}; not called biased, since a trace cannot be run again on other inputs")
+        "acc": ("rounding", f"{leans}; not called biased: a trace cannot be rerun on other inputs")
     }
     assert verdicts(first, {"acc": replace(trips, rows=64)}) == {
-        "acc": ("biased", f"{leans}, and on other inputs again (z = -12.3, 64 rows)")
+        "acc": ("biased", f"{leans}, again on other inputs (z = -12.3, 64 rows)")
     }
     far = replace(trips, excess=replace(trips.excess, delta=0.51))
     for promised, verdict in ((True, "bug"), (False, "biased")):
@@ -272,4 +274,4 @@ def test_a_diff_calls_a_truncating_kernel_a_bug_and_a_trace_at_rest_only_notes_i
     assert (judged.verdict, judged[stage].verdict, judged.origins) == ("bug", "bug", (stage,))
     at_rest = diff(replace(trace, rerun=None))
     assert at_rest[stage].verdict in ("rounding", "suspicious")
-    assert "not called biased, since a trace cannot be run again on other inputs" in at_rest[stage].reason
+    assert "not called biased: a trace cannot be rerun on other inputs" in at_rest[stage].reason

@@ -40,7 +40,7 @@ def test_partials_of_unknown_splits_do_not_hide_a_wrong_end(
     judged = diff(unknown(changed(traced(), **wrong), (*PARTIALS, "out", "lse")))
     assert (judged.verdict, judged.origins, judged.victims) == ("bug", (origin,), victims)
     assert judged[origin].reason == (
-        f"was not judged itself; {victims[0]}, right given {origin}, is wrong against q, k, v: "
+        f"not judged itself; {victims[0]} is right given {origin} but wrong from q, k, v: "
         f"the bug is at or before {origin}"
     )
     assert "qk" in judged[origin].upstream and origin not in judged[origin].upstream

@@ -107,7 +107,7 @@ def _stored(x: Any) -> Any:
 def test_a_trace_at_rest_is_suspicious_at_most() -> None:
     judged = diff(replace(only(run(kernel(by_short_constant), CASE), "out"), rerun=None))
     assert judged.verdict == "suspicious"
-    assert "not called a bug, since a trace cannot be run again on other inputs" in judged["out"].reason
+    assert "not called a bug: a trace cannot be rerun on other inputs" in judged["out"].reason
 
 
 @pytest.mark.parametrize("distribution", ["normal", "peaked", "one-hot", "constant-v", "tiny"])

@@ -67,7 +67,7 @@ def test_what_loses_more_than_its_preset_fails_by_the_field_that_is_named_first(
     assert stage in found.origins and f"fail{'s' * (' and ' not in line.split(ONLY)[0])}{ONLY}" in line
     assert said in line.split(": with ")[0] and stage in line.split(ONLY)[0]
     # which says all that another contract would make right
-    assert function is not CAST or not any("if it is so, declare it" in x for x in findings(found))
+    assert function is not CAST or not any("if your kernel really has " in x for x in findings(found))
 
 
 def test_what_passes_by_its_preset_alone_names_the_field_too() -> None:

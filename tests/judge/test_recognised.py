@@ -48,7 +48,7 @@ def is_right(found: Diff, *names: str) -> bool:
 def test_the_kernel_of_the_readme_is_right_with_its_preset() -> None:
     found = judged(readme, "triton,block_k=64", Case(dtype="float16", causal=True))
     assert is_right(found, "scores", "out", "lse")
-    assert "the dump shows base2=false; the preset says base2=true" in found.trace.notes
+    assert "the dump shows base2=false; the preset has base2=true" in found.trace.notes
 
 
 def test_probs_that_stay_in_float32_are_within_a_preset() -> None:

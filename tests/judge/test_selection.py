@@ -159,4 +159,4 @@ def test_a_narrowed_stage_is_selected_by_the_axes_that_are_left(judged: Diff) ->
     assert narrowed[3, 0].rows()[0]["actual"] == judged["scores"][0, 1, 3, 0].rows()[0]["actual"]
     with pytest.raises(Refusal) as refused:
         judged["scores"].at(q=slice(0, 3))  # type: ignore[arg-type]
-    assert str(refused.value) == "at takes an index for each axis; `select` takes slices; got one for 'q'"
+    assert str(refused.value) == "at takes an index for each axis; `select` takes slices; got a slice for 'q'"

@@ -59,7 +59,7 @@ def test_a_fault_that_the_weakest_contract_covers_is_not_green(change: dict[str,
     assert judged.verdict in ("suspicious", "bug")
     for name in ("scores_dtype=", "probs_dtype="):
         if judged["out"].verdict == "suspicious" and name in judged["out"].reason:
-            assert "right only of a kernel with " in judged["out"].reason
+            assert "within budget only with " in judged["out"].reason
 
 
 @pytest.mark.parametrize("change", [{"scale": 1.005}, {"total": 1.01}])
@@ -68,10 +68,8 @@ def test_what_no_known_library_does_is_a_bug_and_names_what_would_explain_it(cha
     judged = diff(run(kernel(**change), CASE))
     assert judged.verdict == "bug" and "lse" in judged.origins
     reason = judged["lse"].reason
-    assert "of a usual kernel a bug, " in reason and "it would be explained by " in reason
-    assert reason.endswith(
-        "but no known library explains all that is unusual here: if it is so, declare it in the contract"
-    )
+    assert "x its budget under default arithmetic; " in reason and " would explain it, " in reason
+    assert reason.endswith("but no known library does all of this: if yours does, declare it")
 
 
 def test_known_libraries_are_told_with_their_source() -> None:
@@ -118,9 +116,9 @@ def test_the_choice_that_decides_is_named_with_the_verdict_without_it() -> None:
     judged = diff(run(kernel(round_scores=True), CASE))
     assert judged.verdict == "suspicious" and judged.origins == ()
     reason = judged["lse"].reason
-    assert reason.startswith("right only of a kernel with scores_dtype=bfloat16")
-    assert "; of a usual kernel a bug, " in reason and reason.endswith(
-        " x of budget: declare in the contract what it does"
+    assert reason.startswith("within budget only with scores_dtype=bfloat16")
+    assert "; under default arithmetic it would be a bug (" in reason and reason.endswith(
+        "x its budget): declare yours in the contract"
     )
     declared = diff(run(kernel(round_scores=True, contract={"scores_dtype": "bfloat16"}), CASE))
     assert declared.verdict == "rounding"
@@ -130,8 +128,8 @@ def test_what_is_wrong_names_the_field_that_would_explain_it() -> None:
     case = CASE.but(dtype="float32")
     judged = diff(run(kernel(tf32=True), case))
     assert judged.origin == "out" and "input_precision=tf32" in judged["out"].if_declared.words
-    assert "within the budget of a kernel with " in judged["out"].if_declared.words
-    assert judged["out"].if_declared.words.endswith(": if it is so, declare it in the contract")
+    assert "if your kernel really has " in judged["out"].if_declared.words
+    assert judged["out"].if_declared.words.endswith(", declare it in the contract")
     assert diff(run(kernel(tf32=True, contract={"input_precision": "tf32"}), case)).origins == ()
 
 
@@ -141,7 +139,7 @@ def test_a_floor_of_the_exponent_is_forgiven_and_said() -> None:
     contract = {"block_k": 256}
     judged = diff(run(kernel(floor=-127.0, dumps=True, contract=contract), case))
     assert judged.origins == () and judged["probs"].verdict == "suspicious"
-    assert judged["probs"].reason.startswith("right only of a kernel with exp_floor=-127.0; of any other a bug, ")
+    assert judged["probs"].reason.startswith("within budget only with exp_floor=-127.0; otherwise a bug (")
     wrong = diff(run(kernel(floor=-20.0, dumps=True, contract=contract), case))
     assert wrong.origin == "probs"
 
@@ -177,8 +175,8 @@ def test_a_budget_that_says_nothing_is_no_explanation_and_is_said_so() -> None:
     judged = diff(run(in_base_2, CASE.but(dtype="float16", head_dim=128)))
     assert judged.origins == ("lse",)
     assert judged["lse"].if_declared == (
-        "a kernel with accumulator_dtype=float16 or accumulator_dtype=bfloat16 may be off by anything here: "
-        "if it is so, declare it in the contract",
+        "with accumulator_dtype=float16 or accumulator_dtype=bfloat16 this stage cannot be checked: "
+        "if your kernel has it, declare it",
         False,
     )
 
@@ -293,7 +291,7 @@ def test_a_sum_in_bfloat16_that_nobody_declared_fails(case: Case, block: int) ->
     assert classed(judged) in ("evidence", "bug")
     lse = judged["lse"]
     assert lse.over_usual is None or lse.over_usual > 10
-    assert judged.verdict == "bug" or "; of a usual kernel a bug, " in lse.reason
+    assert judged.verdict == "bug" or "; under default arithmetic it would be a bug (" in lse.reason
     right = diff(run(summed(np.float32, block), case))
     assert right.verdict in ("exact", "rounding")
 

@@ -57,7 +57,7 @@ def test_a_true_block_k_makes_no_dump_red_that_is_right_otherwise(contract: str,
     found = judged(contract, **{stage: change})
     (apart,) = {*NAMES} - {x.name for x in found}
     assert found.verdict in RIGHT_VERDICTS and apart in (["probs"] if stage == "probs" else ["row_max", "scores"])
-    assert any(note.startswith(f"{apart}: not judged, since ") for note in found.trace.notes)
+    assert any(note.startswith(f"{apart}: not judged: ") for note in found.trace.notes)
 
 
 def one_off(x: np.ndarray) -> np.ndarray:

@@ -83,7 +83,7 @@ def test_a_kernel_that_does_not_say_what_sinks_do_is_not_wrong_for_it(enter):
     found = judged(case, only=("scores", "row_max", "row_sum", "out", "lse"), declared={"block_k": 16}, enter=enter)
     assert found.verdict == ("suspicious" if enter == "first" else "rounding")
     if enter == "first":
-        assert "right only of a kernel with sinks=first" in found["row_max"].reason
+        assert "within budget only with sinks=first" in found["row_max"].reason
 
 
 def test_a_sink_is_rounded_where_its_units_may_not_be_natural():
@@ -112,7 +112,7 @@ def test_lse_without_its_sink_is_right_of_a_kernel_that_says_so():
         "nothing": {}, "so": {"lse_includes_sink": False}, "otherwise": {"lse_includes_sink": True},
     }.items()}  # fmt: skip
     assert said["nothing"].verdict == "suspicious"
-    assert "right only of a kernel with lse_includes_sink=false" in said["nothing"]["lse"].reason
+    assert "within budget only with lse_includes_sink=false" in said["nothing"]["lse"].reason
     assert said["so"].verdict == "rounding"
     assert (said["otherwise"].verdict, said["otherwise"].origins) == ("bug", ("lse",))
 

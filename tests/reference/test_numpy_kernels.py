@@ -63,7 +63,7 @@ def is_of(found: Diff, choice: str, *wrong: str) -> None:
     """The stages `wrong` are suspicious: right, as all others, only of a kernel that makes the choice."""
     assert found.verdict == "suspicious" and found.origins == ()
     for name in wrong:
-        assert found[name].reason.startswith(f"right only of a kernel with {choice}; of any other a bug, "), name
+        assert found[name].reason.startswith(f"within budget only with {choice}; otherwise a bug ("), name
 
 
 def is_right(found: Diff) -> None:

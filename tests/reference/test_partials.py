@@ -95,7 +95,7 @@ def test_what_is_stored_is_recognised_and_said(style: str) -> None:
     found = judged(CASE, kernel(CASE, style), {"block_k": 16, "splits": SPLITS})
     words = ",".join(f"{name}={x}" for name, x in SAID[style].items())
     assert found.verdict == "suspicious"
-    assert f"right only of a kernel with {words};" in found["partial_O"].reason
+    assert f"within budget only with {words};" in found["partial_O"].reason
     assert judged(CASE, kernel(CASE, style), {"block_k": 16, "splits": SPLITS} | SAID[style]).verdict == "rounding"
 
 

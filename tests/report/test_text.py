@@ -140,7 +140,7 @@ def test_short(judged):
     options = f"split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert lines == [
         "verdict: bug; first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
-        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O holds already; reproduces "
+        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; reproduces "
         f"{n} of {n} elements within budget (error / budget at most {over_budget_of_cause(judged['fault']):.3g}); "
         f"not proved: it changes {n} elements; fewer than 100 may fit by chance",
         f"  look at: {judged['fault'].trace.lines['merge_weight']}",

@@ -90,8 +90,8 @@ def test_a_victim_whose_inputs_are_nan_is_not_said_to_be_right() -> None:
         "victim?: out, lse (cannot be judged apart from an earlier wrong stage)",
     ]
     assert [line for line in findings(judged) if "untestable" in line] == [
-        "  out is untestable, beyond what it inherits: no element could be judged: 192 poisoned, 0 with a budget that says nothing",
-        "  lse is untestable, beyond what it inherits: no element could be judged: 24 poisoned, 0 with a budget that says nothing",
+        "  out is untestable: no element could be judged: 192 read NaN, 0 have no finite budget",
+        "  lse is untestable: no element could be judged: 24 read NaN, 0 have no finite budget",
     ]
 
 

@@ -90,7 +90,7 @@ def test_what_is_suspicious_fails_where_that_is_asked_for(fail_on, fails):
     if fails:
         assert str(failure(slightly_off, CASE, fail_on=fail_on)).startswith("suspicious in out, ")
         return
-    with pytest.warns(AttentionWarning, match="^suspicious in out, .*right only of a kernel with "):
+    with pytest.warns(AttentionWarning, match="^suspicious in out, .*within budget only with "):
         judged = assert_attention(slightly_off, CASE, fail_on=fail_on)
     assert (judged.verdict, judged.doubt, judged["out"].doubt) == ("suspicious", "assumption", "assumption")
 

@@ -201,7 +201,7 @@ def test_a_marker_says_it_above_both_and_the_nearest_marker_above_others(pyteste
     result = ran(pytester, SUITE + suite, "--attention-fail-on=bug")
     result.assert_outcomes(passed=2, failed=1)
     result.stdout.re_match_lines([r".*::test_suspicious: suspicious in out, .*"])
-    result.stdout.re_match_lines([r".*AttentionWarning: suspicious in out, .* right only of a kernel with .*"])
+    result.stdout.re_match_lines([r".*AttentionWarning: suspicious in out, .* within budget only with .*"])
 
 
 def test_a_backend_is_said_like_a_verdict(pytester):

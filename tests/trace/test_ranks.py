@@ -74,9 +74,9 @@ def test_the_rank_whose_merge_is_wrong_is_named_with_its_cause(tmp_path: Path) -
     found = diff(load_all(str(tmp_path)))
     assert (found.verdict, found.origin) == ("bug", "merge_weight")
     assert {*np.flatnonzero(found["merge_weight"].profile("q").outside)} <= {*range(16, 32)}
-    assert ["natural lse of each rank is read as of base 2" in one.text for one in found.explain().causes] == [True]
+    assert ["base-e lse of each rank is read as base 2" in one.text for one in found.explain().causes] == [True]
     text = str(found)
-    assert "wrong at the queries of rank 1 (" in text and "the natural lse of each rank is read as of base 2" in text
+    assert "wrong at the queries of rank 1 (" in text and "the base-e lse of each rank is read as base 2" in text
     assert "keys of rank " in text and "of rank 1: actual" in text
 
 

@@ -41,7 +41,7 @@ def test_scores_that_are_rounded_are_no_bug() -> None:
     rounded = diff(run(kernel(round_scores=True), CASE))
     assert rounded.trace.contract.scores_dtype == "bfloat16" and "scores_dtype" in rounded.trace.contract.assumed
     assert rounded.origins == () and rounded["scores"].verdict == "suspicious"
-    assert rounded["scores"].reason.startswith("right only of a kernel with scores_dtype=bfloat16")
+    assert rounded["scores"].reason.startswith("within budget only with scores_dtype=bfloat16")
 
 
 def test_products_of_rounded_sums_are_no_proof() -> None:

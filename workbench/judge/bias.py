@@ -130,16 +130,16 @@ def verdicts(first: Mapping[str, Bias], second: Mapping[str, Bias] | None) -> di
 
 def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple[str, str]:
     biased = (
-        f"errors are biased toward {first.toward}, {first.excess.delta:.2g} standard deviations farther than by "
+        f"errors are biased toward {first.toward}, {first.excess.delta:.2g} standard deviations more than by "
         f"rounding to nearest (z = {first.excess.z:.3g}, {first.rows} rows)"
     )
     if second is None:
-        return "rounding", f"{biased}; not called biased, since a trace cannot be run again on other inputs"
+        return "rounding", f"{biased}; not called biased: a trace cannot be rerun on other inputs"
     again = second.get(name)
     if again is not None and again.trips and again.toward == first.toward:
         proved = first.promised and first.excess.doubtless and again.excess.doubtless
         verdict = "bug" if proved else "biased"
-        return verdict, f"{biased}, and on other inputs again (z = {again.excess.z:.3g}, {again.rows} rows)"
+        return verdict, f"{biased}, again on other inputs (z = {again.excess.z:.3g}, {again.rows} rows)"
     return "rounding", f"{biased}, but not on other inputs"
 
 

@@ -90,7 +90,5 @@ def _read(run: Observed, name: str) -> tuple[str, ...]:
 def _why(name: str, victim: str) -> str:
     """Why a stage is a bug that nobody saw to be wrong."""
     if name == victim:
-        return f"right on its own inputs and wrong against q, k, v; nothing before {name} is wrong: at or before {name}"
-    return (
-        f"was not judged itself; {victim}, right given {name}, is wrong against q, k, v: the bug is at or before {name}"
-    )
+        return f"right given its inputs but wrong from q, k, v; all before it is right: the bug is at or before {name}"
+    return f"not judged itself; {victim} is right given {name} but wrong from q, k, v: the bug is at or before {name}"

@@ -319,7 +319,7 @@ def diff(
     low as the contract's sentinel, and of what cannot be measured; Unavailable for a missing GPU.
     """
     if not isinstance(trace, Trace):
-        raise Refusal(f"diff judges a Trace, which run(...) makes and load(...) reads; got {trace!r:.60}")
+        raise Refusal(f"diff takes a Trace, from run(...) or load(...); got {trace!r:.60}")
     check(trace, trace.target)
     run = understood(Observed(trace))
     _check_sentinel(run)
@@ -352,7 +352,7 @@ def _diff_at(run: Observed, found: Measured | None, report: bool, effort: float,
         ruled_out = run.unjudgeable.get(name, "")
         if name not in run.dumped:
             missing = name in trace.requested
-            why = "the run was to dump it and did not" if missing else "not given"
+            why = "requested, but the run did not dump it" if missing else "not given"
             (judged if missing else others).append(nothing(verdict="missing" if missing else "not judged", reason=why))
         elif ruled_out:
             others.append(nothing(verdict="not judged", reason=ruled_out, dumped=run.dumped.get(name)))
@@ -404,8 +404,8 @@ def _check_sentinel(run: Observed) -> None:
     lowest = values.min(initial=0.0, where=np.isfinite(values))
     if lowest <= sentinel / 2:  # a score is a bias and more
         raise Refusal(
-            f"{run.trace.target}: scores of the contract's mask_sentinel={sentinel:g} or less are masked ones, and the "
-            f"bias holds {lowest:g}: give -inf or a mask in its place"
+            f"{run.trace.target}: a score of mask_sentinel={sentinel:g} or less counts as masked, but the "
+            f"bias reaches {lowest:g}: pass -inf or a mask instead"
         )
 
 
@@ -450,9 +450,9 @@ def _with_evidence(
         if excess is None:
             return stage
         if confirmed is None:
-            why, verdict = "not called a bug, since a trace cannot be run again on other inputs", "suspicious"
+            why, verdict = "not called a bug: a trace cannot be rerun on other inputs", "suspicious"
         elif stage.name in confirmed:
-            why, verdict = f"and on other inputs again (z = {confirmed[stage.name].z:.3g})", "bug"
+            why, verdict = f"again on other inputs (z = {confirmed[stage.name].z:.3g})", "bug"
         else:
             why, verdict = "but not on other inputs", "suspicious"
         reason = "; ".join(filter(None, (stage.reason, f"{excess.words}, {why}")))
@@ -480,7 +480,7 @@ def _judge(run: Observed, stage: Stage, isolated: Comparison | None, propagated:
     doubt = (EVIDENCE if stage.result else ASSUMPTION) if verdict == "suspicious" else ""
     if stage.group == "codes" and run.case.codes is None and verdict in RIGHT_VERDICTS:
         verdict, doubt = "suspicious", ASSUMPTION
-        reason = "within what the coarsest 8-bit format loses; the format is not declared (--codes)"
+        reason = "within the loss of the coarsest 8-bit format; declare the format (--codes)"
     return StageDiff(
         name,
         stage.axes,

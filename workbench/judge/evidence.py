@@ -62,7 +62,7 @@ class Excess:
         where = "" if self.lane is None else f" at {self.axis} % {WARP} == {self.lane}"
         return (
             f"errors{where} are {self.times:.3g} times those of plain float32 arithmetic on the same inputs "
-            f"(root mean square, {self.rows} rows, z = {self.z:.3g})"
+            f"(RMS, {self.rows} rows, z = {self.z:.3g})"
         )
 
 

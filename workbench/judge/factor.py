@@ -32,8 +32,8 @@ class Factor:
     def words(self) -> str:
         """The factor in words."""
         return (
-            f"out is {self.value:.4g} times what it should be ({self.rows} rows, z = {self.z:.3g}), and casts that cut "
-            f"off move it by {self.most:.2g} at most"
+            f"out is {self.value:.4g} times its expected value ({self.rows} rows, z = {self.z:.3g}); truncating "
+            f"casts explain a factor within {self.most:.2g} of 1"
         )
 
 

@@ -51,13 +51,13 @@ def measurement(run: Observed, effort: float = 1.0) -> Measured:
     """
     why, trace = "", run.trace
     if trace.box is not None:
-        why = f"only {trace.box} of its run is judged, and a function is measured as a whole; leave out --where"
+        why = f"only {trace.box} is judged, but measuring needs the whole run; leave out --where"
     elif trace.ranks:
-        why = "it merges what ranks made, and takes no q, k and v"
+        why = "it merges results of ranks and takes no q, k and v"
     elif put_in := [name for name in trace.put_in if name not in OF_QUANTISER]:
-        why = f"{', '.join(put_in)} were put in, whatever its inputs are; leave out --feed"
+        why = f"{', '.join(put_in)} were fed in; leave out --feed"
     elif OUT in trace.sparse:
-        why = "it gave a part of out"
+        why = "it returned only part of out"
     if why:
         raise Refusal(f"{trace.target} cannot be measured: {why}")
     return read(trace, effort=effort)
@@ -159,12 +159,12 @@ def _not_as_measured(run: Observed, found: Measured, weights: StageDiff, judged:
         how = "the measured weights are right"
     elif all(one.proved and not one.of_scores for one in blames):
         wrong = [name for name in wrong if _before_sums(run.known[name])]
-        how = "the measured weights are wrong by something else"
+        how = "the measured weights are wrong for another reason"
     else:
         return []
     return [
-        f"{name} is wrong as it was dumped, and {how}: suspect its probe first (another value than weights are made "
-        "of), then errors that cancel"
+        f"{name} is wrong as dumped, but {how}: suspect its probe first (a value that the weights do not "
+        "use), then errors that cancel"
         for name in wrong
     ]
 
@@ -196,6 +196,6 @@ def _not_as_dumped(run: Observed, blame: Blame, judged: Sequence[StageDiff], nam
     """That a stage is right as it was dumped and wrong as it was measured."""
     right = [stage.name for stage in _right(judged, blame) if blame.stage in _seen_by(run, stage.name)][-1]
     return (
-        f"{right} is right as it was dumped, and the measured weights are as if {blame.stage} were wrong: suspect the "
-        f"probe of {right} first (another value than {name} reads), then {name}"
+        f"{right} is right as dumped, but the measured weights are as if {blame.stage} were wrong: suspect the "
+        f"probe of {right} first (a value that {name} does not read), then {name}"
     )

@@ -69,7 +69,7 @@ def told(run: Observed, fields: Mapping[str, Any]) -> Observed:
         return told(Observed(rerun(case, inputs)), fields).trace
 
     said = {name: getattr(before, name) for name in presumed}
-    note = f"the dump shows {words(fields)}{f'; the preset says {words(said)}' if said else ''}"
+    note = f"the dump shows {words(fields)}{f'; the preset has {words(said)}' if said else ''}"
     notes = (*trace.notes, note)
     return Observed(replace(trace, contract=contract, notes=notes, rerun=None if rerun is None else again))
 

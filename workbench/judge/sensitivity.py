@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.case.assumptions import Choice, Library, alternatives, of_libraries, usual, weaker
+from workbench.case.assumptions import Choice, Library, alternatives, of_libraries, usual
 from workbench.case.contract import Contract
 from workbench.case.presets import PRESETS, fields_of
 from workbench.case.promises import unwrapped
@@ -58,7 +58,9 @@ DOUBTED = 3.0
 EXCUSED = 3000.0
 #: of these what lse holds
 OF_LSE = ("lse_includes_sink",)
-SAY, IF_SO = "declare in the contract what it does", "if it is so, declare it in the contract"
+SAY = "declare yours in the contract"
+#: choices that a sentence names
+NAMED = 3
 #: choices that make a stage right -> whether their budget says anything of it
 Explaining = Mapping[Choice, bool]
 
@@ -107,14 +109,13 @@ def with_sensitivity(
 
     def with_choices(stage: StageDiff) -> StageDiff:
         if stage.name in by_budget and excuse is None:
-            reason = f"of a usual kernel {sensitive[stage.name].why}; {_explaining(explained[stage.name])}"
+            reason = f"{_beyond(by_budget[stage.name])} under default arithmetic; {_explaining(explained[stage.name])}"
             return replace(stage, verdict="bug", reason=reason)
         if stage.name in sensitive:
             over = by_budget[stage.name].over_budget if stage.name in by_budget else None
-            poor = "" if over is None else excuse or f", none of which known leaves {EXCUSED:g} x" * (over > EXCUSED)
+            poor = "" if over is None else excuse or f"; no known kernel exceeds {EXCUSED:g}x" * (over > EXCUSED)
             reason = (
-                f"{_deciding(explained[stage.name], promise)}{poor}; of a usual kernel {sensitive[stage.name].why}: "
-                f"{SAY}"
+                f"{_deciding(explained[stage.name])}{poor}; under default arithmetic {sensitive[stage.name].why}: {SAY}"
             )
             off = beyond_casts() if stage.name == OUT else None
             known = bool(explained[stage.name]) or _of_a_preset(run, stage)
@@ -126,7 +127,7 @@ def with_sensitivity(
         if narrow and stage.name not in wrong_under(narrow[0]):
             assert stage.decisive is not None and stage.decisive.summary.worst is not None
             beyond = _beyond(stage.decisive.summary.worst)
-            reason = f"right only of a kernel with {narrow[0]}; of any other a bug, {beyond}: {SAY}"
+            reason = f"within budget only with {narrow[0]}; otherwise a bug ({beyond}): {SAY}"
             return replace(stage, verdict="suspicious", doubt=ASSUMPTION, reason=reason)
         if not found:
             return stage
@@ -162,9 +163,9 @@ def _excuse(run: Observed, names: Sequence[str], doubtful: Mapping[str, Element]
 def _poor(library: Library, larger: Mapping[str, Excess]) -> str:
     """Why a library is no good excuse of errors that are `larger` than what it does adds up to."""
     if library.narrow:
-        return ", and of no known one that sums in float32"
+        return "; no known kernel that sums in float32 does this"
     most = max(excess.times for excess in larger.values())
-    return f", of which the errors are {most:.3g} times what it adds up to"
+    return f"; its errors are {most:.3g}x what that arithmetic adds up to"
 
 
 def _queries(run: Observed, worst: Mapping[str, Element]) -> np.ndarray:
@@ -224,7 +225,10 @@ def _wrong_if_usual(run: Observed, judged: Sequence[StageDiff], failing: Failing
     strict = run.under(usual(run.contract))
     if strict is run or not right:
         return {}
-    found = {name: Sensitive(f"a bug, {_beyond(worst)}", worst) for name, worst in failing(strict, right).items()}
+    found = {
+        name: Sensitive(f"it would be a bug ({_beyond(worst)})", worst)
+        for name, worst in failing(strict, right).items()
+    }
     rest = [name for name in right if name not in found]
     beyond = excesses(strict, rest, DOUBTFUL, device)
     return found | {name: Sensitive(excess.words, None) for name, excess in beyond.items()}
@@ -297,32 +301,41 @@ def _with(promise: Contract, base: Contract, contract: Contract) -> Contract:
     return replace(promise, **changed)
 
 
-def _deciding(choices: Explaining, promise: Contract) -> str:
+def _deciding(choices: Explaining) -> str:
     """What makes a stage right that is not a usual kernel's."""
     if choices:
-        return f"right only of a kernel with {_either(choices)}"
-    several = (str(Choice(name, promise)) for name in weaker(promise))
-    return f"right only of a kernel with several of {', '.join(several)}"
+        return f"within budget only with {_either(choices)}"
+    return "within budget only with several undeclared choices together"
 
 
 def _explaining(choices: Explaining) -> str:
     """What would make a stage right that is right in no known library."""
-    found = f"explained by {_either(choices)}" if choices else "explained by several choices together"
-    return f"it would be {found}, but no known library explains all that is unusual here: {IF_SO}"
+    found = _either(choices) if choices else "several choices together"
+    return f"{found} would explain it, but no known library does all of this: if yours does, declare it"
 
 
 def _hint(choices: Explaining) -> IfDeclared:
     """What would make a wrong stage right."""
     if any(choices.values()):
-        return IfDeclared(f"within the budget of a kernel with {_either(choices)}: {IF_SO}", True)
-    return IfDeclared(f"a kernel with {' or '.join(map(str, choices))} may be off by anything here: {IF_SO}", False)
+        return IfDeclared(f"if your kernel really has {_either(choices)}, declare it in the contract", True)
+    which = _one_of([*map(str, choices)], NAMED)
+    return IfDeclared(f"with {which} this stage cannot be checked: if your kernel has it, declare it", False)
 
 
 def _either(choices: Explaining) -> str:
     """The choices whose budgets say something, then those that rule nothing out."""
-    said = " or ".join(str(choice) for choice, says in choices.items() if says)
-    silent = " or ".join(str(choice) for choice, says in choices.items() if not says)
-    return ", or ".join(filter(None, (said, silent and f"{silent}, whose budget says nothing here")))
+    said, silent = ([str(one) for one, says in choices.items() if says is which] for which in (True, False))
+    room = NAMED - len(said)
+    if said and room <= 0:
+        return _one_of([*said, *silent], NAMED)
+    unchecked = silent and f"{_one_of(silent, room)} (which cannot be checked here)"
+    return ", or ".join(filter(None, (" or ".join(said), unchecked)))
+
+
+def _one_of(choices: Sequence[str], most: int) -> str:
+    """The first of some choices, at most so many, and how many more there are."""
+    more = len(choices) - most
+    return " or ".join(choices[:most]) + (f" or one of {more} more" if more > 0 else "")
 
 
 def _fails(found: Summary) -> bool:
@@ -330,4 +343,4 @@ def _fails(found: Summary) -> bool:
 
 
 def _beyond(worst: Element) -> str:
-    return f"{worst.over_budget:.3g} x of budget"
+    return f"{worst.over_budget:.3g}x its budget"

@@ -32,10 +32,10 @@ def verdict_of(found: Summary) -> tuple[str, str]:
         poisoned = found.count(State.POISONED)
         return (
             "untestable",
-            f"no element could be judged: {poisoned} poisoned, {found.size - poisoned} with a budget that says nothing",
+            f"no element could be judged: {poisoned} read NaN, {found.size - poisoned} have no finite budget",
         )
     if suspicious := found.count(State.SUSPICIOUS):
-        return "suspicious", f"{suspicious} of {found.size} elements are beyond their statistical budget"
+        return "suspicious", f"{suspicious} of {found.size} elements exceed their statistical budget"
     return ("exact" if found.judged == found.count(State.EXACT) else "rounding"), ""
 
 
@@ -140,7 +140,7 @@ class StageDiff:
 
     def _selection(self, index: Index) -> Selection:
         if self.dumped is None:
-            raise Refusal(f"stage {self.name} has no values: {self.reason or 'nobody gave them'}")
+            raise Refusal(f"stage {self.name} has no values: {self.reason or 'it was not given'}")
         found = select(self.name, self.axes, index, self.dumped, self.reported, self.first)
         return replace(found, of_ranks=self.of_ranks)
 
@@ -165,7 +165,7 @@ class StageDiff:
         >>> d["acc"].at(b=0, q=63).worst(10)  # doctest: +SKIP
         """
         if sliced := [axis for axis, i in index.items() if isinstance(i, slice)]:
-            raise Refusal(f"at takes an index for each axis; `select` takes slices; got one for {sliced[0]!r}")
+            raise Refusal(f"at takes an index for each axis; `select` takes slices; got a slice for {sliced[0]!r}")
         one_each = chosen(self.name, self.axes, self.judged.actual.shape, index, self.first)
         where = tuple(
             one_each[axis][0] - self.first.get(axis, 0) if axis in index else slice(None) for axis in self.axes

@@ -79,24 +79,24 @@ def _without(run: Observed, said: Mapping[str, str]) -> Observed:
         return made.only(name for name in made.dumped if name not in said).trace
 
     left = run.only(name for name in run.dumped if name not in said).trace
-    notes = (*run.trace.notes, *(f"{name}: not judged, since {why}" for name, why in said.items()))
+    notes = (*run.trace.notes, *(f"{name}: not judged: {why}" for name, why in said.items()))
     return Observed(replace(left, notes=notes, rerun=None if again is None else rerun))
 
 
 def _other_words(run: Observed, name: str) -> str:
     """In which convention that is not the contract's a stage is right in every element, in words; empty for none."""
     if in_units(run, name):
-        for unit, text in zip(UNITS, ("in natural units", "in base 2", "without the scale"), strict=True):
+        for unit, text in zip(UNITS, ("scaled and in base e", "in base 2", "unscaled"), strict=True):
             changed = {x for x, value in unit.items() if getattr(run.contract, x) != value}
             other = run.only([name]).under(replace(run.contract, **dict[str, Any](unit)))
             if changed and changed <= run.contract.open and _right(other, name):
-                return f"it is right {text}, which other stages are not in"
+                return f"it is right {text}, unlike other stages"
     if name == PROBS:
         whole = _in_one_tile(run)
         if _right(whole, name):
-            return "they are right as exp(scores - maximum of the row), not of the tile"
+            return "they are right as exp(scores - row maximum), not tile maximum"
         if _are_shares(whole):
-            return "they are right as weights that add up to 1"
+            return "they are right as normalised weights"
     return ""
 
 

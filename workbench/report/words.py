@@ -97,13 +97,17 @@ def _which(stage: StageDiff, first: bool) -> str:
 def _reasons(diff: Diff, full: bool) -> list[str]:
     """Why stages that are not proved wrong are not right either."""
     found = [
-        f"  {stage.name} is {stage.verdict}{', beyond what it inherits' * (stage.role == 'victim')}: {stage.reason}"
+        f"  {stage.name} is {stage.verdict}{_beyond_inherited(stage)}: {stage.reason}"
         for stage in diff.stages
         if stage.reason and stage.verdict not in ORIGIN_VERDICTS
     ]
     if full or not diff.origins or len(found) <= SHOWN:
         return found
     return [*found[:SHOWN], f"  {len(found) - SHOWN} more doubtful stages (-v)"]
+
+
+def _beyond_inherited(stage: StageDiff) -> str:
+    return ", beyond what it inherits" * (stage.role == "victim" and stage.verdict != "untestable")
 
 
 def _of_preset(diff: Diff) -> list[str]:

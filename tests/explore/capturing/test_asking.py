@@ -87,7 +87,7 @@ def newest(x: Any) -> Any:
 CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     "dropout": (
         {"weights": lambda x: F.dropout(x, 0.1)}, None, {},
-        "a second call on the same inputs gives other numbers, and the same again from the same random seed: dropout is on",
+        "a second call on the same inputs gives different numbers, but the same ones from the same random seed: dropout is on",
     ),
     "causal": ({"mask": lambda m: causal(20, 20)}, None, {}, f"the function hides keys after the query (causal), {SPEC}"),
     "window": (
@@ -108,13 +108,13 @@ CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     ),
     "softmax": (
         {"softmax": lambda x: torch.softmax(x.bfloat16(), -1).float()}, None, {},
-        "softmax is computed in bfloat16: scores and weights are rounded to it",
+        "the softmax is computed in bfloat16: scores and weights are rounded to it",
     ),
     "a slot": (
-        {"k": newest}, None, {"rows": 1}, "the newest row of k is in the slot before its own, and its own is 0",
+        {"k": newest}, None, {"rows": 1}, "the newest row of k is written one slot too early, and its own slot is 0",
     ),
     "a slot of v": (
-        {"v": newest}, None, {"rows": 1}, "the newest row of v is in the slot before its own, and its own is 0",
+        {"v": newest}, None, {"rows": 1}, "the newest row of v is written one slot too early, and its own slot is 0",
     ),
     "a factor": ({"scores": lambda x: 1.1 * x}, causal(20, 20), {}, "scores are multiplied by 1.1"),
 }  # fmt: skip

@@ -83,8 +83,8 @@ def test_nan_and_a_sum_that_counts_twice_are_both_named() -> None:
     (cause,) = explained(SQUARE.but(causal=True), twice=True, guarded=False).causes
     # the sum of a tile and that of a split of one tile are the same numbers
     said = (
-        "acc is multiplied by row_sum once too often, and",
-        "multiplied by partial_sum, which partial_O holds already",
+        "acc is wrongly multiplied by row_sum, and",
+        "multiplied by partial_sum, which partial_O already includes",
     )
     assert any(one in cause.text for one in said) and "NaN" in cause.text
     assert (cause.fit.nan, cause.fit.values, cause.fit.stages) == (32 * (16 + 1), 32 * 16, ("out", "lse"))
@@ -101,8 +101,8 @@ def test_cases_that_any_such_kernel_takes_come_first() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is no multiple of 64")),
-        (dict(seqlen=40), ("seqlen_q is no multiple of 64", "seqlen_k is no multiple of 64")),
+        (dict(seqlen_q=32), ("seqlen_q and seqlen_k differ", "seqlen_q is not a multiple of 64")),
+        (dict(seqlen=40), ("seqlen_q is not a multiple of 64", "seqlen_k is not a multiple of 64")),
         (dict(heads=2), ("there are 2 heads",)),
         (dict(batch=3), ("there are 3 batches",)),
         (dict(seed=9, scale=2.0), ()),

@@ -80,7 +80,7 @@ def test_a_scale_that_is_not_the_one_asked_for_is_told_from_a_factor_by_a_run() 
         return attention(q, k, v, 1.01 / q.shape[-1] ** 0.5, causal)
 
     (cause,) = explained(fixed).causes
-    assert cause.text == "the scale is 0.2525, 1.01/sqrt(head_dim), whatever was asked for" and cause.stands
+    assert cause.text == "the scale is 0.2525 = 1.01/sqrt(head_dim), not the requested one" and cause.stands
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,8 @@ LARGE = Case(heads=1, seqlen=64, head_dim=32, scale=5.0)
 
 BSHD = "[b, h, s, d] is read with the strides of [b, s, h, d]"
 BHSD = "[b, s, h, d] is read with the strides of [b, h, s, d]"
-OVER_HEADS = "attention is over the heads at each place"
-BY_EXP = "weights of e^(their lse)"
+OVER_HEADS = "attention runs over heads instead of rows"
+BY_EXP = "weights e^lse"
 #: what is wrong -> the kernel, its case, the hypothesis that it is, and what this says
 NAMED = {
     "all as bshd": (kernel(as_bshd, as_bshd, as_bshd), HEADS, "layout.as-bshd-qkv", f"q, k and v: {BSHD}"),
@@ -69,7 +69,7 @@ NAMED = {
         kernel(q=zeros_behind(32, 16), v=zeros_behind(32, 16)), ROWS, "layout.zeros-in-tile-16-32-qv", "rows of q and v",
     ),
     "zeros in all": (kernel(*(zeros_behind(32, 16),) * 3), ROWS, "layout.zeros-in-tile-16-32-qkv", "rows of q, k and v"),
-    "zeros in v, 8 apart": (kernel(v=zeros_behind(64, 8)), ROWS, "layout.zeros-in-tile-8-64-v", "head_dim + 8 apart"),
+    "zeros in v, 8 apart": (kernel(v=zeros_behind(64, 8)), ROWS, "layout.zeros-in-tile-8-64-v", "row padding of 8"),
     "zeros in k and v": (
         kernel(k=zeros_behind(16, 8), v=zeros_behind(16, 8)), ROWS, "layout.zeros-in-tile-8-16-kv", "rows of k and v",
     ),
@@ -80,16 +80,16 @@ NAMED = {
         kernel(wide(8), wide(8)), WIDE.but(head_dim=20, kv_heads=1), "layout.wide-8-zeros", "a multiple of 8 dims",
     ),
     "lane of the row": (
-        kernel(q=only(lambda c, i, d: c // 2 == i % 32)), LANES, "layout.dot-of-row-pair-32", "those of lane i % 32",
+        kernel(q=only(lambda c, i, d: c // 2 == i % 32)), LANES, "layout.dot-of-row-pair-32", "only lane i % 32",
     ),
-    "lane 0": (kernel(q=only(lambda c, i, d: c % 32 == 0)), LANES, "layout.dot-of-first-apart-32", "those of lane 0"),
+    "lane 0": (kernel(q=only(lambda c, i, d: c % 32 == 0)), LANES, "layout.dot-of-first-apart-32", "only lane 0"),
     "lane of the key": (
         kernel(k=only(lambda c, i, d: c // 2 == i % 32)), LANES, "layout.dot-of-key-pair-32", "lane j % 32, for key j",
     ),
     "own lane of out": (
-        kernel(of=of_lanes(32, lambda c: c // 2)), LANES, "layout.dot-of-own-pair-32", "a softmax of its own",
+        kernel(of=of_lanes(32, lambda c: c // 2)), LANES, "layout.dot-of-own-pair-32", "its own softmax",
     ),
-    "4 lanes": (kernel(of=of_lanes(4, lambda c: c % 4)), LANES, "layout.dot-of-own-apart-4", "4 lanes that hold"),
+    "4 lanes": (kernel(of=of_lanes(4, lambda c: c % 4)), LANES, "layout.dot-of-own-apart-4", "4 lanes that share"),
     "merged by e^lse": (kernel(of=merged(4, by_exp)), LARGE, "output.merged-exp-lse-4", BY_EXP),
     "merged by e^lse, 2 splits": (kernel(of=merged(2, by_exp)), LARGE.but(heads=2), "output.merged-exp-lse-2", BY_EXP),
     "merged by e^lse, 3 splits": (
@@ -172,7 +172,7 @@ def test_scales_of_codes_by_query_head(head: Callable[[Any, int], Any], text: st
     assert wrong
     fits = [x for one in library(["codes"]) if "-of-query-" in one.id and (x := fit(scene, one, wrong))]
     nearest = min(fits, key=lambda one: one.residual).hypothesis.text
-    assert nearest == f"codes are decoded with the scale of another kv head: {text} ({', '.join(operands)})"
+    assert nearest == f"codes are decoded with the scale of the wrong kv head: {text} ({', '.join(operands)})"
 
 
 SUMS = Case(heads=1, seqlen=128, head_dim=32)
@@ -246,7 +246,7 @@ def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool
     said = str(explained).splitlines()
     assert any(line == explained.unstable for line in said[:2])
     assert "differ in 64 of 384 elements of out, in rows 8-11" in explained.unstable
-    assert "64 elements are wrong alike in both, in rows 16-19" in explained.unstable
+    assert "64 elements are equally wrong in both, in rows 16-19" in explained.unstable
 
 
 def test_it_is_said_beside_sums_of_16_bits_too() -> None:

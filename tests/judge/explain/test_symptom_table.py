@@ -64,9 +64,9 @@ def of(**fields):
         (of(unknown=["scale"]), ": unknown may list input_std, splits, block_k; got ['scale']"),
         (of(input_std=2.0), ": input_std is listed as unknown, and given as 2.0; drop one"),
         (of(cases=[]), ": cases must be a list of at least one case; got []"),
-        (of(kernel="flash", splits=2), ": splits are those of split_k; kernel flash has none, got 2"),
-        (of(distribution="given"), ": distribution given draws no inputs, and a table holds none"),
-        (of(cases=[{"seqlen": 4}]), ": none of the cases has max_abs or rows, so that there is nothing to explain"),
+        (of(kernel="flash", splits=2), ": only split_k has splits; kernel flash has none, got 2"),
+        (of(distribution="given"), ": distribution given needs inputs, and a table has none"),
+        (of(cases=[{"seqlen": 4}]), ": no case has max_abs or rows, so there is nothing to explain"),
         (of(cases=[{"seqlen": 0}]), ": cases[0]: seqlen must be a whole number of at least 1; got 0"),
         (of(cases=[7]), ": cases[0] must be an object of names and values; got 7"),
         (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows are {"query": error}; got [1]'),
@@ -98,6 +98,6 @@ def test_unknown_fields_and_other_files_are_refused(path):
         "causal, scale; got 'input_std'"
     )
     path.write_text("{")
-    assert refusal(read, path).startswith(f"{path}: a table of symptoms is a JSON document; Expecting")
+    assert refusal(read, path).startswith(f"{path}: a table of symptoms must be a JSON document; Expecting")
     path.unlink()
     assert refusal(read, path) == f"{path} cannot be read: No such file or directory"

@@ -164,7 +164,7 @@ def beyond(case: Case, other: Case) -> tuple[str, ...]:
     for name in ("seqlen_q", "seqlen_k"):
         tile = math.gcd(getattr(case, name), _LARGEST_TILE)
         if tile >= SHORTEST and getattr(other, name) % tile:
-            found.append(f"{name} is no multiple of {tile}")
+            found.append(f"{name} is not a multiple of {tile}")
     for name, words in (
         ("heads", "heads"),
         ("kv_heads", "kv_heads"),

@@ -49,7 +49,7 @@ def measured(scene: Scene, wrong: Mapping[str, np.ndarray], work: Work) -> Itera
         if stage == "scale":
             value, root = factor.value * p.scale, math.sqrt(p.inputs["q"].shape[-1])
             constant = altered("scale", partial(_fixed, value))
-            text = f"the scale is {value:.6g}, {value * root:.6g}/sqrt(head_dim), whatever was asked for"
+            text = f"the scale is {value:.6g} = {value * root:.6g}/sqrt(head_dim), not the requested one"
             yield Hypothesis("measured.scale-constant", text, (constant,))
 
 

@@ -23,8 +23,8 @@ from workbench.reference.stage import Table
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
-    LSE: "the order of the keys: whether probs meet the v that belongs to them",
-    OUT: "what moves all scores of a row alike: a constant or a bias of the row",
+    LSE: "the key order: whether each prob multiplies its own row of v",
+    OUT: "whatever shifts all scores of a row equally: a constant or a per-row bias",
 }
 #: rows that are looked at, of all batches and heads, at most
 ROWS = 64

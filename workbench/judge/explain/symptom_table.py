@@ -75,7 +75,7 @@ def read(path: Path) -> SymptomTable:
     except OSError as error:
         raise Refusal(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise Refusal(f"{path}: a table of symptoms is a JSON document; {error}") from None
+        raise Refusal(f"{path}: a table of symptoms must be a JSON document; {error}") from None
     return of_document(document, str(path))
 
 
@@ -93,9 +93,9 @@ def of_document(document: Any, where: str) -> SymptomTable:
         raise Refusal(f"{where}: cases must be a list of at least one case; got {listed!r}")
     common = {name: _plain(x) for name, x in document.items() if name not in _BESIDE}
     if "splits" in document and "splits" not in OPEN[kernel]:
-        raise Refusal(f"{where}: splits are those of split_k; kernel {kernel} has none, got {common['splits']!r}")
+        raise Refusal(f"{where}: only split_k has splits; kernel {kernel} has none, got {common['splits']!r}")
     if common.get("distribution") == GIVEN:
-        raise Refusal(f"{where}: distribution {GIVEN} draws no inputs, and a table holds none")
+        raise Refusal(f"{where}: distribution {GIVEN} needs inputs, and a table has none")
     cases, entries = [], []
     for i, one in enumerate(listed):
         place = f"{where}: cases[{i}]"
@@ -109,7 +109,7 @@ def of_document(document: Any, where: str) -> SymptomTable:
         cases.append(case)
         entries += _entries(one, i, case, place)
     if not entries:
-        raise Refusal(f"{where}: none of the cases has max_abs or rows, so that there is nothing to explain")
+        raise Refusal(f"{where}: no case has max_abs or rows, so there is nothing to explain")
     return SymptomTable(
         kernel, document.get("stage", STAGES[0]), tuple(cases), tuple(entries), "seed" in document, unknown
     )

@@ -14,7 +14,7 @@ from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
 #: begins what is said of a function that draws random numbers, of which no other cause is looked for
-RANDOM = "a second call on the same inputs gives other numbers, and the same again from the same random seed"
+RANDOM = "a second call on the same inputs gives different numbers, but the same ones from the same random seed"
 
 
 def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
@@ -33,10 +33,10 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
                 return f"{RANDOM}: dropout is on"
             alike = same & stage.decisive.outside
             said = f"{int((~same).sum())} of {same.size} elements of {stage.name}{_rows(stage, ~same)}"
-            rest = f"{int(alike.sum())} elements are wrong alike in both{_rows(stage, alike)}" if alike.any() else ""
+            rest = f"{int(alike.sum())} elements are equally wrong in both{_rows(stage, alike)}" if alike.any() else ""
             return (
-                f"two runs on the same inputs differ in {said}: a race, memory that nobody wrote, or what calls leave; "
-                f"{rest or 'nothing is wrong alike in both'}"
+                f"two runs on the same inputs differ in {said}: a race, uninitialised memory, or state "
+                f"kept between calls; {rest or 'nothing is equally wrong in both'}"
             )
     except (Refusal, Unavailable):
         return ""

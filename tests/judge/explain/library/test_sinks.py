@@ -63,7 +63,7 @@ def test_the_cause_is_proved_on_fresh_cases():
     found = judged(CASE, {"sinks": LOGITS["head-next"]}).explain()
     (cause,) = found.causes
     assert cause.id == "sinks.head-next" and cause.proved and cause.trial.held and not found.unexplained
-    assert cause.text == "the sink of another head is taken: the next one"
+    assert cause.text == "the sink of the wrong head is used: the next one"
 
 
 def test_another_fault_is_not_said_to_be_of_sinks():

@@ -25,7 +25,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     for name, text, distances in _other_distances():
         edit = _instead(lambda at, x, distances=distances: asked(at, "slopes") * distances(at))
         yield _of(name, text, edit)
-    yield _of("before-cap", "ALiBi is added before scores are capped", before_cap(_own))
+    yield _of("before-cap", "ALiBi is added before the softcap", before_cap(_own))
 
 
 def _own(at: Any) -> np.ndarray:
@@ -57,14 +57,14 @@ def _distances(at: Any) -> np.ndarray:
 
 
 def _added() -> Iterator[tuple[str, str, Change]]:
-    yield "none", "ALiBi is left out", lambda at, x: 0 * x
+    yield "none", "ALiBi is not applied", lambda at, x: 0 * x
     yield "negative", "ALiBi has the wrong sign", lambda at, x: -x
-    yield "scaled", "ALiBi is multiplied by the scale, as the dot products are", lambda at, x: x * at("scale")
+    yield "scaled", "ALiBi is multiplied by the scale", lambda at, x: x * at("scale")
     yield "unscaled", "ALiBi is divided by the scale", lambda at, x: x / at("scale")
     yield "twice", "ALiBi is added twice", lambda at, x: 2 * x
-    yield "half", "ALiBi is half as large", lambda at, x: x / 2
-    yield "no-log2e", "ALiBi lacks log2(e)", lambda at, x: x * LN2
-    yield "log2e", "ALiBi holds log2(e) once too often", lambda at, x: x * LOG2E
+    yield "half", "ALiBi is halved", lambda at, x: x / 2
+    yield "no-log2e", "ALiBi is missing a factor of log2(e)", lambda at, x: x * LN2
+    yield "log2e", "ALiBi has an extra factor of log2(e)", lambda at, x: x * LOG2E
     for dtype in ("bfloat16", "float16"):
         yield dtype, f"ALiBi is rounded to {dtype}", lambda at, x, d=dtype: round_to(x, d)
 
@@ -72,27 +72,27 @@ def _added() -> Iterator[tuple[str, str, Change]]:
 def _slopes() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray], bool]]:
     """Name, words, slopes [1, h, 1, 1] in place of those that were given, and whether heads are mixed."""
     for one in indices.others():
-        words = f"the slope of another head is taken: {one.text}"
+        words = f"the slope of the wrong head is used: {one.text}"
         yield f"head-{one.id}", words, lambda at, s, one=one: taken(s, one, 1), True
-    yield "kv-head", "heads take the slope of their kv head's index", _of_kv_head, True
+    yield "kv-head", "slopes are indexed by kv head (h // group)", _of_kv_head, True
     modulo = lambda at, s: s[:, np.arange(at.heads) % at.p.inputs["k"].shape[1]]  # noqa: E731
-    yield "modulo", "heads take the slope of h % kv_heads", modulo, True
+    yield "modulo", "slopes are indexed by h % kv_heads", modulo, True
     counts: dict[str, tuple[str, Callable[[int], int]]] = {
         "": ("", lambda n: n),
-        "-up": (" of the next power of two of heads", lambda n: 1 << (n - 1).bit_length()),
-        "-down": (" of the last power of two of heads", lambda n: 1 << (n.bit_length() - 1)),
+        "-up": (" for the next power of two of heads", lambda n: 1 << (n - 1).bit_length()),
+        "-down": (" for the previous power of two of heads", lambda n: 1 << (n.bit_length() - 1)),
     }
     for name, (words, count) in counts.items():
-        for first, start in ((1, ""), (0, ", counted from 0")):
+        for first, start in ((1, ""), (0, " with exponents from 0")):
             # geometric slopes of all heads are those of a part only where this is all
             geometric = lambda at, s, n=count, first=first: _geometric(at, n(at.heads), first)  # noqa: E731
-            text = f"slopes are the geometric ones{words}{start}, whatever was given"
+            text = f"the given slopes are ignored: geometric slopes{words}{start} are used"
             yield f"geometric{name}{'' if first else '-from-0'}", text, geometric, True
     interleaved = lambda at, s: _interleaved(at.heads)[None, :, None, None]  # noqa: E731
-    text = "slopes are the geometric ones of the last power of two of heads, then every other one of twice as many"
+    text = "the given slopes are ignored: the interleaved slopes of the ALiBi paper are used"
     yield "geometric-interleaved", text, interleaved, True
     yield "slope-squared", "slopes are squared", lambda at, s: s * s, False
-    yield "slope-root", "slopes are their square roots", lambda at, s: np.sqrt(abs(s)), False
+    yield "slope-root", "the square roots of the slopes are used", lambda at, s: np.sqrt(abs(s)), False
     for dtype in ("bfloat16", "float16"):
         yield f"slope-{dtype}", f"slopes are rounded to {dtype}", lambda at, s, d=dtype: round_to(s, d), False
 
@@ -116,18 +116,18 @@ def _interleaved(heads: int) -> np.ndarray:
 
 
 def _other_distances() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
-    yield "column", "ALiBi takes the index of a key, not its distance", lambda at: _keys(at) * np.ones((1, 1, 1, 1))
-    yield "distance", "ALiBi takes the distance of a key, not its index", lambda at: -abs(_off(at))
-    yield "top-left", "the distance of ALiBi is from the top left", lambda at: -abs(_off(at, 0))
+    yield "column", "ALiBi uses the key index instead of the distance", lambda at: _keys(at) * np.ones((1, 1, 1, 1))
+    yield "distance", "ALiBi uses the distance instead of the key index", lambda at: -abs(_off(at))
+    yield "top-left", "ALiBi distances are measured from the top-left diagonal", lambda at: -abs(_off(at, 0))
     corner = lambda at: -abs(_off(at, asked(at, "lengths_k")[:, None, None, None] - _rows(at)))  # noqa: E731
-    yield "bottom-right", "the distance of ALiBi is from the bottom right", corner
+    yield "bottom-right", "ALiBi distances are measured from the bottom-right diagonal", corner
     largest = lambda at: -abs(_off(at, int(asked(at, "lengths_k").max()) - int(asked(at, "lengths_q").max())))  # noqa: E731
-    yield "largest", "the distance of ALiBi is from the corner of the longest sequence", largest
-    yield "squared", "ALiBi takes the square of the distance", lambda at: -((_off(at) * 1.0) ** 2)
-    yield "signed", "keys behind the diagonal are favoured by ALiBi: the distance has a sign", _off
-    yield "off-by-one", "the distance of ALiBi is one too large", lambda at: -abs(_off(at)) - 1
-    yield "next-diagonal", "the distance of ALiBi is from the next key", lambda at: -abs(_off(at) - 1)
-    yield "previous-diagonal", "the distance of ALiBi is from the previous key", lambda at: -abs(_off(at) + 1)
+    yield "largest", "ALiBi distances are measured from the diagonal of the longest sequence", largest
+    yield "squared", "ALiBi uses the squared distance", lambda at: -((_off(at) * 1.0) ** 2)
+    yield "signed", "ALiBi uses the signed distance: keys past the diagonal are favoured", _off
+    yield "off-by-one", "ALiBi distances are one too large", lambda at: -abs(_off(at)) - 1
+    yield "next-diagonal", "ALiBi distances are measured from the next key", lambda at: -abs(_off(at) - 1)
+    yield "previous-diagonal", "ALiBi distances are measured from the previous key", lambda at: -abs(_off(at) + 1)
     from_end = lambda at: (_keys(at) - asked(at, "lengths_k")[:, None, None, None] + 1) * 1.0  # noqa: E731
     yield "from-end", "ALiBi takes the distance from the last key, the same for all queries", from_end
 

@@ -7,7 +7,9 @@ import numpy as np
 
 LN2, LOG2E = math.log(2), 1 / math.log(2)
 #: a merge of splits that overflows
-MERGED_BY_EXP_LSE = "splits are merged with weights of e^(their lse), without the largest lse: these overflow, or are 0"
+MERGED_BY_EXP_LSE = (
+    "splits are merged with weights e^lse without subtracting the largest lse: they overflow or underflow"
+)
 
 
 def over(x: Any, y: np.ndarray) -> np.ndarray:

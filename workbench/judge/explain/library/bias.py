@@ -21,17 +21,17 @@ def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, change in _biases():
         yield _of(name, text, _instead(change))
-    yield _of("before-cap", "the bias is added before scores are capped", before_cap(_own))
+    yield _of("before-cap", "the bias is added before the softcap", before_cap(_own))
     for name, text, change in _masks():
         plainly = name.startswith("padding")
         yield _of(f"mask-{name}", text, _seen(change if plainly else partial(_no_padding, change)))
     for name, text, ends in edges.shifted():
-        yield _of(f"beside-mask-{name}", f"{text}, but for the mask that was given", _beside_mask(ends))
-    for which, words, edit in (("", "bias", _instead), ("mask-", "mask that was given", _seen)):
+        yield _of(f"beside-mask-{name}", f"{text}; the given mask is right", _beside_mask(ends))
+    for which, words, edit in (("", "bias", _instead), ("mask-", "given mask", _seen)):
         for axis, named in ((1, "head"), (0, "batch")):
             for one in indices.others():
                 other: Change = lambda at, x, one=one, axis=axis: but_for_padding(x, taken(x, one, axis))  # noqa: E731
-                text = f"the {words} is of another {named}: {one.text}"
+                text = f"the {words} of the wrong {named} is used: {one.text}"
                 yield _of(f"{which}{named}-{one.id}", text, edit(other), across=True)
 
 
@@ -48,14 +48,14 @@ def _biases() -> Iterator[tuple[str, str, Change]]:
     yield "none", "the bias is not added", lambda at, bias: 0.0
     yield "twice", "the bias is added twice", lambda at, bias: 2 * bias
     yield "subtracted", "the bias is subtracted", lambda at, bias: -bias
-    yield "scaled", "the bias is scaled with the dot products", lambda at, bias: at("scale") * bias
+    yield "scaled", "the bias is multiplied by the scale", lambda at, bias: at("scale") * bias
     yield "unscaled", "the bias is divided by the scale", lambda at, bias: bias / at("scale")
-    yield "no-log2e", "the bias lacks log2(e)", lambda at, bias: bias * LN2
-    yield "log2e", "the bias holds log2(e) once too often", lambda at, bias: bias * LOG2E
+    yield "no-log2e", "the bias is missing a factor of log2(e)", lambda at, bias: bias * LN2
+    yield "log2e", "the bias has an extra factor of log2(e)", lambda at, bias: bias * LOG2E
     yield "of-first-row", "the bias of row 0 is added to all rows", _first_row
     yield "of-next-row", "the bias of the next row is added", lambda at, bias: np.roll(bias, -1, -2)
     yield "of-next-key", "the bias of the next key is added", lambda at, bias: np.roll(bias, -1, -1)
-    yield "transposed", "the bias is added transposed", lambda at, bias: _transposed(bias)
+    yield "transposed", "the bias is transposed", lambda at, bias: _transposed(bias)
 
 
 def _seen(change: Change) -> Edit:
@@ -73,7 +73,7 @@ def _beside_mask(ends: edges.Ends) -> Edit:
 
 
 def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]]]:
-    yield "none", "the mask that was given is not applied", lambda at, seen: np.ones_like(seen)
+    yield "none", "the given mask is not applied", lambda at, seen: np.ones_like(seen)
     for end, other in (("first", "last"), ("last", "first"), ("", "")):
         keys = f" of the {end} keys" if end else ""
         name = f"padding-{end or 'anywhere'}"
@@ -84,11 +84,11 @@ def _masks() -> Iterator[tuple[str, str, Callable[[Any, np.ndarray], np.ndarray]
             yield f"{name}-flipped", text, lambda at, seen, end=end: _parts(seen, end).flipped
     yield "no-right", "keys after the query are not hidden (causal)", partial(_without, "right")
     yield "no-left", "the window is not applied", partial(_without, "left")
-    yield "inverted", "the mask that was given is inverted", lambda at, seen: ~seen
-    yield "transposed", "the mask that was given is transposed", lambda at, seen: _transposed(seen)
-    yield "of-first-row", "the mask of row 0 is taken for all", _first_row
-    yield "of-next-row", "the mask of the next row is taken", lambda at, seen: np.roll(seen, -1, -2)
-    yield "of-next-key", "the mask of the next key is taken", lambda at, seen: np.roll(seen, -1, -1)
+    yield "inverted", "the given mask is inverted", lambda at, seen: ~seen
+    yield "transposed", "the given mask is transposed", lambda at, seen: _transposed(seen)
+    yield "of-first-row", "the given mask of row 0 is used for all rows", _first_row
+    yield "of-next-row", "the given mask of the next row is used", lambda at, seen: np.roll(seen, -1, -2)
+    yield "of-next-key", "the given mask of the next key is used", lambda at, seen: np.roll(seen, -1, -1)
 
 
 def _parts(seen: np.ndarray, end: str) -> Parts:

@@ -90,7 +90,7 @@ def _scales_by_query_head() -> Iterator[Hypothesis]:
             return found
 
         edits = (_cast(f"{of}_rows", partial(rows, of=of)) for of in operands)
-        text = f"codes are decoded with the scale of another kv head: {one.text} ({', '.join(operands)})"
+        text = f"codes are decoded with the scale of the wrong kv head: {one.text} ({', '.join(operands)})"
         yield _of(f"scale-of-query-{one.id}-{operands}", text, *edits)
 
 
@@ -131,14 +131,14 @@ def _valued(change: Callable[[np.ndarray, str], np.ndarray]) -> Change:
 
 def _scales() -> Changes:
     yield _EITHER, "unscaled", "codes are decoded without their scale", _scaled(np.ones_like)
-    yield _EITHER, "scaled-twice", "codes are decoded with their scale twice", _scaled(np.square)
+    yield _EITHER, "scaled-twice", "codes are decoded with the scale applied twice", _scaled(np.square)
     yield _EITHER, "scale-inverted", "codes are divided by their scale", _scaled(lambda s: 1 / s)
     first = _scaled(lambda s: 0 * s + s[:1])
     yield _HEADS, "scale-of-head-0", "all heads are decoded with the scale of head 0", first
     for one in indices.others():
-        words = f"codes are decoded with the scale of another head: {one.text}"
+        words = f"codes are decoded with the scale of the wrong head: {one.text}"
         yield _HEADS, f"scale-of-{one.id}", words, _scaled(lambda s, one=one: taken(s, one, 0))
-    words = "codes of q are decoded with the scale of their kv head's index"
+    words = "codes of q are decoded with the scale at the kv head's index"
     yield _HEADS, "scale-of-kv-head", words, lambda c: replace(c, scale=_of_kv_heads(c))
     for x in INPUTS:
         words = f"codes are decoded with the scale of {x}"
@@ -146,16 +146,16 @@ def _scales() -> Changes:
     largest = _scaled(lambda s: 0 * s + s.max())
     yield _HEADS, "largest-scale", "all heads are decoded with the largest scale", largest
     for dtype in ("float16", "bfloat16", "float8_e4m3fn"):
-        words = f"scales are rounded to {dtype} where codes are decoded"
+        words = f"scales are rounded to {dtype} before codes are decoded"
         yield _EITHER, f"scale-{dtype}", words, _scaled(lambda s, d=dtype: np.asarray(round_to(s, d), np.float64))
     for up, verb in ((True, "up"), (False, "down")):
-        words = f"scales are rounded {verb} to powers of two where codes are decoded"
+        words = f"scales are rounded {verb} to powers of two before codes are decoded"
         yield _EITHER, f"scale-power-{verb}", words, _scaled(lambda s, up=up: power_of_two(s, up))
     for factor, times in ((2.0, "twice"), (0.5, "half"), (4.0, "four times"), (0.25, "a quarter of")):
-        words = f"codes are decoded to {times} their value (bias of the exponent)"
+        words = f"codes decode to {times} their value (wrong exponent bias)"
         yield _EITHER, f"bias-{factor:g}", words, _scaled(lambda s, x=factor: s * x)
     for top, right in permutations(LARGEST, 2):
-        words = f"codes are decoded as of a largest value of {top:g} in place of {right:g}"
+        words = f"codes are decoded for a largest value of {top:g} instead of {right:g}"
         yield _HEADS, f"largest-{top:g}-{right:g}", words, _scaled(lambda s, x=top / right: s * x)
 
 
@@ -172,32 +172,32 @@ def _values() -> Changes:
     yield _HEADS, "signed", "codes are read as signed bytes", _valued(lambda v, f: np.roll(v, 128))
     yield _EITHER, "unsigned", "codes are read as unsigned bytes", _valued(lambda v, f: np.arange(float(len(v))))
     less = lambda v, f: v - np.where(np.arange(256) < 128, 0.0, 256 * (v[129] - v[128]))  # noqa: E731
-    yield _HEADS, "less-256", "codes from 128 on are taken for 256 less", _valued(less)
+    yield _HEADS, "less-256", "codes of 128 and above decode to 256 less", _valued(less)
     yield _EITHER, "absolute", "the sign of codes is lost", _valued(lambda v, f: abs(v))
-    yield _EITHER, "negated", "the sign of codes is the wrong way round", _valued(lambda v, f: -v)
+    yield _EITHER, "negated", "the sign of codes is inverted", _valued(lambda v, f: -v)
     for shift in (1, -1):
-        words = f"the zero point is off by {-shift}: codes are decoded as the {'next' if shift < 0 else 'previous'} one"
+        words = f"the zero point is off by {-shift}: each code decodes as the {'next' if shift < 0 else 'previous'} one"
         at_end = lambda v, f, n=shift: v[np.clip(np.arange(256) - n, 0, 255)]  # noqa: E731
         yield _HEADS, f"shifted{shift:+}", words, _valued(at_end)
         linear = lambda v, f, n=shift: v - n * (v[129] - v[128])  # noqa: E731
         yield _HEADS, f"zero-point{shift:+}", f"the zero point is off by {-shift}", _valued(linear)
     small = lambda v, f: abs(v) < FORMATS[f].smallest_normal  # noqa: E731
-    yield _EITHER, "flushed", "subnormal codes are 0", _valued(lambda v, f: np.where(small(v, f), 0.0, v))
+    yield _EITHER, "flushed", "subnormal codes decode to 0", _valued(lambda v, f: np.where(small(v, f), 0.0, v))
     least = lambda f: FORMATS[f].smallest_normal  # noqa: E731
     implicit = lambda v, f: np.where(small(v, f), np.copysign(least(f) / 2 + abs(v) / 2, _SIGN), v)  # noqa: E731
     yield _HEADS, "implicit-one", "subnormal codes are read with an implicit leading 1", _valued(implicit)
     leading = lambda v, f: np.where(small(v, f), v + np.copysign(least(f), _SIGN), v)  # noqa: E731
-    yield _HEADS, "leading-one", "subnormal codes and zeros get the leading 1 of normal ones", _valued(leading)
+    yield _HEADS, "leading-one", "subnormal codes and zeros get the leading 1 of normal codes", _valued(leading)
     yield _HEADS, "low-bits", "the lowest bit of codes is lost", _valued(lambda v, f: v[np.arange(256) // 2 * 2])
     yield _HEADS, "seven-bits", "the highest bit of codes is lost", _valued(lambda v, f: v[np.arange(256) % 128])
     upper = _valued(lambda v, f: np.where(np.arange(256) < 128, v, 0.0))
-    yield _HEADS, "first-half", "the upper half of the table is 0", upper
+    yield _HEADS, "first-half", "the upper half of the decode table is 0", upper
     zero = _valued(lambda v, f: np.nan_to_num(v, nan=0.0, posinf=0.0, neginf=0.0))
-    yield _HEADS, "nan-zero", "codes of NaN are 0", zero
+    yield _HEADS, "nan-zero", "NaN codes decode to 0", zero
     top = lambda v, f: np.where(np.isfinite(v), v, np.copysign(480.0, _SIGN))  # noqa: E731
-    yield _HEADS, "nan-480", "codes of NaN are +-480", _valued(top)
+    yield _HEADS, "nan-480", "NaN codes decode to +-480", _valued(top)
     swapped = lambda v, f: v[(np.arange(256) % 16) * 16 + np.arange(256) // 16]  # noqa: E731
-    yield _HEADS, "nibbles", "the halves of codes are swapped", _valued(swapped)
+    yield _HEADS, "nibbles", "the nibbles of codes are swapped", _valued(swapped)
 
 
 def _unfit() -> np.ndarray:
@@ -206,14 +206,14 @@ def _unfit() -> np.ndarray:
 
 def _scales_of_tokens() -> Changes:
     for name, verb, power in (("lost", "not multiplied", 0), ("twice", "multiplied twice", 2)):
-        yield _TOKENS, f"tensor-scale-{name}", f"scales of blocks are {verb} with that of the tensor", _of_tensor(power)
-    yield _TOKENS, "tensor-scale-inverted", "scales of blocks are divided by that of the tensor", _of_tensor(-1)
-    words = "scales lie in a 128x4 swizzle and are read row by row, or the other way round"
+        yield _TOKENS, f"tensor-scale-{name}", f"block scales are {verb} by the tensor scale", _of_tensor(power)
+    yield _TOKENS, "tensor-scale-inverted", "block scales are divided by the tensor scale", _of_tensor(-1)
+    words = "scales in a 128x4 swizzle are read row by row, or the reverse"
     yield _TOKENS, "scale-swizzled", words, _swizzled
     for x in INPUTS:
-        yield _TOKENS, f"tensor-scale-of-{x}", f"codes are decoded with the tensor's scale of {x}", _of_tensor(1, x)
+        yield _TOKENS, f"tensor-scale-of-{x}", f"codes are decoded with the tensor scale of {x}", _of_tensor(1, x)
     for block in _BLOCKS:
-        words = f"a scale is taken for that of {block} dims"
+        words = f"each scale is applied to {block} dims"
         yield _TOKENS, f"scale-of-{block}-dims", words, lambda c, b=block: _of_dims(c, b)
 
 
@@ -258,11 +258,11 @@ def _zeros() -> Changes:
     for shift in (1, -1):
         yield _TOKENS, f"zero-off{shift:+}", f"the zero point is off by {shift}", moved(lambda c, n=shift: c.zero + n)
     yield _TOKENS, "zero-added", "the zero point is added, not subtracted", moved(lambda c: -c.zero)
-    yield _TOKENS, "zero-8", "8 is subtracted in place of the zero point", moved(lambda c: 8.0)
+    yield _TOKENS, "zero-8", "8 is subtracted instead of the zero point", moved(lambda c: 8.0)
     yield _TOKENS, "zero-unscaled", "the zero point is subtracted after the scale", moved(lambda c: c.zero / c.scale)
     for axis, along in ((-1, "blocks"), (-2, "rows"), (1, "heads")):
         for one in indices.others():
-            words = f"zero points are read of other {along}: {one.text}"
+            words = f"zero points of the wrong {along} are read: {one.text}"
             yield _TOKENS, f"zero-{along}-{one.id}", words, moved(lambda c, i=one, n=axis: _taken(c, "zero", i, n))
     for x in INPUTS:
         words = f"codes are decoded with the zero points of {x}"
@@ -272,14 +272,14 @@ def _zeros() -> Changes:
 def _values_of_tokens() -> Changes:
     for by, which in ((-1, "next"), (1, "previous")):
         rolled = _valued(lambda v, f, n=by: np.roll(v, n))
-        yield _TOKENS, f"{which}-values", f"codes are decoded as the {which} one", rolled
+        yield _TOKENS, f"{which}-values", f"each code decodes as the {which} one", rolled
     signed = lambda v, f: np.where(np.arange(len(v)) < len(v) // 2, 0.0, -len(v)) + np.arange(len(v))  # noqa: E731
     yield _TOKENS, "signed-values", "codes are read as signed integers", _valued(signed)
-    yield _TOKENS, "halves-of-bytes", "the halves of a byte are swapped", _dims(lambda i, n: i ^ 1)
-    yield _TOKENS, "low-halves", "both dims of a byte are its low half", _dims(lambda i, n: i // 2 * 2)
-    yield _TOKENS, "high-halves", "both dims of a byte are its high half", _dims(lambda i, n: i // 2 * 2 + 1)
+    yield _TOKENS, "halves-of-bytes", "the nibbles of each byte are swapped", _dims(lambda i, n: i ^ 1)
+    yield _TOKENS, "low-halves", "both dims of a byte use its low nibble", _dims(lambda i, n: i // 2 * 2)
+    yield _TOKENS, "high-halves", "both dims of a byte use its high nibble", _dims(lambda i, n: i // 2 * 2 + 1)
     apart = _dims(lambda i, n: i % (n // 2) * 2 + i // (n // 2))
-    yield _TOKENS, "halves-apart", "the low halves of bytes are taken for the first half of a row", apart
+    yield _TOKENS, "halves-apart", "low nibbles are unpacked to the first half of the row", apart
 
 
 def _dims(places: Callable[[np.ndarray, int], np.ndarray]) -> Change:
@@ -297,16 +297,16 @@ def _dims(places: Callable[[np.ndarray, int], np.ndarray]) -> Change:
 def _places() -> Changes:
     for axis, along in ((-1, "blocks"), (-2, "rows"), (1, "heads"), (0, "batches")):
         for one in indices.permutations() if axis < 0 else indices.others():
-            words = f"scales are read of other {along}: {one.text}"
+            words = f"scales of the wrong {along} are read: {one.text}"
             yield _TOKENS, f"scale-{along}-{one.id}", words, _elsewhere(one, axis)
-            words = f"scales and zero points are read of other {along}: {one.text}"
+            words = f"scales and zero points of the wrong {along} are read: {one.text}"
             yield _TOKENS, f"both-{along}-{one.id}", words, _elsewhere(one, axis, zeros=True)
     # scales of tiles lie at their first rows; the last tile, or the first one, has its own
     for rows, (by, which, words) in product(_TILES, ((1, "next", "next tile of {} rows"),
-                                                      (-1, "previous", "tile of {} rows before"))):  # fmt: skip
+                                                      (-1, "previous", "previous tile of {} rows"))):  # fmt: skip
         move = lambda i, n, r=rows, by=by: np.clip(i // r + by, 0, (n - 1) // r) * r  # noqa: E731
         tile = indices.Indexing(f"tile-{which}-{rows}", f"the {words.format(rows)}", move)
-        yield _TOKENS, f"scale-{tile.id}", f"scales of tiles are read of {tile.text}", _elsewhere(tile, -2)
+        yield _TOKENS, f"scale-{tile.id}", f"scales of tiles are read from {tile.text}", _elsewhere(tile, -2)
 
 
 def _elsewhere(one: indices.Indexing, axis: int, *, zeros: bool = False) -> Change:
@@ -332,15 +332,15 @@ def _rows() -> Iterator[Hypothesis]:
         text = f"{named} of codes of {', '.join(of)} are {verbs[stage]} {one.text}"
         yield _of(f"{stage}-{named}-{one.id}-{of}", text, *moved(stage, one, axis, of))
     for one, stage, of, (axis, named) in product(indices.others(), verbs, some, ((1, "heads"), (0, "batches"))):
-        text = f"{named} of codes of {', '.join(of)} are taken wrong: {one.text}"
+        text = f"{named} of codes of {', '.join(of)} are mixed up: {one.text}"
         yield _of(f"{stage}-{named}-{one.id}-{of}", text, *moved(stage, one, axis, of))
     for one, of, (axis, named) in product(indices.others(), some, ((1, "head"), (0, "batch"))):
         read = lambda at, c, one=one, axis=axis: taken(c, one, axis)  # noqa: E731
-        text = f"codes of {', '.join(of)} are read of another {named}, and decoded by their own: {one.text}"
+        text = f"codes of {', '.join(of)} are read from the wrong {named} but decoded with the right scale: {one.text}"
         yield _of(f"read-{named}-{one.id}-{of}", text, *(read_as(f"dequant_{x}", f"codes_{x}", read) for x in of))
     for x, y in ("kv", "vk", "qk", "kq"):
         swapped = altered(f"dequant_{x}", lambda at, rows, y=y: _of_other_rows(at, y, rows))
-        yield _of(f"dequant-{y}-for-{x}", f"{y} is decoded in place of {x}", swapped)
+        yield _of(f"dequant-{y}-for-{x}", f"{y} is decoded instead of {x}", swapped)
 
 
 def _of_other_rows(at: Any, x: str, rows: np.ndarray) -> np.ndarray:

@@ -15,12 +15,12 @@ _of = of_family("dropout")
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     forms: dict[str, tuple[str, Change]] = {
-        "none": ("no prob is dropped", lambda at, x: at("probs")),
-        "none-scaled": ("no prob is dropped, and all are divided by 1 - p", lambda at, x: at("probs") / _kept(at)),
-        "unscaled": ("probs that are kept are not divided by 1 - p", lambda at, x: x * _kept(at)),
-        "scaled-twice": ("probs that are kept are divided by 1 - p twice", lambda at, x: x / _kept(at)),
-        "multiplied": ("probs that are kept are multiplied by 1 - p", lambda at, x: x * _kept(at) ** 2),
-        "over-p": ("probs that are kept are divided by p", lambda at, x: x * _kept(at) / at("dropout_p")),
+        "none": ("dropout is not applied", lambda at, x: at("probs")),
+        "none-scaled": ("no prob is dropped, but all are divided by 1 - p", lambda at, x: at("probs") / _kept(at)),
+        "unscaled": ("kept probs are not divided by 1 - p", lambda at, x: x * _kept(at)),
+        "scaled-twice": ("kept probs are divided by 1 - p twice", lambda at, x: x / _kept(at)),
+        "multiplied": ("kept probs are multiplied by 1 - p", lambda at, x: x * _kept(at) ** 2),
+        "over-p": ("kept probs are divided by p", lambda at, x: x * _kept(at) / at("dropout_p")),
     }
     for name, (text, change) in forms.items():
         yield _of(name, text, altered("dropped", change, "probs"))
@@ -35,14 +35,14 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(name, words, altered("summed", in_sum, "dropped"))
     unscaled = altered("dropped", forms["unscaled"][1], "probs")
     both = unscaled, altered("summed", lambda at, p: at("dropped"), "dropped")
-    text = "probs are dropped before row_sum adds them, and none is divided by 1 - p"
+    text = "row_sum adds probs after dropout, and kept probs are not divided by 1 - p"
     yield _of("in-sum-and-unscaled", text, *both)
     for name, text, change in _masks():
         yield _of(name, text, read_as("dropped", "dropout_mask", change))
     for axis, named in ((1, "head"), (0, "batch")):
         for one in indices.others():
             other: Change = lambda at, kept, one=one, axis=axis: taken(kept, one, axis)  # noqa: E731
-            text = f"the dropout mask of another {named} is taken: {one.text}"
+            text = f"the dropout mask of the wrong {named} is used: {one.text}"
             edit = read_as("dropped", "dropout_mask", other)
             yield _of(f"{named}-{one.id}", text, edit, across=True)
 
@@ -53,12 +53,12 @@ def _kept(at: Any) -> Any:
 
 
 def _masks() -> Iterator[tuple[str, str, Change]]:
-    yield "inverted", "probs that should be kept are dropped, and the other way round", lambda at, kept: ~kept
+    yield "inverted", "the dropout mask is inverted", lambda at, kept: ~kept
     yield "transposed", "the dropout mask is transposed", _transposed
-    yield "of-next-row", "the dropout mask of the next row is taken", lambda at, kept: np.roll(kept, -1, -2)
-    yield "of-next-key", "the dropout mask of the next key is taken", lambda at, kept: _whole(at, np.roll, -1, -1)
-    yield "of-first-row", "the dropout mask of row 0 is taken for all", _first_row
-    yield "of-first-tile", "each tile takes the dropout mask of the first one", _first_tile
+    yield "of-next-row", "the dropout mask of the next row is used", lambda at, kept: np.roll(kept, -1, -2)
+    yield "of-next-key", "the dropout mask of the next key is used", lambda at, kept: _whole(at, np.roll, -1, -1)
+    yield "of-first-row", "the dropout mask of row 0 is used for all rows", _first_row
+    yield "of-first-tile", "every tile uses the dropout mask of the first tile", _first_tile
 
 
 def _whole(at: Any, change: Any, *arguments: int) -> np.ndarray:

@@ -18,31 +18,31 @@ def moved() -> Iterator[tuple[str, str, Ends]]:
 def shifted() -> Iterator[tuple[str, str, Ends]]:
     """Those of them that lie a few keys further, or elsewhere altogether."""
     for n in (1, -1, 2, -2):
-        keys = "a key" if abs(n) == 1 else f"{abs(n)} keys"
-        more = "more" if n > 0 else "less"
-        yield f"right-{n:+}", f"each query sees {keys} {more} to the right", lambda f, l, q, k, n=n: (f, l + n)
-        yield f"left-{n:+}", f"each query sees {keys} {more} to the left", lambda f, l, q, k, n=n: (f - n, l)
+        keys = "one key" if abs(n) == 1 else f"{abs(n)} keys"
+        more = "too many" if n > 0 else "too few"
+        yield f"right-{n:+}", f"each query sees {keys} {more} on the right", lambda f, l, q, k, n=n: (f, l + n)
+        yield f"left-{n:+}", f"each query sees {keys} {more} on the left", lambda f, l, q, k, n=n: (f - n, l)
     yield "shift+1", "the mask is shifted by one key to the right", lambda f, l, q, k: (f + 1, l + 1)
     yield "shift-1", "the mask is shifted by one key to the left", lambda f, l, q, k: (f - 1, l - 1)
-    yield "no-right", "keys to the right (causal) are not masked", lambda f, l, q, k: (f, 0 * l + k - 1)
-    yield "no-left", "keys to the left (the window) are not masked", lambda f, l, q, k: (0 * f, l)
+    yield "no-right", "the right edge of the mask (causal) is not applied", lambda f, l, q, k: (f, 0 * l + k - 1)
+    yield "no-left", "the left edge of the mask (the window) is not applied", lambda f, l, q, k: (0 * f, l)
     for name, corner, sign in (
-        ("top-left", "the top left, not to the bottom right", -1),
-        ("bottom-right", "the bottom right, not to the top left", 1),
+        ("top-left", "top-left instead of bottom-right", -1),
+        ("bottom-right", "bottom-right instead of top-left", 1),
     ):
         yield (
             name,
-            f"the mask is aligned to {corner}",
+            f"the mask is aligned {corner}",
             lambda f, l, q, k, s=sign: (f + s * (k - q), l + s * (k - q)),
         )
         yield (
             f"left-{name}",
-            f"the left edge of the mask (the window) is aligned to {corner}",
+            f"the left edge of the mask (the window) is aligned {corner}",
             lambda f, l, q, k, s=sign: (f + s * (k - q), l),
         )
         yield (
             f"window-{name}",
-            f"the window is aligned to {corner}, and the causal mask is right",
+            f"the window is aligned {corner}; the causal mask is right",
             lambda f, l, q, k, s=sign: (f + s * (k - q), np.minimum(l, l + s * (k - q))),
         )
 
@@ -57,7 +57,7 @@ def _at_blocks() -> Iterator[tuple[str, str, Ends]]:
         )
         yield (
             f"right-down-{b}",
-            f"blocks of {b} keys that the right edge of the mask crosses are skipped",
+            f"blocks of {b} keys crossed by the right edge of the mask are skipped",
             lambda f, l, q, k, b=b: (f, np.where(l < k - 1, (l + 1) // b * b - 1, l)),
         )
         yield (
@@ -67,17 +67,17 @@ def _at_blocks() -> Iterator[tuple[str, str, Ends]]:
         )
         yield (
             f"left-up-{b}",
-            f"blocks of {b} keys that the left edge of the mask crosses are skipped",
+            f"blocks of {b} keys crossed by the left edge of the mask are skipped",
             lambda f, l, q, k, b=b: (-(-f // b) * b, l),
         )
         yield (
             f"row-start-{b}",
-            f"the mask of the first row of each block of {b} queries is taken for all of its rows",
+            f"all rows of a block of {b} queries use the mask of its first row",
             lambda f, l, q, k, b=b: tuple(x[..., np.arange(q) // b * b] for x in (f, l)),
         )
         yield (
             f"row-end-{b}",
-            f"the mask of the last row of each block of {b} queries is taken for all of its rows",
+            f"all rows of a block of {b} queries use the mask of its last row",
             lambda f, l, q, k, b=b: tuple(x[..., np.minimum(np.arange(q) // b * b + b - 1, q - 1)] for x in (f, l)),
         )
 

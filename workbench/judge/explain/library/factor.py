@@ -65,14 +65,16 @@ def hypotheses() -> Iterator[Hypothesis]:
     for stage, factor, (power, verb) in product(_STAGES, _FACTORS, verbs):
         if _before(factor, stage):
             edit = altered(stage, _times(stage, factor, power), factor)
-            yield _of(f"{stage}-{verb}-by-{factor}", f"{stage} is {verb} by {factor} once too often", edit)
+            yield _of(f"{stage}-{verb}-by-{factor}", f"{stage} is wrongly {verb} by {factor}", edit)
     for stage, refs in _READ.items():
         for ref in refs:
             said = f"the previous {ref[1:]}" if ref[0] == "-" else ref
             for factor, (power, verb) in product(_FACTORS, verbs):
                 if factor != ref and _before(factor, stage):
                     edit = read_as(stage, ref, _times(ref.lstrip("-"), factor, power))
-                    yield _of(f"{ref}-in-{stage}-{verb}-by-{factor}", f"in {stage} {said} is {verb} by {factor}", edit)
+                    yield _of(
+                        f"{ref}-in-{stage}-{verb}-by-{factor}", f"in {stage} {said} is wrongly {verb} by {factor}", edit
+                    )
             lacking = read_as(stage, ref, lambda at, x: np.where(np.isfinite(x), 1.0, x))
             yield _of(f"{ref}-in-{stage}-missing", f"in {stage} {said} is not applied", lacking)
     for stage, (name, value) in product(_STAGES, _CONSTANTS.items()):

@@ -36,21 +36,18 @@ _of = of_family("layout")
 def hypotheses() -> Iterator[Hypothesis]:
     """Those of the family layout that tensor-core operands have, the plainest first."""
     for size, (words, swizzle) in product(CHUNKS, SWIZZLES.items()):
-        text = (
-            f"chunks of {size} elements of {{}} are read as if swizzled otherwise: in row r chunk c ^ ({words}) in "
-            "place of chunk c"
-        )
+        text = f"the wrong swizzle is used for {{}}: row r reads chunk c ^ ({words}) instead of c, chunks of {size}"
         yield from read(f"swizzle-{size}-{words}", text, partial(_of_chunks, size, swizzle))
     # probs that are right, and are multiplied with v as others
     for made, seen in PACKED:
         edit = read_as(
             "acc", "probs_cast", lambda at, p, m=made, s=seen: p.astype(DTYPES[m]).view(DTYPES[s]).astype(float)
         )
-        yield _of(f"probs-{made}-as-{seen}", f"probs are packed as {made}, and multiplied with v as {seen}", edit)
+        yield _of(f"probs-{made}-as-{seen}", f"probs are packed as {made} but multiplied as {seen}", edit)
     for b in (8, 4, 2):
         text = (
-            f"in each {2 * b} by {2 * b} block of probs the upper right and the lower left {b} by {b} are swapped "
-            "where they meet v"
+            f"in each {2 * b} by {2 * b} block of probs the off-diagonal {b} by {b} blocks are swapped "
+            "before the product with v"
         )
         edit = read_as("acc", "probs_cast", lambda at, probs, b=b: quadrants_swapped(probs, b))
         yield _of(f"probs-quadrants-{b}", text, edit)
@@ -59,7 +56,7 @@ def hypotheses() -> Iterator[Hypothesis]:
         edit = altered(
             "qk", lambda at, x, b=b, low=low: np.where((np.arange(x.shape[-1]) % (2 * b) < b) == low, 0.0, x)
         )
-        text = f"in the {'first' if low else 'last'} {b} of every {2 * b} keys the dot products are 0"
+        text = f"the dot products of the {'first' if low else 'last'} {b} of every {2 * b} keys are 0"
         yield _of(f"lost-{'low' if low else 'high'}-{b}", text, edit)
 
 

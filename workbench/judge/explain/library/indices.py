@@ -11,7 +11,7 @@ Map = Callable[[np.ndarray, int], np.ndarray]
 #: sizes of tiles, fragments and vectors in kernels
 BLOCKS = (2, 4, 8, 16, 32, 64, 128)
 #: which way indices are off in a block: in ids, by how much, and in words
-_WAYS = (("", 1, "far", "last", "start"), ("-back", -1, "early", "first", "end"))
+_WAYS = (("", 1, "i + 1", "last"), ("-back", -1, "i - 1", "first"))
 
 
 class Indexing(NamedTuple):
@@ -28,43 +28,51 @@ def permutations() -> Iterator[Indexing]:
 
 
 def _permutations() -> Iterator[tuple[str, str, Map]]:
-    yield "next", "one too far", lambda i, n: np.minimum(i + 1, n - 1)
-    yield "previous", "one too early", lambda i, n: np.maximum(i - 1, 0)
-    yield "next-around", "one too far, the last one from the start", lambda i, n: (i + 1) % n
-    yield "previous-around", "one too early, the first one from the end", lambda i, n: (i - 1) % n
+    yield "next", "off by one (i gets i + 1)", lambda i, n: np.minimum(i + 1, n - 1)
+    yield "previous", "off by one (i gets i - 1)", lambda i, n: np.maximum(i - 1, 0)
+    yield "next-around", "off by one (i gets i + 1), wrapping around", lambda i, n: (i + 1) % n
+    yield "previous-around", "off by one (i gets i - 1), wrapping around", lambda i, n: (i - 1) % n
     yield "first", "all from index 0", lambda i, n: 0 * i
     yield "reversed", "in reverse order", lambda i, n: n - 1 - i
-    yield "halves", "with both halves swapped", lambda i, n: (i + n // 2) % n
-    yield "evens-first", "the even ones first", lambda i, n: np.concatenate([i[::2], i[1::2]])
-    yield "interleaved", "both halves interleaved", lambda i, n: _interleaved(i, n)
-    yield "doubled", "two apart", lambda i, n: (2 * i) % n
-    yield "pairs", "each even one twice", lambda i, n: i // 2 * 2
+    yield "halves", "with the two halves swapped", lambda i, n: (i + n // 2) % n
+    yield "evens-first", "even indices first", lambda i, n: np.concatenate([i[::2], i[1::2]])
+    yield "interleaved", "with the two halves interleaved", lambda i, n: _interleaved(i, n)
+    yield "doubled", "with a stride of 2", lambda i, n: (2 * i) % n
+    yield "pairs", "each even index twice", lambda i, n: i // 2 * 2
     for b in (1, 2, 4, 8, 16, 32, 64):
         words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
         yield f"xor-{b}", words, lambda i, n, b=b: _inside(i ^ b, i, n)
     for b in (1, 2, 4, 8, 16):
         words = "swapped in pairs" if b == 1 else f"with neighbouring blocks of {b} swapped"
-        yield f"xor-{b}-filled", f"{words}, with zeros behind the end", lambda i, n, b=b: np.where(i ^ b < n, i ^ b, -1)
+        yield f"xor-{b}-filled", f"{words}, zeros past the end", lambda i, n, b=b: np.where(i ^ b < n, i ^ b, -1)
     for b in BLOCKS[1:]:
-        yield f"block-next-{b}", f"a block of {b} too far", lambda i, n, b=b: _inside(i + b, i, n)
-        yield f"block-previous-{b}", f"a block of {b} too early", lambda i, n, b=b: np.where(i < b, i, i - b)
+        yield f"block-next-{b}", f"off by a block (i gets i + {b})", lambda i, n, b=b: _inside(i + b, i, n)
+        yield f"block-previous-{b}", f"off by a block (i gets i - {b})", lambda i, n, b=b: np.where(i < b, i, i - b)
         yield f"block-first-{b}", f"all from the first block of {b}", lambda i, n, b=b: i % b
         yield f"block-start-{b}", f"all from the start of their block of {b}", lambda i, n, b=b: i // b * b
-        for back, by, far, last, first in _WAYS:
-            words = f"one too {far} in each block of {b}, its {last} from its {first}"
+        for back, by, shifted, _ in _WAYS:
+            words = f"off by one within each block of {b} (i gets {shifted}), wrapping around"
             rolled = lambda i, n, b=b, by=by: _inside(i // b * b + (i + by) % b, i, n)  # noqa: E731
             yield f"block-rolled{back}-{b}", words, rolled
-        for back, by, far, last, _ in _WAYS:
+        for back, by, shifted, last in _WAYS:
             cut = lambda i, n, b=b, by=by: np.where(((i + by) // b != i // b) | (i + by == n), -1, i + by)  # noqa: E731
-            yield f"block-cut{back}-{b}", f"one too {far} in each block of {b}, its {last} as 0", cut
+            yield (
+                f"block-cut{back}-{b}",
+                f"off by one within each block of {b} (i gets {shifted}), its {last} as 0",
+                cut,
+            )
         yield (
             f"block-reversed-{b}",
-            f"in reverse order in each block of {b}",
+            f"in reverse order within each block of {b}",
             lambda i, n, b=b: _inside(i // b * b + b - 1 - i % b, i, n),
         )
-        yield f"low-twice-{b}", f"the lower half of each {2 * b} twice", lambda i, n, b=b: i // (2 * b) * 2 * b + i % b
+        yield (
+            f"low-twice-{b}",
+            f"with the lower half of each {2 * b} repeated",
+            lambda i, n, b=b: i // (2 * b) * 2 * b + i % b,
+        )
         high = lambda i, n, b=b: _inside(i // (2 * b) * 2 * b + b + i % b, i, n)  # noqa: E731
-        yield f"high-twice-{b}", f"the upper half of each {2 * b} twice", high
+        yield f"high-twice-{b}", f"with the upper half of each {2 * b} repeated", high
         yield f"until-{b}", f"as 0 from {b} on", lambda i, n, b=b: np.where(i < b, i, -1)
     for b in (8, 16):
         yield (
@@ -75,7 +83,7 @@ def _permutations() -> Iterator[tuple[str, str, Map]]:
     for b, step, m in ((8, 2, 16), (8, 4, 16), (16, 8, 64), (32, 16, 128)):
         yield (
             f"slid-{b}-{step}-{m}",
-            f"with blocks of {b} beginning {step} apart in each {m}",
+            f"with blocks of {b} starting {step} apart in each {m}",
             lambda i, n, b=b, step=step, m=m: i // m * m + i % m // b * step + i % b,
         )
     for b, m in ((8, 2), (8, 4), (16, 2), (16, 4), (16, 8), (32, 2), (32, 4), (32, 8), (32, 16)):

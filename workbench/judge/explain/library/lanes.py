@@ -13,13 +13,13 @@ from workbench.judge.explain.library.arithmetic import attended
 #: lanes that share what they have of a row -> as words, the group of a lane, how many groups there are
 GROUPS: tuple[tuple[str, str, Callable[[np.ndarray], np.ndarray], int], ...] = (
     ("lane", "each of four lanes", lambda lane: lane, 4),
-    ("pair", "each pair of four lanes, 0 and 1, 2 and 3,", lambda lane: lane // 2, 2),
-    ("other-pair", "each pair of four lanes, 0 and 2, 1 and 3,", lambda lane: lane % 2, 2),
+    ("pair", "each pair of four lanes (0 and 1, 2 and 3)", lambda lane: lane // 2, 2),
+    ("other-pair", "each pair of four lanes (0 and 2, 1 and 3)", lambda lane: lane % 2, 2),
 )
 
 #: lanes that hold the dims of a row, and which each of n has: of d dims, in words
 DIMS: tuple[tuple[str, str, Callable[[np.ndarray, int, int], np.ndarray]], ...] = (
-    ("run", "next to each other", lambda dim, d, n: dim * n // d),
+    ("run", "contiguous", lambda dim, d, n: dim * n // d),
     ("pair", "in pairs", lambda dim, d, n: dim // 2 % n),
     ("apart", "{n} apart", lambda dim, d, n: dim % n),
 )
@@ -78,8 +78,10 @@ def _sums() -> Iterator[Hypothesis]:
             return at("row_max") + np.log(own(at)[..., 0])
 
         edits = altered("out", divided, "row_sum", "scores", "row_max"), altered("lse", logged, "scores", "row_max")
-        yield Hypothesis(f"layout.sum-of-{id_}", f"{words} divides by its own part of row_sum", edits)
-        text = f"lse is of the part of row_sum that the first has, where {words} has its own"
+        yield Hypothesis(
+            f"layout.sum-of-{id_}", f"row_sum is not reduced across lanes: {words} divides by its own part", edits
+        )
+        text = f"row_sum is not reduced across lanes for lse: {words} has its own part, and lse uses the first"
         yield Hypothesis(f"layout.sum-of-first-{id_}", text, edits[1:])
 
 
@@ -122,22 +124,24 @@ def _maxima() -> Iterator[Hypothesis]:
             altered("row_sum", summed, "scores", "probs", "correction", "-row_sum"),
             altered("acc", rescaled, "scores", "correction", "-acc"),
         )
-        yield Hypothesis(f"layout.max-of-{id_}", f"{words} goes on with a maximum of its own", edits)
+        yield Hypothesis(
+            f"layout.max-of-{id_}", f"the running max is not reduced across lanes: {words} keeps its own", edits
+        )
 
 
 def _dots() -> Iterator[Hypothesis]:
     """Dot products whose dims lie in lanes, and that are not added up over these."""
     for n, (held, words, lane) in product((32, 16, 8, 4), DIMS):
-        dims = f"{n} lanes that hold the dims of q, {words.format(n=n)}"
+        dims = f"the {n} lanes that share the dims of q ({words.format(n=n)})"
         for id_, operand, said, of in TAKEN:
 
             def kept(at: Any, x: np.ndarray, n: int = n, lane: Any = lane, of: Any = of) -> np.ndarray:
                 rows, d = x.shape[-2:]
                 return np.where(lane(np.arange(d), d, n) == of(np.arange(rows), n)[:, None], x, 0.0)
 
-            text = f"dot products are not added up over {dims}: they are those of {said.format(n=n)}"
+            text = f"dot products are not reduced across {dims}: only {said.format(n=n)} is used"
             yield Hypothesis(f"layout.dot-of-{id_}-{held}-{n}", text, (altered(f"{operand}_rows", kept),))
-        text = f"dot products are not added up over {dims}: each has a softmax of its own, for its own dims of out"
+        text = f"dot products are not reduced across {dims}: each has its own softmax for its own dims of out"
         own = partial(_of_own_dims, n, lane)
         edits = altered("out", own, "qk", "v_rows"), altered("lse", partial(_lse_of_first, n, lane), "qk")
         yield Hypothesis(f"layout.dot-of-own-{held}-{n}", text, edits)

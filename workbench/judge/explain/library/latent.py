@@ -18,19 +18,19 @@ _of = of_family("latent")
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     for name, text, kept in (
-        ("dot-of-v-width", "the dot products are of the first head_dim_v dims alone", lambda d, v: d < v),
-        ("dot-without-v-width", "the dot products are of the dims behind head_dim_v alone", lambda d, v: d >= v),
+        ("dot-of-v-width", "the dot products use only the first head_dim_v dims", lambda d, v: d < v),
+        ("dot-without-v-width", "the dot products use only the dims past head_dim_v", lambda d, v: d >= v),
     ):
         cut = lambda at, x, kept=kept: np.where(kept(np.arange(x.shape[-1]), _width(at)), x, 0.0)  # noqa: E731
         yield _of(name, text, altered("k_rows", cut))
     for name, text, dim in (
         ("of-v", "head_dim_v", _width),
-        ("of-rest", "the dims behind head_dim_v", lambda at: abs(at.p.inputs["k"].shape[-1] - _width(at))),
+        ("of-rest", "head_dim - head_dim_v", lambda at: abs(at.p.inputs["k"].shape[-1] - _width(at))),
         ("of-sum", "head_dim + head_dim_v", lambda at: at.p.inputs["k"].shape[-1] + _width(at)),
         ("of-192", "192", lambda at: 192),
     ):
         edit = altered("scale", lambda at, s, dim=dim: dim(at) ** -0.5)
-        yield _of(f"scale-{name}", f"the scale is 1/sqrt of {text}", edit)
+        yield _of(f"scale-{name}", f"the scale is 1/sqrt({text})", edit)
     for name, text, values in _values():
         yield _of(name, text, altered("v_rows", lambda at, rows, values=values: _read(at, rows, values)))
 
@@ -48,9 +48,9 @@ def _values() -> Iterator[tuple[str, str, Values]]:
     yield "v-last", "v is the last head_dim_v dims of k", lambda k, n: k[..., k.shape[-1] - n :]
     yield "v-first", "v is the first head_dim_v dims of k", lambda k, n: k[..., :n]
     for start in (8, 16, 32, 64):
-        words = f"v is head_dim_v dims of k from {start} on, the last ones from the next key"
+        words = f"v is read from dim {start} of k on, past its end into the next key"
         yield f"v-from-{start}", words, lambda k, n, s=start: _strided(k, k.shape[-1], s, n)
-    yield "v-pitch", "rows of v are read head_dim_v apart in k", lambda k, n: _strided(k, n, 0, n)
+    yield "v-pitch", "rows of v are read from k with a pitch of head_dim_v", lambda k, n: _strided(k, n, 0, n)
 
 
 def _strided(k: np.ndarray, pitch: int, start: int, width: int) -> np.ndarray:

@@ -49,12 +49,12 @@ def hypotheses() -> Iterator[Hypothesis]:
 def _slots() -> Iterator[Hypothesis]:
     """The newest row of a cache in the slot before its own."""
     own: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
-        "too": ("too", lambda x: x[..., -1:, :]),
-        "zero": ("and its own is 0", lambda x: 0 * x[..., -1:, :]),
-        "swapped": ("and the row before is in its own", lambda x: x[..., -2:-1, :]),
+        "too": ("is also written one slot too early", lambda x: x[..., -1:, :]),
+        "zero": ("is written one slot too early, and its own slot is 0", lambda x: 0 * x[..., -1:, :]),
+        "swapped": ("is swapped with the row before it", lambda x: x[..., -2:-1, :]),
     }
     for name, (words, left) in own.items():
-        text = f"the newest row of {{}} is in the slot before its own, {words}"
+        text = f"the newest row of {{}} {words}"
         cached = {x: y for x, y in OPERANDS.items() if x != "q"}
         yield from read(f"slot-before-{name}", text, partial(_newest_before, left), cached)
 
@@ -93,13 +93,13 @@ def _instead(other: str, at: Any, rows: np.ndarray, x: str) -> np.ndarray:
 def _heads() -> Iterator[Hypothesis]:
     for operands, words in OPERANDS.items():
         for one in indices.others() if operands == "q" else indices.heads():
-            text = f"heads of {words} are read wrong: {one.text}"
+            text = f"the wrong head of {words} is read: {one.text}"
             yield _of(f"head-{one.id}-{operands}", text, *_rows_read(operands, partial(_of_heads, one)))
         for one in indices.others():
-            text = f"batches of {{}} are read wrong: {one.text}"
+            text = f"the wrong batch of {{}} is read: {one.text}"
             yield from read(f"batch-{one.id}", text, partial(taken, indexing=one, axis=0), {operands: words})
     for operands, words in _OPERANDS_TOO.items():
-        text = f"batch and head of {words} are told apart the wrong way round (z % batch for z // heads)"
+        text = f"batch and head of {words} are swapped in the grid index (z % batch instead of z // heads)"
         yield _of(f"batch-for-head-{operands}", text, *_rows_read(operands, _batch_for_head))
 
 
@@ -123,7 +123,7 @@ def _lacking() -> Iterator[Hypothesis]:
         "without-first": ("all dims but the first", lambda d, n: d > 0),
     }
     for b in (8, 16, 32, 64):
-        dims[f"whole-{b}"] = (f"the dims of whole blocks of {b}", lambda d, n, b=b: d < n // b * b)
+        dims[f"whole-{b}"] = (f"the dims of full blocks of {b}", lambda d, n, b=b: d < n // b * b)
         dims[f"without-last-{b}"] = (f"all dims but the last {b}", lambda d, n, b=b: d < n - b)
         dims[f"last-{b}"] = (f"the last {b} dims", lambda d, n, b=b: d >= n - b)
         dims[f"first-{b}"] = (f"the first {b} dims", lambda d, n, b=b: d < b)
@@ -132,7 +132,7 @@ def _lacking() -> Iterator[Hypothesis]:
         dims[f"high-{b}"] = (f"the last {b} of every {2 * b} dims", lambda d, n, b=b: d % (2 * b) >= b)
     products = {"q": "the dot products", "v": "the products with v"}
     for name, (words, kept) in dims.items():
-        yield from read(f"dims-{name}", f"{{}} use {words} alone", partial(_cut, kept), products)
+        yield from read(f"dims-{name}", f"{{}} use only {words}", partial(_cut, kept), products)
 
 
 def _cut(kept: indices.Map, rows: np.ndarray) -> np.ndarray:
@@ -143,7 +143,7 @@ def _blocks() -> Iterator[Hypothesis]:
     """Fragments and tiles read with rows swapped, blocks transposed, or a wrong row stride."""
     for b, half, low in product((1, 2, 4, 8, 16), (4, 8, 16), (True, False)):
         dims = f"the {'first' if low else 'last'} {half} of every {2 * half} dims"
-        text = f"in {dims} rows of {{}} are swapped {b} apart"
+        text = f"rows i and i ^ {b} of {{}} are swapped in {dims}"
         yield from read(f"rows-xor-{b}-{'low' if low else 'high'}-{half}", text, partial(_partly_swapped, b, half, low))
     for b in (4, 8, 16, 32):
         text = f"each {b} by {b} block of {{}} is read transposed"
@@ -153,7 +153,7 @@ def _blocks() -> Iterator[Hypothesis]:
         text = f"tiles of {size} rows of {{}} are read with a row stride of {words}"
         yield from read(f"stride-{name}-{size}", text, partial(_read_apart, stride, size), {some: said})
     for pad, (some, said), size in product((1, 2, 4, 8, 16), OPERANDS.items(), _TILES):
-        text = f"tiles of {size} rows of {{}}, which lie {pad} elements apart, are read as if they did not"
+        text = f"tiles of {size} rows of {{}} are stored with a row padding of {pad} but read without it"
         yield from read(f"unpadded-{pad}-{size}", text, partial(_unpadded, pad, size), {some: said})
 
 
@@ -178,17 +178,17 @@ def _pitches() -> Iterator[Hypothesis]:
     up = {f"up-{n}": (f"head_dim rounded up to {n}", lambda d, n=n: -(-d // n) * n) for n in _TILES}
     for name, (words, pitch) in (up | {name: _APART[name] for name in ("d+1", "d-1", "d+8", "2d")}).items():
         yield from read(
-            f"pitch-{name}", f"rows of {{}} are read {words} apart", partial(_pitched, pitch), _OPERANDS_TOO
+            f"pitch-{name}", f"rows of {{}} are read with a pitch of {words}", partial(_pitched, pitch), _OPERANDS_TOO
         )
     for b, operands in product(_TILES, ("k", "v", "kv")):
         text = f"tiles of {OPERANDS[operands]} are read {b} keys apart"
         yield _of(f"tiles-apart-{b}-{operands}", text, *_rows_read(operands, partial(_tiles_apart, b)))
     for b in (2, 4, 8, 16):
-        text = f"in each {2 * b} by {2 * b} block of {{}} the upper right and the lower left {b} by {b} are swapped"
+        text = f"in each {2 * b} by {2 * b} block of {{}} the off-diagonal {b} by {b} blocks are swapped"
         yield from read(f"quadrants-{b}", text, partial(quadrants_swapped, b=b))
     for b, m, low in product((4, 8, 16), (8, 16, 32), (True, False)):
         columns = f"the {'first' if low else 'last'} {b} of every {2 * b} keys"
-        text = f"in {columns} the dot products are of the last {m} dims alone"
+        text = f"for {columns} the dot products use only the last {m} dims"
         edit = altered("qk", partial(_begun_anew, b, m, low), "q_rows", "k_rows")
         yield _of(f"anew-{m}-{'low' if low else 'high'}-{b}", text, edit)
 

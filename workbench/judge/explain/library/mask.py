@@ -35,7 +35,7 @@ def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     yield _of("none", "no key is masked", lambda at, seen: np.ones_like(seen))
     for name, words, more in (("more", "more", True), ("less", "less", False)):
-        text = f"no key is masked where there are {words} queries than keys"
+        text = f"no key is masked when there are {words} queries than keys"
         sign = 1 if more else -1
         here = lambda at, seen, s=sign: seen | (s * (seen.shape[-2] - seen.shape[-1]) > 0)  # noqa: E731
         yield _of(f"none-if-{name}-queries", text, here)
@@ -43,17 +43,17 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(name, text, lambda at, seen, ends=ends, name=name: edges.between(_with_edge(seen, name), ends))
     yield from _hiding()
     for b in BLOCKS[2:]:
-        text = f"the mask is not applied in tiles that a block of {b} queries visits"
+        text = f"the mask is not applied within tiles that a block of {b} queries visits"
         yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
-    yield _of("inverted", "keys that should be seen are masked, and the other way round", lambda at, seen: ~seen)
+    yield _of("inverted", "the mask is inverted", lambda at, seen: ~seen)
     yield _of("transposed", "the mask is transposed", lambda at, seen: _transposed(seen))
     for one in indices.permutations():
         for axis, named in ((-2, "row"), (-1, "column")):
-            text = f"the mask of another {named} is taken: {one.text}"
+            text = f"the mask of the wrong {named} is used: {one.text}"
             yield _of(f"{named}-{one.id}", text, lambda at, seen, one=one, axis=axis: _taken(seen, one, axis))
     for axis, named in enumerate(("batch", "head")):
         of_first = altered("visible", lambda at, seen, axis=axis: _of_first(seen, axis))
-        yield _made(f"first-{named}", f"the mask of {named} 0 is taken for all", of_first, across=True)
+        yield _made(f"first-{named}", f"the mask of {named} 0 is used for every {named}", of_first, across=True)
     yield from _lost()
     yield from _filled()
     yield from _tails()
@@ -105,26 +105,30 @@ def _lost() -> Iterator[Hypothesis]:
     def hidden(name: str, text: str, which: Callable[[Any, np.ndarray, int], np.ndarray]) -> Hypothesis:
         return _of(name, text, lambda at, seen: seen & ~which(at, np.arange(seen.shape[-1]), seen.shape[-1]))
 
-    yield hidden("last-key", "the last key is never seen", lambda at, j, k: j == k - 1)
-    yield hidden("first-key", "the first key is never seen", lambda at, j, k: j == 0)
-    yield hidden("last-tile", "the last key tile is never visited", lambda at, j, k: _in_tiles(at, j, [-1]))
-    yield hidden("first-tile", "the first key tile is never visited", lambda at, j, k: _in_tiles(at, j, [0]))
+    yield hidden("last-key", "the last key is skipped", lambda at, j, k: j == k - 1)
+    yield hidden("first-key", "the first key is skipped", lambda at, j, k: j == 0)
+    yield hidden("last-tile", "the last key tile is skipped", lambda at, j, k: _in_tiles(at, j, [-1]))
+    yield hidden("first-tile", "the first key tile is skipped", lambda at, j, k: _in_tiles(at, j, [0]))
     yield hidden("odd-tiles", "every second key tile is skipped", lambda at, j, k: _odd(at, j))
     yield hidden("last-of-tile", "the last key of each tile is skipped", lambda at, j, k: _edges(at, j, -1))
     yield hidden("first-of-tile", "the first key of each tile is skipped", lambda at, j, k: _edges(at, j, 0))
-    yield hidden("split-start", "the first key of each split but the first is lost", lambda at, j, k: _cuts(at, j, 0))
-    yield hidden("split-end", "the last key of each split but the last is lost", lambda at, j, k: _cuts(at, j, -1))
+    yield hidden(
+        "split-start", "the first key of every split except split 0 is skipped", lambda at, j, k: _cuts(at, j, 0)
+    )
+    yield hidden(
+        "split-end", "the last key of every split except the last is skipped", lambda at, j, k: _cuts(at, j, -1)
+    )
     for b in BLOCKS:
         yield hidden(
             f"whole-{b}",
-            f"keys behind the last whole block of {b} are lost",
+            f"keys past the last full block of {b} are skipped",
             lambda at, j, k, b=b: (j >= k // b * b) & (k >= b),
         )
     for name, place, words in (("first", 0, "first"), ("last", -1, "last")):
-        yield hidden(f"{name}-split", f"the {words} split is lost", lambda at, j, k, p=place: _in_split(at, j, p))
+        yield hidden(f"{name}-split", f"the {words} split is skipped", lambda at, j, k, p=place: _in_split(at, j, p))
     yield _of(
         "keys-as-queries",
-        "as many keys are visited as there are queries",
+        "the loop over keys ends at seqlen_q instead of seqlen_k",
         lambda at, s: s & (np.arange(s.shape[-1]) < s.shape[-2]),
     )
 
@@ -132,20 +136,20 @@ def _lost() -> Iterator[Hypothesis]:
 def _filled() -> Iterator[Hypothesis]:
     """What masked scores become."""
     for b in (None, *BLOCKS[2:]):
-        tiles = "" if b is None else f" in tiles that a block of {b} queries visits"
+        tiles = "" if b is None else f" within tiles that a block of {b} queries visits"
         place = "" if b is None else f"-in-visited-{b}"
         for value in (*SENTINELS, *(LEAKS if b is None else ())):
             fill = altered("scores", lambda at, x, v=value, b=b: np.where(_hidden(at, b), v, x), "visible")
             yield _made(f"filled-{value:g}{place}", f"masked scores are {value:g}, not -inf{tiles}", fill)
-        text = f"scores are capped after they are masked: masked ones are -softcap{tiles}"
+        text = f"the softcap is applied after the mask: masked scores are -softcap{tiles}"
         yield _made(f"before-cap{place}", text, *_capped_masks(b))
         yield _made(f"before-cap-in-scores{place}", text, _capped_masks(b)[1])
-    yield _made("not-in-probs", "the mask is used for the maximum and not for probs", Edit("probs", _leak))
+    yield _made("not-in-probs", "the mask is applied to the maximum but not to probs", Edit("probs", _leak))
     for value in (*SENTINELS[:-1], *LEAKS):
         added = altered("scores", lambda at, x, v=value: np.where(at("visible"), x, unmasked(at) + v), "qk", "scale")
-        yield _made(f"added-{value:g}", f"the mask adds {value:g} to scores in place of -inf", added)
+        yield _made(f"added-{value:g}", f"the mask adds {value:g} to scores instead of -inf", added)
     top = altered("row_max", lambda at, x: np.maximum(at("-row_max"), unmasked(at).max(-1)), "qk", "scale")
-    yield _made("not-in-max", "the maximum is taken over masked keys too", top)
+    yield _made("not-in-max", "the maximum includes masked keys", top)
 
 
 def _capped_masks(b: int | None) -> tuple[Edit, Edit]:
@@ -197,16 +201,18 @@ def _tails() -> Iterator[Hypothesis]:
 
     for b in (None, 4, 8, 16, 32, 64):
         id_, whole = ("tail", "tile") if b is None else (f"tail-{b}", f"block of {b}")
-        text = f"padding behind the last key, up to a whole {whole}, is not masked"
+        text = f"padding past the last key, up to a full {whole}, is not masked"
         yield _made(id_, text, highest(b), summed(b))
         yield _made(f"{id_}-in-sum", f"{text} in row_sum", summed(b))
         yield _made(f"{id_}-in-max", f"{text} in row_max", highest(b))
-    words = "the mask is used for the maximum and not for probs, nor is padding masked there"
+    words = "the mask is applied to the maximum but not to probs, and padding is not masked there either"
     yield _made("not-in-probs-nor-tail", words, Edit("probs", _leak), summed(None))
     at_cap = lambda at: -_cap(at)  # noqa: E731
     for b in (None, *BLOCKS[2:]):
-        place, tiles = ("", "") if b is None else (f"-in-visited-{b}", f" in tiles that a block of {b} queries visits")
-        words = f"scores are capped after they and padding are masked: masked ones are -softcap{tiles}"
+        place, tiles = (
+            ("", "") if b is None else (f"-in-visited-{b}", f" within tiles that a block of {b} queries visits")
+        )
+        words = f"the softcap is applied after the mask, to padding too: masked scores are -softcap{tiles}"
         edits = *_capped_masks(b), highest(None, at_cap), summed(None, at_cap)
         yield _made(f"before-cap-and-tail{place}", words, *edits)
 
@@ -230,20 +236,23 @@ def _subtracted(at: Any) -> np.ndarray:
 def _unvisited() -> Iterator[Hypothesis]:
     """Key tiles that are never visited, so that their part of each stage is never written, or their keys hidden."""
     which: dict[str, tuple[str, Callable[[Any], set[int]]]] = {
-        "ragged": ("the last tile, which is not full", _ragged),
-        "of-queries": ("tiles behind as many as the queries have", lambda at: _behind(at, at.p.inputs["q"].shape[-2])),
-        "last": ("the last tile", lambda at: {len(at.tiling.keys) - 1} if len(at.tiling.keys) > 1 else set()),
-        "first": ("the first tile", lambda at: {0} if len(at.tiling.keys) > 1 else set()),
-        "ends": ("the last tile of each split but the last", lambda at: {s[-1] for s in at.tiling.splits[:-1] if s}),
-        "full-ends": ("the last tile of each split that has as many as the first", _full_ends),
-        "all-ends": ("the last tile of each split", lambda at: {s[-1] for s in at.tiling.splits if len(s) > 1}),
-        "left-over": ("tiles that are left where their number is divided by that of the splits", _left_over),
+        "ragged": ("a partial last tile is", _ragged),
+        "of-queries": ("tiles past seqlen_q are", lambda at: _behind(at, at.p.inputs["q"].shape[-2])),
+        "last": ("the last tile is", lambda at: {len(at.tiling.keys) - 1} if len(at.tiling.keys) > 1 else set()),
+        "first": ("the first tile is", lambda at: {0} if len(at.tiling.keys) > 1 else set()),
+        "ends": (
+            "the last tile of every split except the last is",
+            lambda at: {s[-1] for s in at.tiling.splits[:-1] if s},
+        ),
+        "full-ends": ("the last tile of every full split except the last is", _full_ends),
+        "all-ends": ("the last tile of each split is", lambda at: {s[-1] for s in at.tiling.splits if len(s) > 1}),
+        "left-over": ("tiles left over by tiles // splits are", _left_over),
     }
     for name, (text, tiles) in which.items():
         never = [altered(x, partial(_unwritten, tiles)) for x in _OF_TILES]
-        yield _made(f"unvisited-{name}", f"{text}: never visited", *never)
+        yield _made(f"unvisited-{name}", f"{text} never visited", *never)
         hidden = lambda at, seen, tiles=tiles: seen & ~_in_tiles(at, np.arange(seen.shape[-1]), tiles(at))  # noqa: E731
-        yield _of(f"unvisited-{name}-hidden", f"{text}: never visited", hidden)
+        yield _of(f"unvisited-{name}-hidden", f"{text} never visited", hidden)
 
 
 def _unwritten(tiles: Callable[[Any], set[int]], at: Any, x: np.ndarray) -> np.ndarray:

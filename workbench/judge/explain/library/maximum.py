@@ -38,11 +38,11 @@ _PLACES: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
 
 def _maxima() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change]] = {
-        "of-tile": ("is this tile's own", lambda at, m: at("scores").max(-1)),
+        "of-tile": ("is the max of this tile alone", lambda at, m: at("scores").max(-1)),
         "stale": ("is not updated by this tile", lambda at, m: _known(at("-row_max"), m)),
         "never-below-0": ("starts at 0", lambda at, m: np.maximum(m, 0.0)),
         "without-last": (
-            "leaves out the last column of whole tiles",
+            "leaves out column tile_width - 1 of each tile",
             lambda at, m: _max(at, slice(tile_width(at) - 1)),
         ),
         "without-last-key": ("leaves out the last column of each tile", lambda at, m: _max(at, slice(None, -1))),
@@ -56,13 +56,13 @@ def _maxima() -> Iterator[Hypothesis]:
         ),
         "min": ("is the minimum", lambda at, m: np.minimum(_known(at("-row_max"), np.inf), _finite_min(at))),
         "of-size": (
-            "is that of the sizes",
+            "is taken over absolute values",
             lambda at, m: np.maximum(at("-row_max"), _finite(abs(at("scores"))).max(-1)),
         ),
         "zero": ("is 0", lambda at, m: np.zeros_like(m)),
-        "finite": ("starts at a finite number, -1e4", lambda at, m: np.maximum(m, -1e4)),
+        "finite": ("starts at -1e4 instead of -inf", lambda at, m: np.maximum(m, -1e4)),
         "mean": ("is the mean of the tile", lambda at, m: np.maximum(at("-row_max"), at("scores").mean(-1))),
-        "lower": ("falls where the tile's own is lower", lambda at, m: at("scores").max(-1)),
+        "lower": ("decreases when the tile's max is lower", lambda at, m: at("scores").max(-1)),
     }
     for b in (4, 8, 16, 32):
         forms[f"first-{b}"] = (
@@ -71,13 +71,13 @@ def _maxima() -> Iterator[Hypothesis]:
         )
     for n in (1, 2, 4, 8, 16):
         pair = lambda at, m, n=n: np.maximum(m, taken(m, _PARTNERS[n], -1))  # noqa: E731
-        forms[f"of-two-rows-{n}"] = (f"is that of two rows, {n} apart", pair)
-    forms["none-0"] = ("is 0 where no key was seen", lambda at, m: np.where(m == -np.inf, 0.0, m))
+        forms[f"of-two-rows-{n}"] = (f"is shared by two rows, {n} apart", pair)
+    forms["none-0"] = ("is 0 where no key is visible", lambda at, m: np.where(m == -np.inf, 0.0, m))
     for n in (4, 8, 16, 32):
         every = lambda at, m, n=n: _max(at, slice(None, None, n))  # noqa: E731
-        forms[f"every-{n}"] = (f"is taken over every {n}th column", every)
+        forms[f"every-{n}"] = (f"is taken over columns j % {n} == 0 only", every)
         own = lambda at, m, n=n: _of_lanes(at, n)  # noqa: E731
-        forms[f"of-lane-{n}"] = (f"is taken over the columns of one lane of {n}, another for each row", own)
+        forms[f"of-lane-{n}"] = (f"is taken over columns j % {n} == row % {n} only", own)
     for name, (text, change) in forms.items():
         yield _of(f"max-{name}", f"the running max {text}", altered("row_max", change, "scores", "-row_max"))
     of_qk = altered(
@@ -86,27 +86,31 @@ def _maxima() -> Iterator[Hypothesis]:
         "qk",
         "-row_max",
     )
-    yield _of("max-unscaled", "the running max is that of the dot products before the scale", of_qk)
+    yield _of("max-unscaled", "the running max is that of the unscaled dot products", of_qk)
 
 
 def _subtracted() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change, tuple[str, ...]]] = {
         "stale": (
-            "the max before this tile, once there is one",
+            "the max from before this tile",
             lambda at, m: _known(at("-row_max"), m),
             ("-row_max",),
         ),
         "nothing": ("no max at all", lambda at, m: np.zeros_like(m), ()),
-        "own": ("this tile's own max", lambda at, m: at("scores").max(-1), ("scores",)),
-        "scaled": ("the max, scaled once more", lambda at, m: m * at("scale"), ()),
-        "unscaled": ("the max before the scale", lambda at, m: m / at("scale"), ()),
+        "own": ("this tile's max, not the running max", lambda at, m: at("scores").max(-1), ("scores",)),
+        "scaled": ("the max with the scale applied again", lambda at, m: m * at("scale"), ()),
+        "unscaled": ("the unscaled max", lambda at, m: m / at("scale"), ()),
         "no-log2e": ("the max without log2(e)", lambda at, m: m * LN2, ()),
         "log2e": ("the max times log2(e)", lambda at, m: m * LOG2E, ()),
-        "never-below-0": ("no max below 0", lambda at, m: np.maximum(m, 0.0), ()),
+        "never-below-0": ("max(running max, 0)", lambda at, m: np.maximum(m, 0.0), ()),
         "negative": ("the max with the wrong sign", lambda at, m: -m, ()),
     }
     for value in _FIXED:
-        forms[f"{value:g}"] = (f"{value:g}, whatever the max is", lambda at, m, v=value: np.full_like(m, v), ())
+        forms[f"{value:g}"] = (
+            f"the constant {value:g} instead of the max",
+            lambda at, m, v=value: np.full_like(m, v),
+            (),
+        )
     for name, (text, change, also) in forms.items():
         yield _of(f"subtracts-{name}", f"probs subtract {text}", altered("subtracted", change, *also))
         for place, words, here in _PLACES:

@@ -44,16 +44,19 @@ def sum_of(weight: Callable[[Any, np.ndarray], np.ndarray]) -> Edit:
 def _weights() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change]] = {
         "one": ("1 for each split", lambda at, w: np.where(at("partial_sum") > 0, 1.0, 0.0)),
-        "times-sum": ("multiplied by partial_sum, which partial_O holds already", lambda at, w: w * at("partial_sum")),
+        "times-sum": (
+            "multiplied by partial_sum, which partial_O already includes",
+            lambda at, w: w * at("partial_sum"),
+        ),
         "over-sum": ("divided by partial_sum", lambda at, w: over(w, at("partial_sum"))),
-        "inverted": ("exp(merge_max - partial_max)", lambda at, w: over(1.0, w)),
+        "inverted": ("inverted: exp(merge_max - partial_max)", lambda at, w: over(1.0, w)),
         "squared": ("applied twice", lambda at, w: w * w),
         "no-log2e": ("exp2 without log2(e)", lambda at, w: w**LN2),
-        "log2e": ("exp of what log2(e) is in already", lambda at, w: w**LOG2E),
+        "log2e": ("exp although log2(e) is already applied", lambda at, w: w**LOG2E),
         "no-max": ("exp(partial_max), without merge_max", lambda at, w: np.exp(at("partial_max"))),
-        "scaled": ("of maxima that are scaled once more", lambda at, w: w ** at("scale")),
-        "unscaled": ("of maxima without the scale", lambda at, w: w ** (1 / at("scale"))),
-        "half": ("half as large", lambda at, w: w / 2),
+        "scaled": ("computed from maxima scaled twice", lambda at, w: w ** at("scale")),
+        "unscaled": ("computed from unscaled maxima", lambda at, w: w ** (1 / at("scale"))),
+        "half": ("halved", lambda at, w: w / 2),
     }
     for name, (text, change) in forms.items():
         also = ("partial_sum",) if "sum" in name or name == "one" else ("partial_max",) if name == "no-max" else ()
@@ -62,15 +65,19 @@ def _weights() -> Iterator[Hypothesis]:
         yield of(f"weight-{name}-in-sum", f"weights in merge_sum are {text}", of_sum)
         yield of(f"weight-{name}-in-both", f"weights are {text}", of_out, of_sum)
         used = read_as("numerator", "merge_weight", change, *also)
-        yield of(f"weight-{name}-in-out", f"weights are {text} where out sums partial_O", used)
+        yield of(f"weight-{name}-in-out", f"weights are {text} in the sum of partial_O", used)
     unguarded = lambda at, w: np.where(at("partial_max") == -np.inf, np.nan, w)  # noqa: E731
     empty = altered("merge_weight", unguarded, "partial_max")
-    yield of("unguarded-split", "a split without keys has the weight NaN", empty, sum_of(unguarded))
-    yield of("unguarded-split-in-out", "a split without keys has the weight NaN in out", empty)
+    yield of("unguarded-split", "the weight of an empty split (no visible key) is NaN", empty, sum_of(unguarded))
+    yield of("unguarded-split-in-out", "the weight of an empty split (no visible key) is NaN in out", empty)
     no_row = lambda at, w: np.where((at("merge_max") == -np.inf)[:, :, None], np.nan, w)  # noqa: E731
     edits = altered("merge_weight", no_row, "merge_max"), sum_of(no_row)
-    yield of("unguarded-row", "in a row without keys -inf - (-inf) makes NaN of the weights", *edits)
-    yield of("unguarded-row-in-out", "in a row without keys -inf - (-inf) makes NaN of the weights of out", edits[0])
+    yield of("unguarded-row", "weights of empty rows (no visible key) are NaN: -inf - (-inf) is unguarded", *edits)
+    yield of(
+        "unguarded-row-in-out",
+        "weights of out are NaN in empty rows (no visible key): -inf - (-inf) is unguarded",
+        edits[0],
+    )
 
 
 def _exponentials() -> Hypothesis:
@@ -102,7 +109,11 @@ def _stored() -> Iterator[Hypothesis]:
                 text = f"splits of {words} are stored wrong: {one.text}"
                 yield of(f"split-{one.id}-{'-'.join(names)}", text, *edits)
             edits = [altered(x, lambda at, v, x=x: _unfinished(at, v, x), _STATE[x]) for x in names]
-            yield of(f"before-last-tile-{'-'.join(names)}", f"{words} are stored before a split's last tile", *edits)
+            yield of(
+                f"before-last-tile-{'-'.join(names)}",
+                f"{words} are stored before the split's last tile is added",
+                *edits,
+            )
     for one in indices.permutations():
         for x, axis in _PARTIALS.items():
             row = axis + 1
@@ -111,13 +122,13 @@ def _stored() -> Iterator[Hypothesis]:
         edit = altered("partial_O", lambda at, v, one=one: taken(v, one, -1))
         yield of(f"dim-{one.id}-partial_O", f"dims of partial_O are stored wrong: {one.text}", edit)
     zero = altered("partial_max", lambda at, m: np.where(m == -np.inf, 0.0, m))
-    yield of("empty-max-0", "a split in which a row sees no key stores 0 as its max", zero)
+    yield of("empty-max-0", "an empty split (no visible key) stores a max of 0", zero)
     for names in (("partial_sum",), ("partial_max",), ("partial_O",), ("partial_max", "partial_sum"), tuple(_PARTIALS)):
         for back in (False, True):
             ways = ("[split, query]", "[query, split]")
             stored, read = ways[::-1] if back else ways
             edits = [altered(x, lambda at, v, back=back: _query_first(v, back)) for x in names]
-            text = f"{', '.join(names)}: {stored} in memory is read as {read}"
+            text = f"{', '.join(names)}: stored as {stored}, read as {read}"
             yield of(f"query-first-{'back-' if back else ''}{'-'.join(names)}", text, *edits)
     empty = {
         "partial_max": altered("partial_max", lambda at, m: np.where(m == -np.inf, np.nan, m)),
@@ -128,15 +139,19 @@ def _stored() -> Iterator[Hypothesis]:
     }
     for count in (3, 2, 1):
         for names in combinations(empty, count):
-            text = f"a split in which a row sees no key never writes {', '.join(names)}"
+            text = f"an empty split (no visible key) never writes {', '.join(names)}"
             yield of(f"empty-unwritten-{'-'.join(names)}", text, *(empty[x] for x in names))
     guarded = lambda at, x: over(x, at("partial_sum")[..., None])  # noqa: E731
-    yield of("normalised", "partial_O is divided by partial_sum already", altered("partial_O", guarded, "partial_sum"))
+    yield of("normalised", "partial_O is already divided by partial_sum", altered("partial_O", guarded, "partial_sum"))
     bare = lambda at, x: x / at("partial_sum")[..., None]  # noqa: E731
-    text = "partial_O is divided by partial_sum already, 0 by 0 where a split sees no key"
+    text = "partial_O is already divided by partial_sum, 0 / 0 in an empty split (no visible key)"
     yield of("normalised-unguarded", text, altered("partial_O", bare, "partial_sum"))
     log = lambda at, x: np.log(x) + at("partial_max")  # noqa: E731
-    yield of("lse-for-sum", "partial_sum holds a split's lse", altered("partial_sum", log, "partial_max"))
+    yield of(
+        "lse-for-sum",
+        "partial_sum contains the split's lse instead of its sum",
+        altered("partial_sum", log, "partial_max"),
+    )
 
 
 _STATE = {"partial_max": "row_max", "partial_sum": "row_sum", "partial_O": "acc"}
@@ -178,7 +193,7 @@ def _read() -> Iterator[Hypothesis]:
             for one in maps:
                 edit = read_as(stage, ref, lambda at, v, one=one, n=axis + off: taken(v, one, n))
                 yield of(
-                    f"{what}-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of another {what}: {one.text}", edit
+                    f"{what}-{one.id}-of-{ref}-in-{stage}", f"{stage} reads {ref} of the wrong {what}: {one.text}", edit
                 )
 
 
@@ -189,8 +204,8 @@ def _lacking() -> Iterator[Hypothesis]:
         "first": ("the first split", lambda n: [0]),
         "odd": ("every second split", lambda n: list(range(1, n, 2))),
         "but-first": ("all splits but the first", lambda n: list(range(1, n))),
-        "last-of-4": ("splits behind the last whole four", lambda n: list(range(n // 4 * 4, n))),
-        "last-of-2": ("splits behind the last whole pair", lambda n: list(range(n // 2 * 2, n))),
+        "last-of-4": ("splits past the last full group of 4", lambda n: list(range(n // 4 * 4, n))),
+        "last-of-2": ("splits past the last full pair", lambda n: list(range(n // 2 * 2, n))),
     }
     for (name, (words, which)), (factor, verb, end) in product(
         places.items(), ((0, "leaves out", "lost"), (2, "counts twice", "twice"))
@@ -209,7 +224,7 @@ def _lacking() -> Iterator[Hypothesis]:
             whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
             never = altered("merge_weight", nan), whole
             yield of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
-            yield of(f"{id_}-unwritten-in-both", f"all of the merge {verb} {words}", *never, of_sum)
+            yield of(f"{id_}-unwritten-in-both", f"every loop over splits {verb} {words}", *never, of_sum)
         yield of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
         yield of(f"{id_}-weight", f"the weights of {words} are {'doubled' if factor else '0'}", weight)
         if not factor:
@@ -237,16 +252,16 @@ def _maxima() -> Iterator[Hypothesis]:
         "sum": ("is the sum", lambda at, m: at("partial_max").sum(2)),
         "mean": ("is the mean", lambda at, m: at("partial_max").mean(2)),
         "never-below-0": ("starts at 0", lambda at, m: np.maximum(m, 0.0)),
-        "scaled": ("is scaled once more", lambda at, m: m * at("scale")),
-        "unscaled": ("lacks the scale", lambda at, m: m / at("scale")),
-        "no-log2e": ("lacks log2(e)", lambda at, m: m * LN2),
-        "log2e": ("holds log2(e) once too often", lambda at, m: m * LOG2E),
+        "scaled": ("is scaled twice", lambda at, m: m * at("scale")),
+        "unscaled": ("is unscaled", lambda at, m: m / at("scale")),
+        "no-log2e": ("is missing a factor of log2(e)", lambda at, m: m * LN2),
+        "log2e": ("has an extra factor of log2(e)", lambda at, m: m * LOG2E),
     }
     forms["times-usual"] = ("is multiplied by 1/sqrt(head_dim)", lambda at, m: m * at.p.inputs["q"].shape[-1] ** -0.5)
     for name, (text, change) in forms.items():
         yield of(f"max-{name}", f"merge_max {text}", altered("merge_max", change, "partial_max"))
         read = [read_as(x, "merge_max", change, "partial_max") for x in ("merge_weight", "merge_sum")]
-        yield of(f"max-{name}-in-weights", f"where weights subtract it, merge_max {text}", *read)
+        yield of(f"max-{name}-in-weights", f"the merge_max that weights subtract {text}", *read)
     sums: dict[str, tuple[str, Change]] = {
         "max": ("is the largest partial_sum", lambda at, x: at("partial_sum").max(2)),
         "first": ("is that of the first split", lambda at, x: at("partial_sum")[:, :, 0]),

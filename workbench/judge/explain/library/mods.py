@@ -14,18 +14,18 @@ _of = of_family("mods")
 def hypotheses() -> Iterator[Hypothesis]:
     """All of the family, the plainest first."""
     forms: dict[str, tuple[str, Change]] = {
-        "none": ("the score_mod is left out", lambda at, x: unmodified(at)),
+        "none": ("the score_mod is not applied", lambda at, x: unmodified(at)),
         "twice": ("the score_mod is applied twice", lambda at, x: at.p.score_mod(x)),
         "before-scale": ("the score_mod is applied before the scale", lambda at, x: _unscaled(at) * at("scale")),
-        "unscaled": ("the score_mod is applied to dot products that are not scaled", lambda at, x: _unscaled(at)),
-        "scaled-again": ("what the score_mod makes is scaled once more", lambda at, x: x * at("scale")),
-        "added": ("what the score_mod makes is added to scores", lambda at, x: unmodified(at) + x),
-        "before-cap": ("scores are capped after the score_mod, not before it", _before_cap),
+        "unscaled": ("the score_mod is applied to unscaled dot products", lambda at, x: _unscaled(at)),
+        "scaled-again": ("the output of the score_mod is scaled again", lambda at, x: x * at("scale")),
+        "added": ("the output of the score_mod is added to the scores", lambda at, x: unmodified(at) + x),
+        "before-cap": ("the softcap is applied after the score_mod, not before it", _before_cap),
     }
     for name, (text, change) in forms.items():
         yield _of(name, text, altered("modified", change, "qk", "scale"))
     masked: Change = lambda at, x: np.where(at("visible"), x, _of_masked(at))  # noqa: E731
-    text = "the score_mod is applied after the mask, to -inf too"
+    text = "the score_mod is applied after the mask, also to -inf"
     yield _of("after-mask", text, altered("scores", masked, "visible"))
     text = "the score_mod is applied after the bias is added"
     yield _of("after-bias", text, altered("scores", _after_bias, "visible"))

@@ -16,7 +16,7 @@ _OPERANDS = {
     "qkv": "q, k and v", "q": "q", "k": "k", "v": "v", "kv": "k and v", "qk": "q and k", "qv": "q and v",
 }  # fmt: skip
 #: results that are stored in the same order -> as words
-_RESULTS = {"": "", "out": ", out is stored so", "out-lse": ", out and lse are stored so"}
+_RESULTS = {"": "", "out": ", out is stored the same way", "out-lse": ", out and lse are stored the same way"}
 _of = of_family("layout")
 
 Order = Callable[[np.ndarray], np.ndarray]
@@ -70,7 +70,7 @@ def _over_heads() -> Iterator[Hypothesis]:
     def lse(at: Any, x: np.ndarray) -> np.ndarray:
         return np.logaddexp.reduce(parts(at)[0], -1)  # [b, row, head]
 
-    text = "attention is over the heads at each place: [b, h, s, d] is taken for [b, s, h, d]"
+    text = "attention runs over heads instead of rows: [b, h, s, d] is taken for [b, s, h, d]"
     of_out = altered("out", out, "q", "k", "v")
     ways = {
         "": ("", lambda at, x: lse(at, x).swapaxes(1, 2)),

@@ -63,35 +63,37 @@ def _read(stage: str, field: str, change: Callable[[Any, np.ndarray], np.ndarray
 def _division() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Made]] = {
         "uninitialised": (
-            "the sum that out is made of does not start at 0",
+            "the accumulator of out is not initialised to 0",
             lambda at, x, n, l: np.full_like(x, np.nan),
         ),
         "uninitialised-but-empty": (
-            "the sum that out is made of does not start at 0, and rows without keys do not read it",
+            "the accumulator of out is not initialised to 0; empty rows (no visible key) do not read it",
             lambda at, x, n, l: np.where(l == 0, x, np.nan),
         ),
-        "undivided": ("out is not divided by the row's sum", lambda at, x, n, l: n),
-        "divided-twice": ("out is divided twice", lambda at, x, n, l: over(x, l)),
-        "multiplied": ("out is multiplied by the row's sum", lambda at, x, n, l: n * l),
+        "undivided": ("out is not divided by the row sum", lambda at, x, n, l: n),
+        "divided-twice": ("out is divided by the row sum twice", lambda at, x, n, l: over(x, l)),
+        "multiplied": ("out is multiplied by the row sum", lambda at, x, n, l: n * l),
         "divided-by-root": (
-            "out is divided by the root of the row's sum",
+            "out is divided by the square root of the row sum",
             lambda at, x, n, l: over(n, np.sqrt(l)),
         ),
-        "unguarded": ("out of a row without keys is 0 / 0", lambda at, x, n, l: np.where(l == 0, np.nan, x)),
+        "unguarded": ("out of empty rows (no visible key) is 0 / 0", lambda at, x, n, l: np.where(l == 0, np.nan, x)),
         "empty-mean": (
-            "out of a row without keys is the mean of v",
+            "out of empty rows (no visible key) is the mean of v",
             lambda at, x, n, l: np.where(l == 0, at("v_rows").mean(-2, keepdims=True), x),
         ),
-        "divided-by-1-more": ("out is divided by 1 + the row's sum", lambda at, x, n, l: over(n, l + 1)),
+        "divided-by-1-more": ("out is divided by 1 + the row sum", lambda at, x, n, l: over(n, l + 1)),
     }
     for name, (text, change) in forms.items():
         yield _of(name, text, _made("out", change))
     for n in (1, 2):
         before = _read("out", "over", lambda at, l, n=n: _earlier(at, l, "row_sum", n))
-        yield _of(f"sum-before-{n}", f"out is divided by row_sum {n} tiles before the last", before)
+        yield _of(
+            f"sum-before-{n}", f"out is divided by a stale row_sum, {n} tile{'s' * (n > 1)} before the last", before
+        )
     for name, value in (("1e-6", 1e-6), ("1e-5", 1e-5), ("1e-3", 1e-3), ("1e-8", 1e-8)):
         added = _made("out", lambda at, x, n, l, v=value: n / (l + v))
-        yield _of(f"epsilon-{name}", f"out is divided by the row's sum + {name}", added)
+        yield _of(f"epsilon-{name}", f"out is divided by the row sum + {name}", added)
 
 
 def _earlier(at: Any, x: np.ndarray, state: str, n: int) -> np.ndarray:
@@ -107,14 +109,14 @@ def _stored() -> Iterator[Hypothesis]:
         yield _of(f"rows-{one.id}", f"rows of out are stored wrong: {one.text}", of_rows)
         yield _of(f"dims-{one.id}", f"dims of out are stored wrong: {one.text}", of_dims)
         divided = _read("out", "over", last)
-        yield _of(f"sum-of-row-{one.id}", f"out is divided by another row's sum: {one.text}", divided)
+        yield _of(f"sum-of-row-{one.id}", f"out is divided by the row sum of another row: {one.text}", divided)
         yield _of(f"lse-rows-{one.id}", f"rows of lse are stored wrong: {one.text}", altered("lse", last))
     for b in (2, 4, 8, 16, 32, 64):
         for value, verb in ((np.nan, "never written"), (0.0, "0")):
             tail = altered("out", lambda at, x, b=b, v=value: _whole(x, -2, b, v))
-            yield _of(f"tail-{b}-{value:g}", f"rows of out behind the last whole block of {b} are {verb}", tail)
+            yield _of(f"tail-{b}-{value:g}", f"rows of out past the last full block of {b} are {verb}", tail)
             dims = altered("out", lambda at, x, b=b, v=value: _whole(x, -1, b, v))
-            yield _of(f"dims-tail-{b}-{value:g}", f"dims of out behind the last whole block of {b} are {verb}", dims)
+            yield _of(f"dims-tail-{b}-{value:g}", f"dims of out past the last full block of {b} are {verb}", dims)
 
 
 def _elsewhere() -> Iterator[Hypothesis]:
@@ -147,7 +149,7 @@ def _lse() -> Iterator[Hypothesis]:
         "ln2-max": ("max * ln 2 + log(sum)", lambda at, x, m, l: m * LN2 + _log(l)),
         "ln2-sum": ("max + ln 2 * log(sum)", lambda at, x, m, l: m + _log(l) * LN2),
         "minus": ("max - log(sum)", lambda at, x, m, l: m - _log(l)),
-        "negative": ("of the wrong sign", lambda at, x, m, l: -x),
+        "negative": ("negated", lambda at, x, m, l: -x),
         "log10": ("max + log10(sum)", lambda at, x, m, l: m + _log(l) / math.log(10)),
         "log1p": ("max + log(1 + sum)", lambda at, x, m, l: m + np.log1p(l)),
         "scaled-max": ("max * scale + log(sum)", lambda at, x, m, l: m * at("scale") + _log(l)),
@@ -155,32 +157,32 @@ def _lse() -> Iterator[Hypothesis]:
         "scaled": ("multiplied by the scale", lambda at, x, m, l: x * at("scale")),
         "zero": ("0", lambda at, x, m, l: np.zeros_like(x)),
         "unwritten": ("never written", lambda at, x, m, l: np.full_like(x, np.nan)),
-        "exp": ("the row's sum, not its logarithm", lambda at, x, m, l: l),
-        "first-row": ("that of row 0 for all rows", lambda at, x, m, l: 0 * x + x[..., :1]),
-        "mean": ("less log(number of keys)", lambda at, x, m, l: x - math.log(at.p.keys)),
-        "per-split": ("more by log(splits)", lambda at, x, m, l: x + math.log(at.splits)),
-        "empty-zero": ("0 in rows without keys", lambda at, x, m, l: np.where(l == 0, 0.0, x)),
-        "empty-inf": ("+inf in rows without keys", lambda at, x, m, l: np.where(l == 0, np.inf, x)),
-        "empty-nan": ("NaN in rows without keys", lambda at, x, m, l: np.where(l == 0, np.nan, x)),
+        "exp": ("the row sum, not its log", lambda at, x, m, l: l),
+        "first-row": ("that of row 0 in every row", lambda at, x, m, l: 0 * x + x[..., :1]),
+        "mean": ("too small by log(seqlen_k)", lambda at, x, m, l: x - math.log(at.p.keys)),
+        "per-split": ("too large by log(splits)", lambda at, x, m, l: x + math.log(at.splits)),
+        "empty-zero": ("0 in empty rows (no visible key)", lambda at, x, m, l: np.where(l == 0, 0.0, x)),
+        "empty-inf": ("+inf in empty rows (no visible key)", lambda at, x, m, l: np.where(l == 0, np.inf, x)),
+        "empty-nan": ("NaN in empty rows (no visible key)", lambda at, x, m, l: np.where(l == 0, np.nan, x)),
     }
     for value in (2.0, 127.0, 240.0, 256.0, 448.0, 57344.0, 65536.0):
         for sign, verb in ((1, "more"), (-1, "less")):
             offset = lambda at, x, m, l, v=value, sign=sign: x + sign * math.log(v)  # noqa: E731
-            forms[f"{verb}-by-log-{value:g}"] = (f"{verb} by log({value:g})", offset)
-    forms["keys"] = ("more by log(number of keys)", lambda at, x, m, l: x + math.log(at.p.keys))
+            forms[f"{verb}-by-log-{value:g}"] = (f"too {'large' if sign > 0 else 'small'} by log({value:g})", offset)
+    forms["keys"] = ("too large by log(seqlen_k)", lambda at, x, m, l: x + math.log(at.p.keys))
     for name, (text, change) in forms.items():
         kept = change if name.startswith(("empty", "unwritten")) else _where_keys(change)
         yield _of(f"lse-{name}", f"lse is {text}", _made("lse", kept))
     parts = (("total", "sum", "row_sum"), ("top", "max", "row_max"))
     for n, (field, words, state) in product((1, 2), parts):
         read = _read("lse", field, lambda at, x, n=n, state=state: _earlier(at, x, state, n))
-        yield _of(f"lse-{words}-before-{n}", f"lse takes the {words} {n} tiles before the last", read)
+        yield _of(f"lse-{words}-before-{n}", f"lse uses a stale {words}, {n} tile{'s' * (n > 1)} before the last", read)
     for one, (field, words, _) in product(indices.permutations(), parts):
         read = _read("lse", field, lambda at, x, one=one: taken(x, one, -1))
-        yield _of(f"lse-{words}-of-row-{one.id}", f"lse takes another row's {words}: {one.text}", read)
+        yield _of(f"lse-{words}-of-row-{one.id}", f"lse uses another row's {words}: {one.text}", read)
     for split, place in (("last", -1), ("first", 0)):
         of_split = _made("lse", lambda at, x, m, l, n=place: _of_split(at, x, n))
-        yield _of(f"lse-of-{split}-split", f"lse is that of the {split} split", of_split)
+        yield _of(f"lse-of-{split}-split", f"lse is that of the {split} split alone", of_split)
 
 
 def _merged() -> Iterator[Hypothesis]:

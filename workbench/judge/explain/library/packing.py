@@ -13,17 +13,17 @@ _of = of_family("packing")
 #: name -> words, and what is taken in each place, of the own head and query and of how many there are
 _MAPS: dict[str, tuple[str, Any]] = {
     "swapped": (
-        "as if heads of a group lay next to each other: row % group is the head",
+        "as if packed head-fastest (head = row % group)",
         lambda h, q, g, n: ((h * n + q) % g, (h * n + q) // g),
     ),
     "swapped-back": (
-        "as if the queries of a head lay next to each other: row // queries is the head",
+        "as if packed query-fastest (head = row // queries)",
         lambda h, q, g, n: ((q * g + h) // n, (q * g + h) % n),
     ),
-    "head+1": ("of the next head of the group", lambda h, q, g, n: ((h + 1) % g, q)),
-    "head-1": ("of the previous head of the group", lambda h, q, g, n: ((h - 1) % g, q)),
-    "head-0": ("of the first head of the group", lambda h, q, g, n: (0 * h, q)),
-    "reversed": ("of the heads of the group in reverse order", lambda h, q, g, n: (g - 1 - h, q)),
+    "head+1": ("from the next head of the group", lambda h, q, g, n: ((h + 1) % g, q)),
+    "head-1": ("from the previous head of the group", lambda h, q, g, n: ((h - 1) % g, q)),
+    "head-0": ("from the first head of the group", lambda h, q, g, n: (0 * h, q)),
+    "reversed": ("from the heads of the group in reverse order", lambda h, q, g, n: (g - 1 - h, q)),
 }
 
 
@@ -34,11 +34,11 @@ def hypotheses() -> Iterator[Hypothesis]:
         masked = altered("visible", lambda at, x, rows=rows: _masked(at, x, rows))
         out, lse = (altered(stage, lambda at, x, rows=rows: _taken(at, x, rows)) for stage in ("out", "lse"))
         yield _of(f"{name}-read", f"rows of q are read {words}", read)
-        yield _of(f"{name}-masked", f"the mask is taken {words}", masked)
+        yield _of(f"{name}-masked", f"the mask is read {words}", masked)
         yield _of(f"{name}-stored", f"rows of out and lse are stored {words}", out, lse)
         yield _of(f"{name}-stored-out", f"rows of out are stored {words}", out)
         yield _of(f"{name}-stored-lse", f"rows of lse are stored {words}", lse)
-        yield _of(f"{name}-read-and-masked", f"rows of q are read, and the mask is taken, {words}", read, masked)
+        yield _of(f"{name}-read-and-masked", f"rows of q and the mask are read {words}", read, masked)
 
 
 def _taken(at: Any, x: np.ndarray, rows: Any) -> np.ndarray:

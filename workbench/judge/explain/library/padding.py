@@ -25,10 +25,10 @@ def hypotheses() -> Iterator[Hypothesis]:
     """All of them, the plainest first."""
     yield from across(_wide())
     for size, pad, (operands, words), rest in product(_TILES, _PADS, _OPERANDS.items(), (True, False)):
-        last = "" if rest else ", the last tile as if it were whole"
+        last = "" if rest else ", even in a partial last tile"
         text = (
-            f"zeros are written from element rows * head_dim on of tiles of {size} rows of {words}, which lie "
-            f"head_dim + {pad} apart{last}"
+            f"the zero fill of tiles of {size} rows of {words} ignores their row padding of {pad}: it starts at "
+            f"element rows * head_dim{last}"
         )
         name = f"zeros-in-tile-{pad}-{size}{'' if rest else '-whole'}-{operands}"
         yield _of(name, text, *(_zeroed(x, partial(_without_tail, pad, size, rest)) for x in operands))
@@ -52,8 +52,12 @@ def _without_tail(pad: int, size: int, rest: bool, rows: np.ndarray) -> np.ndarr
 def _wide() -> Iterator[Hypothesis]:
     """Rows of q and k that are read wider than they are; what they weigh is of both."""
     for n, ends in product(_WIDTHS, ("around", "head", "zeros")):
-        text = f"rows of q and k are read up to a multiple of {n} dims, the first dims of the next row, too"
-        text += {"around": "", "head": ", the last row of a head as 0", "zeros": ", behind the last head 0"}[ends]
+        text = f"rows of q and k are read up to a multiple of {n} dims, into the next row"
+        text += {
+            "around": "",
+            "head": "; zeros follow the last row of a head",
+            "zeros": "; zeros follow the last head",
+        }[ends]
         change = partial(_with_next, n, ends)
         yield _of(f"wide-{n}-{ends}", text, altered("qk", change, "q", "k"))
 

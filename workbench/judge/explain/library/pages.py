@@ -31,7 +31,7 @@ def _hypotheses() -> Iterator[Hypothesis]:
             yield _of(f"{name}-{operands}", f"{text}{words}", *rows_read(partial(_listed, tables), operands))
     for name, text, read in _layouts():
         yield _of(name, text, *rows_read(lambda at, x, read=read: _cut(at, x, read(at, x))))
-    text = "values are read to the end of the last page, where masked keys have a prob of 0: 0 * NaN is NaN"
+    text = "v is read to the end of the last page: stale v times a prob of 0 gives NaN (0 * NaN)"
     yield _of("uncut-v", text, *rows_read(_to_the_end, "v"), altered("acc", _behind_all))
     for name, text, lengths in _lengths():
         yield _of(name, text, *reaching(partial(_taken, lengths), _uncut))
@@ -100,20 +100,24 @@ def _tables() -> Iterator[tuple[str, str, Tables]]:
         yield f"table{by:+}", f"the block table of the {words} sequence is read", lambda t, n=by: np.roll(t, -n, 0)
         page = lambda t, n=by: np.roll(t, -n, 1)  # noqa: E731
         yield f"page{by:+}", f"the {words} page of the block table is read", page
-    yield "table-0", "the block table of the first sequence is read for all", lambda t: t[:1] + 0 * t
-    yield "page-0", "the first page of the block table is read for all", lambda t: t[:, :1] + 0 * t
+    yield "table-0", "the block table of the first sequence is read for all sequences", lambda t: t[:1] + 0 * t
+    yield "page-0", "the first page of the block table is read for all pages", lambda t: t[:, :1] + 0 * t
     logical = lambda t: np.arange(t.shape[1]) + 0 * t  # noqa: E731
-    yield "logical", "page i of memory is read for the i-th of each sequence, without the block table", logical
+    yield "logical", "the block table is ignored: page i of memory is read as page i of each sequence", logical
     rows = lambda t: np.arange(t.size).reshape(t.shape)  # noqa: E731
-    yield "logical-rows", "pages are read in the order of memory, as many for each sequence as the longest has", rows
-    yield "logical-packed", "pages are read in the order of memory, without the block table", _packed
+    yield (
+        "logical-rows",
+        "the block table is ignored: pages are read in memory order, as many per sequence as the longest has",
+        rows,
+    )
+    yield "logical-packed", "the block table is ignored: pages are read in memory order", _packed
     for bits in (1, 2, 3, 4, 8):
-        words = f"the number of a page is taken modulo 2^{bits}"
+        words = f"page numbers are taken modulo 2^{bits}"
         yield f"modulo-{2**bits}", words, lambda t, n=2**bits: t % n
     yield "reversed", "pages of a sequence are read in reverse order", _reversed
     yield "flat", "the block table is read with the strides of its transpose", lambda t: t.T.reshape(t.shape)
-    yield "off+1", "the page behind that of the block table is read", lambda t: t + 1
-    yield "off-1", "the page before that of the block table is read", lambda t: t - 1
+    yield "off+1", "the page after the one in the block table is read", lambda t: t + 1
+    yield "off-1", "the page before the one in the block table is read", lambda t: t - 1
 
 
 def _packed(table: np.ndarray) -> np.ndarray:
@@ -134,30 +138,30 @@ def _layouts() -> Iterator[tuple[str, str, Callable[[Any, str], np.ndarray]]]:
         cache = as_other if asked(at, "heads_first") else as_other.swapaxes(1, 2)
         return _gathered(cache, asked(at, "block_table"), at.p.keys)
 
-    yield "layout", "pages are read in the other layout: HND as NHD, or NHD as HND", turned
+    yield "layout", "pages are read in the wrong layout: HND as NHD, or NHD as HND", turned
     sizes: dict[str, tuple[str, Callable[[Any, int], tuple[int, int]]]] = {
-        "size-2": ("twice as large, and lie as far apart as they do", lambda at, n: (2 * n, n)),
-        "size-2-strides": ("twice as large, and to lie twice as far apart", lambda at, n: (2 * n, 2 * n)),
-        "size-0.5": ("half as large, and lie as far apart as they do", lambda at, n: (max(n // 2, 1), n)),
-        "size-0.5-strides": ("half as large, and to lie half as far apart", lambda at, n: (max(n // 2, 1), n // 2)),
+        "size-2": ("twice the page size", lambda at, n: (2 * n, n)),
+        "size-2-strides": ("twice the page size and page stride", lambda at, n: (2 * n, 2 * n)),
+        "size-0.5": ("half the page size", lambda at, n: (max(n // 2, 1), n)),
+        "size-0.5-strides": ("half the page size and page stride", lambda at, n: (max(n // 2, 1), n // 2)),
         "size-of-tile": (
-            "as large as a tile of keys, and lie as far apart as they do",
+            "the key tile as page size",
             lambda at, n: (tile_width(at), n),
         ),
         "size-of-tile-strides": (
-            "as large as a tile of keys, and to lie so far apart",
+            "the key tile as page size and page stride",
             lambda at, n: 2 * (tile_width(at),),
         ),
         "tile-apart": (
-            "as large as they are, and to lie as far apart as a tile of keys is long",
+            "the key tile as page stride",
             lambda at, n: (n, tile_width(at)),
         ),
     }
     for name, (words, sized) in sizes.items():
         for around in (False, True):
-            end = ", and behind the last one the first begins" if around else ""
+            end = ", wrapping around past the last page" if around else ""
             read = partial(_sized, sized, around)
-            yield f"{name}{'-around' if around else ''}", f"pages are taken to be {words}{end}", read
+            yield f"{name}{'-around' if around else ''}", f"pages are read with {words}{end}", read
 
 
 def _sized(sized: Callable[[Any, int], tuple[int, int]], around: bool, at: Any, x: str) -> np.ndarray:
@@ -174,9 +178,9 @@ def _sized(sized: Callable[[Any, int], tuple[int, int]], around: bool, at: Any, 
 
 
 def _lengths() -> Iterator[tuple[str, str, Lengths]]:
-    yield "last-whole", "the last page of each sequence is read whole", lambda k, n: -(-k // n) * n
-    yield "last-lost", "the last page of each sequence is lost where it is not full", lambda k, n: k // n * n
-    yield "last-full-lost", "a last page that is full is lost", lambda k, n: np.where(k % n == 0, k - n, k)
-    yield "last-skipped", "the last page of each sequence is lost", lambda k, n: np.maximum(k - 1, 0) // n * n
-    yield "length+1", "each sequence has one key more in its last page", lambda k, n: k + 1
-    yield "length-1", "each sequence has one key less", lambda k, n: k - 1
+    yield "last-whole", "the last page of each sequence is read in full", lambda k, n: -(-k // n) * n
+    yield "last-lost", "a partial last page is skipped", lambda k, n: k // n * n
+    yield "last-full-lost", "a full last page is skipped", lambda k, n: np.where(k % n == 0, k - n, k)
+    yield "last-skipped", "the last page of each sequence is skipped", lambda k, n: np.maximum(k - 1, 0) // n * n
+    yield "length+1", "each sequence gets one key too many in its last page", lambda k, n: k + 1
+    yield "length-1", "each sequence gets one key too few", lambda k, n: k - 1

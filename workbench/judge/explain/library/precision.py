@@ -16,7 +16,7 @@ from workbench.reference.steps.cast import Cast
 _WHERE = {
     "q_rows": "q", "k_rows": "k", "v_rows": "v", "qk": "qk", "capped": "capped scores", "scores": "scores",
     "row_max": "row_max", "subtracted": "the max that probs subtract", "correction": "the correction",
-    "probs": "probs", "probs_cast": "probs as they meet v", "summed": "probs as row_sum adds them",
+    "probs": "probs", "probs_cast": "probs in the product with v", "summed": "probs in row_sum",
     "row_sum": "row_sum", "acc": "acc", "partial_max": "partial_max", "partial_sum": "partial_sum",
     "partial_O": "partial_O", "merge_max": "merge_max", "merge_weight": "merge_weight", "merge_sum": "merge_sum",
     "out": "out", "lse": "lse",
@@ -53,16 +53,16 @@ _LIMITS: dict[str, tuple[str, Callable[[Any, np.ndarray], np.ndarray]]] = {
     "clamped-11": ("are clamped to +-11", lambda at, x: np.clip(x, -11.0, 11.0)),
     "whole": ("are rounded to whole numbers", lambda at, x: np.rint(x)),
     "absolute": ("lose their sign", lambda at, x: abs(x)),
-    "relu": ("below 0 are 0", lambda at, x: np.where(x < 0, 0.0, x)),
+    "relu": ("below 0 are set to 0", lambda at, x: np.where(x < 0, 0.0, x)),
 }
 #: softmax in a narrow dtype: what of it is rounded
 _SOFTMAX = {
-    "whole": ("softmax is computed in {}: scores and weights are rounded to it", ("scores", "weights")),
+    "whole": ("the softmax is computed in {}: scores and weights are rounded to it", ("scores", "weights")),
     "steps": (
-        "softmax is computed in {}, each step of it: differences, exp, sum and quotient",
+        "every step of the softmax is computed in {}: differences, exp, sum and quotient",
         ("scores", "differences", "exp", "sum", "weights"),
     ),
-    "weights": ("weights are rounded to {} once they are divided by their sum", ("weights",)),
+    "weights": ("weights are rounded to {} after normalisation", ("weights",)),
 }
 _of = of_family("precision")
 
@@ -89,7 +89,7 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(f"acc-accumulated-{dtype}", f"acc is accumulated in {dtype}", acc)
         for stage in ("acc", "row_sum"):
             rescaled = altered(stage, lambda at, x, d=dtype, s=stage: _rescaled(at, x, s, d), "correction", f"-{stage}")
-            yield _of(f"{stage}-rescaled-{dtype}", f"{stage} is rounded to {dtype} where it is rescaled", rescaled)
+            yield _of(f"{stage}-rescaled-{dtype}", f"{stage} is rounded to {dtype} when it is rescaled", rescaled)
         for end, also in (("", False), ("-and-product", True)):
             operands = altered("qk", lambda at, x, d=dtype, a=also: _of_operands(at, d, a), "q_rows", "k_rows")
             words = "q, k and their product are" if also else "q and k are"
@@ -102,9 +102,9 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(f"softmax-{name}-{dtype}", text.format(dtype), narrow)
     for top in (0.5, 0.75, 0.875, 0.9375, 1 - 2.0**-8):
         clipped = altered("probs_cast", lambda at, x, c=top: np.minimum(x, c))
-        yield _of(f"probs_cast-at-most-{top:g}", f"probs saturate at {top:g} in their cast", clipped)
+        yield _of(f"probs_cast-at-most-{top:g}", f"the cast of probs saturates at {top:g}", clipped)
     uncast = altered("probs_cast", lambda at, x: at("probs"), "probs")
-    yield _of("probs_cast-none", "probs are not cast before they meet v", uncast)
+    yield _of("probs_cast-none", "probs are not cast before the product with v", uncast)
     for (stage, words), (name, (text, change)) in product(_WHERE.items(), _LIMITS.items()):
         yield _of(f"{stage}-{name}", f"values of {words} {text}", altered(stage, change))
 

@@ -125,30 +125,34 @@ def _made(stage: str, prefix: str, changes: Changes, operands: Sequence[str], *,
 def _scales() -> Changes:
     over = (0, 2, 3)
     size = lambda x: abs(x).max(over)  # noqa: E731
-    words = "scales are of the largest value, not of the largest size"
+    words = "scales use the largest value instead of the largest magnitude"
     yield "no-abs", words, lambda c, s: np.maximum(c.x.max(over), 0.0) / c.top
-    words = "scales are of the largest value, which may be negative"
+    words = "scales use the largest value, which may be negative"
     yield "no-abs-plain", words, lambda c, s: c.x.max(over) / c.top
-    yield "min", "scales are of the smallest value", lambda c, s: -c.x.min(over) / c.top
-    yield "mean", "scales are of the mean size", lambda c, s: abs(c.x).mean(over) / c.top
-    yield "no-floor", "a head of zeros has the scale 0", lambda c, s: size(c.x) / c.top
+    yield "min", "scales use the smallest value", lambda c, s: -c.x.min(over) / c.top
+    yield "mean", "scales use the mean magnitude", lambda c, s: abs(c.x).mean(over) / c.top
+    yield "no-floor", "an all-zero head gets the scale 0", lambda c, s: size(c.x) / c.top
     for floor in (1e-12, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 2.0**-126, 2.0**-149):
-        words = f"scales are at least {floor:g}, also of a head of zeros"
+        words = f"scales are clamped to at least {floor:g}, even for an all-zero head"
         yield f"floor-{floor:g}", words, lambda c, s, e=floor: np.maximum(size(c.x) / c.top, e)
-        words = f"sizes are at least {floor:g} before scales are made of them, also in a head of zeros"
+        words = f"magnitudes are clamped to at least {floor:g} before scales are computed, even for an all-zero head"
         yield f"size-floor-{floor:g}", words, lambda c, s, e=floor: np.maximum(size(c.x), e) / c.top
-    yield "first-batch", "scales are of batch 0", lambda c, s: size(c.x[:1]) / c.top
-    yield "last-batch", "scales are of the last batch", lambda c, s: size(c.x[-1:]) / c.top
-    yield "first-row", "scales are of the first row", lambda c, s: size(c.x[:, :, :1]) / c.top
+    yield "first-batch", "scales are computed from batch 0 only", lambda c, s: size(c.x[:1]) / c.top
+    yield "last-batch", "scales are computed from the last batch only", lambda c, s: size(c.x[-1:]) / c.top
+    yield "first-row", "scales are computed from the first row only", lambda c, s: size(c.x[:, :, :1]) / c.top
     whole = lambda c, s: size(c.x[:, :, : max(c.x.shape[2] - 1, 1)]) / c.top  # noqa: E731
-    yield "without-last-row", "scales leave out the last row", whole
-    yield "tensor", "scales are of all heads together", lambda c, s: 0 * s + abs(c.x).max() / c.top
-    yield "half", "scales are half as large, so that large values saturate", lambda c, s: s / 2
-    yield "double", "scales are twice as large", lambda c, s: s * 2
+    yield "without-last-row", "scales ignore the last row", whole
+    yield "tensor", "one scale is computed over all heads", lambda c, s: 0 * s + abs(c.x).max() / c.top
+    yield "half", "scales are halved: large values saturate", lambda c, s: s / 2
+    yield "double", "scales are doubled", lambda c, s: s * 2
     yield "inverse", "scales are inverted", lambda c, s: 1 / s
-    yield "amax", "scales are not divided by the largest value of a code", lambda c, s: s * c.form.largest
+    yield "amax", "scales are not divided by the largest code value", lambda c, s: s * c.form.largest
     for one in indices.others():
-        yield f"head-{one.id}", f"scales are of another head: {one.text}", lambda c, s, one=one: taken(s, one, 0)
+        yield (
+            f"head-{one.id}",
+            f"scales of the wrong head are stored: {one.text}",
+            lambda c, s, one=one: taken(s, one, 0),
+        )
     for dtype in ("float16", "bfloat16", "float8_e4m3fn"):
         yield dtype, f"scales are rounded to {dtype}", lambda c, s, d=dtype: round_to(s, d)
     for up, verb in ((True, "up"), (False, "down")):
@@ -156,14 +160,14 @@ def _scales() -> Changes:
         yield f"power-{verb}", words, lambda c, s, up=up: power_of_two(s, up)
     for b in (16, 32, 64, 128):
         rows = lambda c, s, b=b: size(c.x[:, :, : max(c.x.shape[2] // b * b, 1)]) / c.top  # noqa: E731
-        yield f"rows-{b}", f"scales are of whole blocks of {b} rows", rows
-        yield f"dims-{b}", f"scales are of the first {b} dims", lambda c, s, b=b: size(c.x[..., :b]) / c.top
+        yield f"rows-{b}", f"scales cover only full blocks of {b} rows", rows
+        yield f"dims-{b}", f"scales cover only the first {b} dims", lambda c, s, b=b: size(c.x[..., :b]) / c.top
     yield from _largest(LARGEST)
 
 
 def _largest(largest: Sequence[float]) -> Changes:
     for n in largest:
-        words = f"scales are made for a largest value of {n:g}"
+        words = f"scales assume a largest code value of {n:g}"
         yield f"largest-{n:g}", words, lambda c, s, n=n: s * c.form.largest / n
 
 
@@ -177,18 +181,18 @@ def _scales_of_tokens() -> Changes:
 
         return changed
 
-    for factor, times in ((2.0, "twice"), (0.5, "half")):
-        yield f"scale-{factor:g}", f"scales of blocks are {times} as large", lambda c, s, f=factor: s * f
-    yield "exponent-nearest", "the exponent of scales is rounded to the nearest", exponent(np.rint)
+    for factor, times in ((2.0, "doubled"), (0.5, "halved")):
+        yield f"scale-{factor:g}", f"block scales are {times}", lambda c, s, f=factor: s * f
+    yield "exponent-nearest", "the exponent of scales is rounded to nearest", exponent(np.rint)
     yield "exponent-up", "the exponent of scales is rounded up", exponent(np.ceil)
-    words = "scales of blocks are of the largest value, not of the largest size"
+    words = "block scales use the largest value instead of the largest magnitude"
     yield "no-abs", words, lambda c, s: s * np.maximum(c.extremes[1], 0.0) / c.size
     spread = lambda low, high: np.maximum(high, 0) - np.minimum(low, 0)  # noqa: E731
-    words = "scales are of the largest size, not of the range"
+    words = "scales use the largest magnitude instead of the range"
     yield "of-size", words, lambda c, s: s * c.size / spread(*c.extremes)
-    words = "scales are made for one step more than there are"
+    words = "scales assume one quantisation step too many"
     yield "one-step-more", words, lambda c, s: s * c.form.largest / (c.form.largest + 1)
-    yield "of-row", "scales are of whole rows", lambda c, s: 0 * s + s.max(-1, keepdims=True)
+    yield "of-row", "one scale is used for each whole row", lambda c, s: 0 * s + s.max(-1, keepdims=True)
     yield from _largest((6.0, 8.0, 128.0, 240.0, 256.0, 512.0))
 
 
@@ -198,7 +202,7 @@ def _zeros() -> Changes:
         return lambda c, z: np.clip(whole(c), 0, c.form.largest)
 
     for name, verb, round_ in (("trunc", "truncated", np.trunc), ("ceil", "rounded up", np.ceil)):
-        yield f"zero-{name}", f"zero points are {verb}, not rounded to the nearest", point(round_)
+        yield f"zero-{name}", f"zero points are {verb}, not rounded to nearest", point(round_)
     yield "zero-unrounded", "zero points are not rounded", point(lambda x: x)
     yield "zero-8", "zero points are 8", lambda c, z: 0 * z + 8
     for shift in (1, -1):
@@ -216,8 +220,8 @@ def _encoded() -> Changes:
 
     for how in ("toward-zero", "up", "down", "away", "half-up"):
         yield f"rounded-{how}", f"codes are rounded {how}", lambda c, codes, how=how: rounded(c, how)
-    yield "flushed-codes", "values below the smallest normal one are encoded as 0", flushed
-    words = "the sign is lost where values are encoded"
+    yield "flushed-codes", "values below the smallest normal number are encoded as 0", flushed
+    words = "values lose their sign when encoded"
     yield "absolute-codes", words, lambda c, codes: c.nearest(abs(c.wanted[0]), c.wanted[1])
 
 
@@ -232,9 +236,9 @@ def _encoded_of_heads() -> Changes:
         small = c.small(c.form.values[c.nearest(wanted).astype(np.int64)])
         return c.nearest(np.where(small, 0.0 * wanted, wanted))
 
-    yield "subnormal-codes-lost", "codes of subnormal numbers become 0", lost
-    yield "unsaturated", "codes beyond the largest value do not saturate", lambda c, codes: _unsaturated(c)
-    yield "wrapped", "codes beyond the largest value wrap around", lambda c, codes: _wrapped(c)
+    yield "subnormal-codes-lost", "subnormal codes are stored as 0", lost
+    yield "unsaturated", "values past the largest code do not saturate", lambda c, codes: _unsaturated(c)
+    yield "wrapped", "values past the largest code wrap around", lambda c, codes: _wrapped(c)
     for dtype in ("float16", "bfloat16"):
         words = f"values are rounded to {dtype} before they are encoded"
         yield f"twice-rounded-{dtype}", words, lambda c, codes, d=dtype: c.nearest(round_to(c.wanted[0], d))
@@ -246,7 +250,7 @@ def _encoded_of_heads() -> Changes:
     yield "clipped-low", words, lambda c, codes: c.nearest(np.maximum(c.wanted[0], 0.0))
     for one in indices.others():
         other = lambda c, codes, one=one: c.nearest(c.times(c.scale / taken(c.scale, one, 0)))  # noqa: E731
-        yield f"encoded-head-{one.id}", f"values are encoded with the scale of another head: {one.text}", other
+        yield f"encoded-head-{one.id}", f"values are encoded with the scale of the wrong head: {one.text}", other
     for y in INPUTS:
         words = f"values are encoded with the scale of {y}"
         yield f"encoded-by-{y}", words, lambda c, codes, y=y: c.nearest(c.times(c.scale / c.scale_of(y)))

@@ -13,8 +13,8 @@ from workbench.judge.explain.library.merge import of, sum_of
 RANKS = 8
 #: which base is taken for the other, and the power of a weight that this makes
 _BASES = (
-    ("natural-as-base2", "natural", "as of base 2", LN2),
-    ("base2-as-natural", "base-2", "as a natural one", LOG2E),
+    ("natural-as-base2", "base-e", "as base 2", LN2),
+    ("base2-as-natural", "base-2", "as base e", LOG2E),
 )
 
 
@@ -33,13 +33,11 @@ def _bases() -> Iterator[Hypothesis]:
         lse: Change = lambda at, x, power=power: at("merge_max") + np.log(at("merge_sum")) / power  # noqa: E731
         both = altered("merge_weight", raised), sum_of(raised)
         yield of(name, words, *both, altered("lse", lse, "merge_max", "merge_sum"))
-        yield of(f"{name}-shares", f"{words}; the weights add up to 1", altered("merge_weight", _shares(raised)))
+        yield of(f"{name}-shares", f"{words}; the weights sum to 1", altered("merge_weight", _shares(raised)))
         for rank in range(RANKS):
             yield of(f"{name}-{rank}", f"the {base} lse of split {rank} is read {other}", *_lse_of(rank, 1 / power))
     ones: Change = lambda at, w: np.where(w > 0, 1.0, 0.0)  # noqa: E731
-    yield of(
-        "equal-shares", "weights are 1 over the number of splits with keys", altered("merge_weight", _shares(ones))
-    )
+    yield of("equal-shares", "weights are 1 / (number of non-empty splits)", altered("merge_weight", _shares(ones)))
 
 
 def _shares(change: Change) -> Change:
@@ -71,15 +69,17 @@ def _results(at: Any) -> np.ndarray:
 
 def _means() -> Iterator[Hypothesis]:
     mean: Change = lambda at, x: _results(at).mean(2)  # noqa: E731
-    yield of("mean", "out is the mean of the results of the splits", altered("out", mean, "partial_O", "partial_sum"))
+    yield of("mean", "out is the plain mean of the splits' results", altered("out", mean, "partial_O", "partial_sum"))
 
     def with_keys(at: Any, x: np.ndarray) -> np.ndarray:
         return over(_results(at).sum(2), (at("partial_sum") > 0).sum(2)[..., None])
 
-    text = "out is the mean of the results of the splits with keys"
+    text = "out is the plain mean of the non-empty splits' results"
     yield of("mean-with-keys", text, altered("out", with_keys, "partial_O", "partial_sum"))
     total: Change = lambda at, x: _results(at).sum(2)  # noqa: E731
-    yield of("plain-sum", "out adds the results of the splits up", altered("out", total, "partial_O", "partial_sum"))
+    yield of(
+        "plain-sum", "out is the plain sum of the splits' results", altered("out", total, "partial_O", "partial_sum")
+    )
 
 
 def _without_keys() -> Iterator[Hypothesis]:
@@ -93,14 +93,14 @@ def _without_keys() -> Iterator[Hypothesis]:
         return np.where(empty, np.nan, np.where(empty.any(2, keepdims=True), 0.0, w))
 
     top = altered("merge_max", infinite, "partial_max")
-    text = "the lse +inf of a split without keys is taken for the maximum"
+    text = "the +inf lse of an empty split (no visible key) becomes the maximum"
     yield of("empty-inf-max", text, top)
     yield of("empty-inf", text, top, altered("merge_weight", weight, "partial_max"), sum_of(weight))
 
 
 def _in_turn() -> Iterator[Hypothesis]:
     """Merges one after the other, as rings have them."""
-    for name, words, ahead in (("", "", slice(None)), ("-back", ", from the last on", slice(None, None, -1))):
+    for name, words, ahead in (("", "", slice(None)), ("-back", ", in reverse order", slice(None, None, -1))):
 
         def unscaled(at: Any, w: np.ndarray, ahead: slice = ahead) -> np.ndarray:
             m = at("partial_max")
@@ -108,7 +108,7 @@ def _in_turn() -> Iterator[Hypothesis]:
             return np.where(m == -np.inf, 0.0, np.exp(m - so_far))
 
         of_out, of_sum = altered("merge_weight", unscaled, "partial_max"), sum_of(unscaled)
-        text = f"does not rescale what came before when the maximum grows{words}"
+        text = f"does not rescale earlier splits when the maximum grows{words}"
         yield of(f"not-rescaled{name}", f"the merge {text}", of_out, of_sum)
         yield of(f"not-rescaled{name}-in-out", f"the sum of partial_O {text}", of_out)
         yield of(f"not-rescaled{name}-in-sum", f"merge_sum {text}", of_sum)
@@ -117,7 +117,7 @@ def _in_turn() -> Iterator[Hypothesis]:
             return _folded(_results(at)[:, :, ahead], at("partial_max")[:, :, ahead])
 
         edit = altered("out", exchanged, "partial_O", "partial_sum", "partial_max")
-        yield of(f"exchanged{name}", f"two results are merged with the weights of each other{words}", edit)
+        yield of(f"exchanged{name}", f"two results are merged with swapped weights{words}", edit)
 
 
 def _folded(results: np.ndarray, lses: np.ndarray) -> np.ndarray:

@@ -48,42 +48,42 @@ def _diagonals() -> Iterator[tuple[str, str, Callable[[Any], np.ndarray]]]:
     def largest(at: Any) -> np.ndarray:
         return 0 * lengths(at)[0] + _corner(at)
 
-    yield "top-left", "the mask of each sequence is aligned to its top left", lambda at: 0 * lengths(at)[0]
+    yield "top-left", "the mask of each sequence is aligned top-left", lambda at: 0 * lengths(at)[0]
     own = lambda at: lengths(at)[1] - lengths(at)[0]  # noqa: E731
-    yield "bottom-right", "the mask of each sequence is aligned to its bottom right", own
-    yield "largest", "the mask is aligned to the corner of the longest sequence", largest
+    yield "bottom-right", "the mask of each sequence is aligned bottom-right", own
+    yield "largest", "the mask is aligned bottom-right of the longest sequence", largest
     for by, words in ((1, "next"), (-1, "previous")):
         other = lambda at, by=by: np.roll(asked(at, "diagonals"), -by, 0)  # noqa: E731
-        yield f"diagonal{by:+}", f"the mask is aligned as that of the {words} sequence", other
+        yield f"diagonal{by:+}", f"the mask uses the alignment of the {words} sequence", other
     first = lambda at: asked(at, "diagonals")[:1] + 0 * asked(at, "diagonals")  # noqa: E731
-    yield "diagonal-0", "the mask is aligned as that of the first sequence", first
+    yield "diagonal-0", "the mask uses the alignment of the first sequence", first
 
 
 #: what lies behind the end of a sequence -> in words
 _MEMORY = {
-    "zeros": "; behind a sequence lie zeros",
-    "packed": "; behind a sequence lies the next one",
-    "packed-end": "; behind a sequence lies the next one, and none behind the last",
-    "poisoned": "; behind a sequence lies what memory held",
+    "zeros": "; zeros follow each sequence",
+    "packed": "; the next sequence follows",
+    "packed-end": "; the next sequence follows, and nothing follows the last",
+    "poisoned": "; stale memory follows each sequence",
 }
 
 
 def _lengths() -> Iterator[tuple[str, str, Lengths]]:
-    yield "length-largest", "all sequences have as many keys as the longest", lambda at, k, q: 0 * k + _largest(at)[0]
-    yield "length+1", "each sequence has one key more", lambda at, k, q: k + 1
-    yield "length-1", "each sequence has one key less", lambda at, k, q: k - 1
-    yield "length-next", "the number of keys is that of the next sequence", lambda at, k, q: np.roll(k, -1)
-    yield "length-previous", "the number of keys is that of the previous sequence", lambda at, k, q: np.roll(k, 1)
-    yield "length-first", "the number of keys is that of the first sequence", lambda at, k, q: 0 * k + k[0]
-    yield "length-of-queries", "each sequence has as many keys as queries", lambda at, k, q: q
+    yield "length-largest", "every sequence gets the key count of the longest", lambda at, k, q: 0 * k + _largest(at)[0]
+    yield "length+1", "each sequence gets one key too many", lambda at, k, q: k + 1
+    yield "length-1", "each sequence gets one key too few", lambda at, k, q: k - 1
+    yield "length-next", "each sequence gets the key count of the next one", lambda at, k, q: np.roll(k, -1)
+    yield "length-previous", "each sequence gets the key count of the previous one", lambda at, k, q: np.roll(k, 1)
+    yield "length-first", "every sequence gets the key count of the first", lambda at, k, q: 0 * k + k[0]
+    yield "length-of-queries", "each sequence gets its query count as its key count", lambda at, k, q: q
     largest = lambda at, k, q: 0 * k + _largest(at)[1]  # noqa: E731
-    yield "length-largest-of-queries", "each sequence has as many keys as the longest has queries", largest
+    yield "length-largest-of-queries", "every sequence gets the query count of the longest as its key count", largest
     tiles = lambda at, k, q: -(-k // tile_width(at)) * tile_width(at)  # noqa: E731
-    yield "length-of-tiles", "the keys of each sequence are counted in whole tiles", tiles
+    yield "length-of-tiles", "the key count of each sequence is rounded up to whole tiles", tiles
 
 
 #: which diagonal goes with other lengths -> in words
-_FOLLOWING = {"": "", "-followed": ", which its diagonal follows", "-corner": ", and the longest one's diagonal"}
+_FOLLOWING = {"": "", "-followed": ", and its diagonal moves with them", "-corner": ", and the diagonal of the longest"}
 
 
 def _reaching(name: str, text: str, lengths: Lengths, memory: str, diagonal: str) -> Hypothesis:
@@ -142,20 +142,20 @@ _OPERANDS = {"kv": "keys and values", "k": "keys", "v": "values", "q": "queries"
 def _begun() -> Iterator[Hypothesis]:
     """Sequences that begin elsewhere in packed memory."""
     starts: dict[str, tuple[str, Starts]] = {
-        "start-1": ("one row too early, so that its first is the last of the one before", lambda s, n: s - 1),
-        "start+1": ("one row too late, so that its last is the first of the next", lambda s, n: s + 1),
-        "start-next": ("where the next one begins", lambda s, n: np.roll(s, -1)),
-        "start-previous": ("where the previous one begins", lambda s, n: np.roll(s, 1)),
-        "start-0": ("where the first one begins", lambda s, n: 0 * s),
-        "start-padded": ("where it would if all were as long as the longest", lambda s, n: np.arange(len(s)) * n),
+        "start-1": ("one row too early", lambda s, n: s - 1),
+        "start+1": ("one row too late", lambda s, n: s + 1),
+        "start-next": ("the start of the next sequence", lambda s, n: np.roll(s, -1)),
+        "start-previous": ("the start of the previous sequence", lambda s, n: np.roll(s, 1)),
+        "start-0": ("the start of the first sequence", lambda s, n: 0 * s),
+        "start-padded": ("where a padded batch would have them", lambda s, n: np.arange(len(s)) * n),
     }
     for (name, (text, begins)), (operands, words), around in product(starts.items(), _OPERANDS.items(), (False, True)):
         id_ = f"{name}-{operands}{'-around' if around else ''}"
-        end = ", the first of all at the end of memory" if around else ""
+        end = ", wrapping around in memory" if around else ""
         edits = rows_read(partial(_from_elsewhere, begins, around), operands)
         yield _of(id_, f"{words} of each sequence are read from {text}{end}", *edits)
     for operands, name, words in (("kv", "queries", "keys and values"), ("q", "keys", "queries")):
-        text = f"{words} of each sequence are read from where its {name} begin"
+        text = f"{words} of each sequence are read from the start of its {name}"
         yield _of(f"start-of-{name}", text, *rows_read(_from_others, operands))
 
 
@@ -183,7 +183,7 @@ def _uncomputed() -> Iterator[Hypothesis]:
 
     for name, stages in (("", _OF_QUERIES), ("-in-splits", {**_OF_QUERIES, **_OF_SPLITS})):
         edits = tuple(altered(x, lambda at, y, axis=axis: never(at, y, axis)) for x, axis in stages.items())
-        text = "as many queries of each sequence are computed as it has keys"
+        text = "each sequence computes only as many queries as it has keys"
         yield _of(f"queries-of-keys{name}", text, *edits)
 
 

@@ -33,26 +33,26 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield from _of_one(name, text, term)
     yield from _begun()
     own = _lse(_weight(lambda at, s: s), included=False)
-    yield _of("in-lse", "lse includes the sink, and should not", own)
+    yield _of("in-lse", "lse includes the sink but should not", own)
 
 
 def _logits() -> Iterator[tuple[str, str, Logits, bool]]:
     """Name, words, the logits, and whether heads are mixed."""
-    yield "none", "the sink is left out", lambda at, s: np.full_like(s, -np.inf), False
-    yield "scaled", "the sink is scaled as the dot products are", lambda at, s: s * at.p.scale, False
+    yield "none", "the sink is not applied", lambda at, s: np.full_like(s, -np.inf), False
+    yield "scaled", "the sink is multiplied by the scale", lambda at, s: s * at.p.scale, False
     yield "unscaled", "the sink is divided by the scale", lambda at, s: s / at.p.scale, False
-    yield "base-2", "the sink is taken in base 2: 2^sink", lambda at, s: s * LN2, False
-    yield "log2e", "log2(e) is in the sink once too often", lambda at, s: s * LOG2E, False
+    yield "base-2", "the sink is exponentiated in base 2: 2^sink", lambda at, s: s * LN2, False
+    yield "log2e", "the sink has an extra factor of log2(e)", lambda at, s: s * LOG2E, False
     yield "in-every-split", "the sink is added in every split", lambda at, s: s + np.log(at.splits), False
     yield "twice", "the sink counts twice", lambda at, s: s - np.log(0.5), False
     yield "double", "the logit of the sink is doubled", lambda at, s: 2 * s, False
     yield "negative", "the logit of the sink has the wrong sign", lambda at, s: -s, False
-    yield "zero", "a key of zeros counts, whose score is 0, in place of the sink", lambda at, s: 0 * s, False
-    yield "kv-head", "heads take the sink of their kv head's index", lambda at, s: s[:, _kv_heads(at)], True
+    yield "zero", "a sink of 0 is used instead of the given one", lambda at, s: 0 * s, False
+    yield "kv-head", "sinks are indexed by kv head (h // group)", lambda at, s: s[:, _kv_heads(at)], True
     modulo = lambda at, s: s[:, np.arange(at.heads) % at.p.inputs["k"].shape[1]]  # noqa: E731
-    yield "modulo", "heads take the sink of h % kv_heads", modulo, True
+    yield "modulo", "sinks are indexed by h % kv_heads", modulo, True
     for one in indices.others():
-        words = f"the sink of another head is taken: {one.text}"
+        words = f"the sink of the wrong head is used: {one.text}"
         yield f"head-{one.id}", words, lambda at, s, one=one: taken(s, one, 1), True
 
 
@@ -63,10 +63,10 @@ def _kv_heads(at: Any) -> np.ndarray:
 
 
 def _terms() -> Iterator[tuple[str, str, Term]]:
-    yield "raw", "the sink is added to the sum as it is, without exp", lambda at, top, s: s + 0 * top
-    yield "raw-rescaled", "the sink times exp(-max) is added to the sum, without exp of its own", _raw_rescaled
-    yield "unit", "1 is added to the sum in place of exp(sink - max)", lambda at, top, s: 1 + 0 * top
-    yield "no-max", "exp(sink) is added to the sum, without the max", lambda at, top, s: np.exp(s) + 0 * top
+    yield "raw", "the sink is added to the sum without exp", lambda at, top, s: s + 0 * top
+    yield "raw-rescaled", "sink * exp(-max) is added to the sum instead of exp(sink - max)", _raw_rescaled
+    yield "unit", "1 is added to the sum instead of exp(sink - max)", lambda at, top, s: 1 + 0 * top
+    yield "no-max", "exp(sink) is added to the sum without subtracting the max", lambda at, top, s: np.exp(s) + 0 * top
 
 
 def _raw_rescaled(at: Any, top: np.ndarray, s: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ def _begun() -> Iterator[Hypothesis]:
     def nothing(at: Any, total: np.ndarray) -> np.ndarray:
         return 0 * total if _is_first(at) else total
 
-    yield _of("in-max-alone", "the sink is in the maximum, and not in the sum", *_states(kept, nothing))
+    yield _of("in-max-alone", "the sink is in the maximum but not in the sum", *_states(kept, nothing))
 
     def top(at: Any, x: np.ndarray) -> np.ndarray:
         _is_first(at)
@@ -131,7 +131,7 @@ def _begun() -> Iterator[Hypothesis]:
         _is_first(at)
         return 1 + np.zeros_like(total) if at.tile[1] is None else total
 
-    yield _of("begins-every-split", "every split begins with the sink", *_states(top, unit))
+    yield _of("begins-every-split", "every split starts with the sink", *_states(top, unit))
 
 
 def _of_one(name: str, text: str, term: Term) -> Iterator[Hypothesis]:

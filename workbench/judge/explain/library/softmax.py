@@ -35,18 +35,18 @@ def _corrections() -> Iterator[Hypothesis]:
         "missing": ("is not applied", lambda at, c: np.ones_like(c)),
         "inverted": ("is inverted: exp(new max - old max)", lambda at, c: _inverse(c)),
         "twice": ("is applied twice", lambda at, c: c * c),
-        "root": ("is its square root", lambda at, c: np.sqrt(c)),
-        "zero": ("is 0: what was summed before the tile is lost", lambda at, c: np.zeros_like(c)),
-        "no-log2e": ("is exp2 of the difference, without log2(e)", lambda at, c: c**LN2),
-        "log2e": ("is exp of a difference that log2(e) is in already", lambda at, c: c**LOG2E),
+        "root": ("is replaced by its square root", lambda at, c: np.sqrt(c)),
+        "zero": ("is 0: earlier tiles are lost", lambda at, c: np.zeros_like(c)),
+        "no-log2e": ("uses exp2 without log2(e)", lambda at, c: c**LN2),
+        "log2e": ("uses exp although log2(e) is already applied", lambda at, c: c**LOG2E),
         "difference": ("is the difference of the maxima, without exp", lambda at, c: np.log(c)),
-        "linear": ("is the quotient of the maxima, without exp", lambda at, c: _quotient(at)),
+        "linear": ("is the ratio of the maxima, without exp", lambda at, c: _quotient(at)),
     }
     for value in (-1e4, -5e4, -65504.0, -1e5, -1e6, -1e9, -1e30):
         floor = lambda at, m, v=value: np.maximum(m, v)  # noqa: E731
         first = lambda at, c, v=value: _exp(np.maximum(at("-row_max"), v) - np.maximum(at("row_max"), v))  # noqa: E731
         edits = altered("row_max", floor), altered("correction", first, "-row_max", "row_max")
-        text = f"the running max begins at {value:g}, not at -inf"
+        text = f"the running max starts at {value:g} instead of -inf"
         yield _of(f"max-begins-{value:g}", text, *edits)
         yield _of(f"max-begins-{value:g}-stored", text, *edits, altered("partial_max", floor))
     for name, (text, change) in forms.items():
@@ -63,25 +63,23 @@ def _corrections() -> Iterator[Hypothesis]:
     unguarded = lambda at, c: np.where(at("row_max") == -np.inf, np.nan, c)  # noqa: E731
     in_probs = lambda at, p: np.where((at("subtracted") == -np.inf)[..., None], np.nan, p)  # noqa: E731
     edits = altered("correction", unguarded, "row_max"), altered("probs", in_probs, "subtracted")
-    yield _of("unguarded", "rows that have seen no key yet are NaN: -inf - (-inf), or 0 / 0, has no guard", *edits)
-    yield _of("unguarded-correction", "where no key was seen yet, the correction is NaN", edits[0])
-    yield _of("unguarded-probs", "where no key was seen yet, probs are NaN", edits[1])
+    yield _of("unguarded", "rows that have seen no key yet become NaN: -inf - (-inf) or 0 / 0 is unguarded", *edits)
+    yield _of("unguarded-correction", "the correction is NaN until a row has seen a key", edits[0])
+    yield _of("unguarded-probs", "probs are NaN until a row has seen a key", edits[1])
     masked = lambda at, p: np.where((at("scores").max(-1) == -np.inf)[..., None], np.nan, p)  # noqa: E731
-    text = "rows with a tile whose keys are all masked are NaN: -inf - (-inf), or 0 / 0, has no guard"
+    text = "rows with a fully masked tile become NaN: -inf - (-inf) or 0 / 0 is unguarded"
     yield _of("unguarded-tile", text, altered("probs", masked, "scores"))
     for guarded in (True, False):
         own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
         id_ = f"correction-of-tile{'' if guarded else '-unguarded'}"
-        text = f"the correction is exp(old max - this tile's own max{', 0 without a key' if guarded else ''})"
+        text = f"the correction is exp(old max - this tile's max{', 0 if it sees no key' if guarded else ''})"
         yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     for name, words, kept in _parts():
         partly = altered("acc", partial(_rescaled_in_part, kept), "correction", "-acc")
-        yield _of(f"correction-in-{name}-of-acc", f"acc is rescaled in {words} alone", partly)
+        yield _of(f"correction-in-{name}-of-acc", f"acc is rescaled only in {words}", partly)
     for stage in _SUMS:
         after = altered(stage, partial(_rescaled_after, stage), "correction", f"-{stage}")
-        yield _of(
-            f"rescaled-after-{stage}", f"{stage} is rescaled after the tile is added, and the tile with it", after
-        )
+        yield _of(f"rescaled-after-{stage}", f"{stage} is rescaled after the tile is added, not before", after)
 
 
 def _rescaled_in_part(kept: indices.Map, at: Any, x: np.ndarray) -> np.ndarray:
@@ -97,21 +95,21 @@ def _rescaled_after(stage: str, at: Any, x: np.ndarray) -> np.ndarray:
 def _probs() -> Iterator[Hypothesis]:
     powers = {
         "no-log2e": ("exp2 without log2(e)", LN2),
-        "log2e": ("exp of what log2(e) is in already", LOG2E),
+        "log2e": ("exp although log2(e) is already applied", LOG2E),
         "half": ("exp of half the difference", 0.5),
         "double": ("exp of twice the difference", 2.0),
     }
     for name, (text, power) in powers.items():
         edit = altered("probs", lambda at, p, n=power: p**n)
-        yield _of(f"probs-{name}", f"probs are {text}", edit)
+        yield _of(f"probs-{name}", f"probs use {text}", edit)
         both = altered("correction", lambda at, c, n=power: c**n)
-        yield _of(f"exp-{name}", f"probs and correction are {text}", edit, both)
+        yield _of(f"exp-{name}", f"probs and correction use {text}", edit, both)
     again = lambda at, x: x ** at("scale")  # noqa: E731
     edits = altered("probs", again), altered("correction", again)
-    yield _of("exp-scaled", "probs and correction are exp of differences that are scaled once more", *edits)
+    yield _of("exp-scaled", "probs and correction apply the scale again inside exp", *edits)
     for value in (-10.0, -20.0, -50.0, -80.0, -87.0, -88.0, -104.0):
         clamped = altered("probs", lambda at, p, v=value: np.maximum(p, math.exp(v)))
-        text = f"the argument of exp is at least {value:g}, so that masked keys weigh its exp"
+        text = f"the argument of exp is clamped at {value:g}: masked keys get a weight of exp({value:g})"
         yield _of(f"exp-above{value:g}", text, clamped)
         top = altered("correction", lambda at, c, v=value: np.maximum(c, math.exp(v)))
         yield _of(f"exp-above{value:g}-in-both", f"{text}, in the correction too", clamped, top)
@@ -119,34 +117,34 @@ def _probs() -> Iterator[Hypothesis]:
         "unexponentiated": ("the differences, without exp", lambda at, p: _difference(at), ("scores", "subtracted")),
         "normalised": ("divided by the running row_sum", lambda at, p: p / p.sum(-1, keepdims=True), ()),
         "at-most-1": ("clamped at 1", lambda at, p: np.minimum(p, 1.0), ()),
-        "shifted": ("of the next column", lambda at, p: np.concatenate([p[..., 1:], p[..., -1:]], -1), ()),
-        "next-row": ("of the next row", lambda at, p: np.concatenate([p[..., 1:, :], p[..., -1:, :]], -2), ()),
+        "shifted": ("taken from the next column", lambda at, p: np.concatenate([p[..., 1:], p[..., -1:]], -1), ()),
+        "next-row": ("taken from the next row", lambda at, p: np.concatenate([p[..., 1:, :], p[..., -1:, :]], -2), ()),
         "linear": ("1 + the difference, without exp", lambda at, p: _difference(at, 1.0), ("scores", "subtracted")),
     }
     for name, (text, change, also) in forms.items():
         yield _of(f"probs-{name}", f"probs are {text}", altered("probs", change, *also))
     for name, words, kept in _columns():
         zeroed = altered("probs", lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), tile_width(at)))
-        yield _of(f"probs-{name}", f"probs are 0 but for {words} of each tile", zeroed)
+        yield _of(f"probs-{name}", f"probs are 0 except in {words} of each tile", zeroed)
 
 
 def _sums() -> Iterator[Hypothesis]:
     for name, words, kept in _columns():
         for stage, ref in (("row_sum", "summed"), ("acc", "probs_cast")):
             edit = read_as(stage, ref, lambda at, p, kept=kept: p * kept(np.arange(p.shape[-1]), tile_width(at)))
-            yield _of(f"{stage}-{name}", f"{stage} adds {words} of each tile alone", edit)
+            yield _of(f"{stage}-{name}", f"{stage} adds only {words} of each tile", edit)
     terms: dict[str, tuple[str, Change]] = {
-        "twice": ("twice", lambda at, p: 2 * p),
-        "squared": ("squared", lambda at, p: p * p),
-        "nothing": ("not at all", lambda at, p: 0 * p),
-        "half": ("by half", lambda at, p: p / 2),
+        "twice": ("adds probs twice", lambda at, p: 2 * p),
+        "squared": ("adds squared probs", lambda at, p: p * p),
+        "nothing": ("does not add probs", lambda at, p: 0 * p),
+        "half": ("adds half of each prob", lambda at, p: p / 2),
     }
     for stage, ref in (("row_sum", "summed"), ("acc", "probs_cast")):
         for name, (text, change) in terms.items():
-            yield _of(f"{stage}-{name}", f"{stage} adds probs {text}", read_as(stage, ref, change))
+            yield _of(f"{stage}-{name}", f"{stage} {text}", read_as(stage, ref, change))
         for name, text, before in (
-            ("first-twice", "what the first tile added counts twice", lambda at, x: 2 * x),
-            ("before-half", "what was summed before counts half", lambda at, x: x / 2),
+            ("first-twice", "the sum so far is doubled at each tile", lambda at, x: 2 * x),
+            ("before-half", "the sum so far is halved at each tile", lambda at, x: x / 2),
         ):
             yield _of(f"{stage}-{name}", f"in {stage} {text}", read_as(stage, f"-{stage}", before))
     for ref, words in (("probs", "before their cast"), ("probs_cast", "after their cast")):
@@ -154,21 +152,21 @@ def _sums() -> Iterator[Hypothesis]:
         yield _of(f"row_sum-of-{ref}", f"row_sum adds probs {words}", edit)
     for name, text, first in (
         ("one", "1", lambda at: 1.0),
-        ("sink", "exp(-max), a sink of 0 that no key is", lambda at: np.exp(-at("row_max"))),
+        ("sink", "exp(-max), as if there were a sink of 0", lambda at: np.exp(-at("row_max"))),
     ):
         started = lambda at, x, first=first: x + first(at) if at.tile[1] is None else x  # noqa: E731
         yield _of(f"row_sum-starts-{name}", f"row_sum starts at {text}", altered("row_sum", started, "row_max"))
     before = lambda at, v: np.concatenate([v[..., 1:, :], v[..., -1:, :]], -2)  # noqa: E731
-    text = "acc multiplies probs with the next row of v in each tile"
+    text = "probs are multiplied by the next row of v in each tile"
     yield _of("acc-rows-of-v", text, read_as("acc", "v_rows", before))
 
 
 def _started() -> Iterator[Hypothesis]:
     """States that do not begin at 0."""
     for name, text, start in (
-        ("acc-uninitialised", "acc is not set to 0 before the first tile", np.nan),
+        ("acc-uninitialised", "acc is not zeroed before the first tile", np.nan),
         ("acc-starts-1", "acc starts at 1", 1.0),
-        ("row_sum-uninitialised", "row_sum is not set to 0 before the first tile", np.nan),
+        ("row_sum-uninitialised", "row_sum is not zeroed before the first tile", np.nan),
     ):
         begun = lambda at, x, start=start: x + start if at.tile[1] is None else x  # noqa: E731
         yield _of(name, text, altered(name.split("-")[0], begun))
@@ -181,7 +179,7 @@ def _padding() -> Iterator[Hypothesis]:
         here, first = (at.tiling.keys[t] for t in (at.tile[0], 0))
         return x + np.nan if here.stop - here.start < first.stop - first.start else x
 
-    text = "behind the last key, in a tile that is not full, v holds what was there before: 0 * NaN"
+    text = "stale v past the last key of a partial tile makes acc NaN (0 * NaN)"
     yield _of("acc-of-padding", text, altered("acc", ragged))
 
 
@@ -194,7 +192,7 @@ def _rows() -> Iterator[Hypothesis]:
             ("probs", "subtracted", "the max that probs subtract"),
         ):
             edit = read_as(stage, ref, lambda at, x, one=one: taken(x, one, -1))
-            yield _of(f"{ref}-row-{one.id}-in-{stage}", f"{words} is of another row: {one.text}", edit)
+            yield _of(f"{ref}-row-{one.id}-in-{stage}", f"{words} is taken from another row: {one.text}", edit)
 
 
 def _parts() -> Iterator[tuple[str, str, indices.Map]]:
@@ -212,7 +210,7 @@ def _parts() -> Iterator[tuple[str, str, indices.Map]]:
 
 
 def _columns() -> Iterator[tuple[str, str, indices.Map]]:
-    yield "without-last", "all columns but the last of a whole tile", lambda j, n: j < n - 1
+    yield "without-last", "all columns but column tile_width - 1", lambda j, n: j < n - 1
     yield "without-last-key", "all columns but the last", lambda j, n: j < len(j) - 1
     yield "without-first", "all columns but the first", lambda j, n: j > 0
     yield "even", "the even columns", lambda j, n: j % 2 == 0
@@ -222,7 +220,7 @@ def _columns() -> Iterator[tuple[str, str, indices.Map]]:
         yield f"first-{b}", f"the first {b} columns", lambda j, n, b=b: j < b
         yield f"low-{b}", f"the first {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) < b
         yield f"high-{b}", f"the last {b} of every {2 * b} columns", lambda j, n, b=b: j % (2 * b) >= b
-        yield f"whole-{b}", f"the columns of whole blocks of {b}", lambda j, n, b=b: j < n // b * b
+        yield f"whole-{b}", f"the columns of full blocks of {b}", lambda j, n, b=b: j < n // b * b
 
 
 def _difference(at: Any, more: float = 0.0) -> np.ndarray:
