@@ -236,8 +236,7 @@ def _public(target: str, spec: Spec) -> dict[str, bool | None]:
 
 def _called(target: str, case: Case, spec: Spec, inputs: tuple[np.ndarray, ...]) -> tuple[np.ndarray, np.ndarray]:
     """out, and what float64 makes of the inputs."""
-    options = {"arrays": spec.arrays, "device": spec.device, "layout": spec.layout}
-    trace = run(target, case, inputs=inputs, **options)
+    trace = run(target, case, inputs=inputs, arrays=spec.arrays, device=spec.device, layout=spec.layout)
     q, k, v = map(to_float64, inputs)
     expected = dense.attention(q, k, v, scale=case.scale, softcap=case.softcap, mask=case.mask())["out"]
     return trace.stages["out"], expected

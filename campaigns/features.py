@@ -11,6 +11,7 @@ import numpy as np
 
 from campaigns.spread import spread
 from workbench.bench.harness import gathered
+from workbench.case.given import RunOptions
 from workbench.cuda.kernels import KERNELS
 from workbench.explore.features import FEATURES
 from workbench.explore.sample import sample
@@ -84,7 +85,7 @@ def _judged(asked: tuple[str, str, str, int, int]) -> dict[str, Any]:
     target, feature, device, seed, i = asked
     random = np.random.default_rng([seed, i, *feature.encode()])
     ours, refused = target in KERNELS, 0
-    options = {"backend": BACKENDS[device]} if ours else {"arrays": "torch", "device": device}
+    options: RunOptions = {"backend": BACKENDS[device]} if ours else {"arrays": "torch", "device": device}
     found: dict[str, Any] = {"target": target, "feature": feature, "verdict": "", "said": ""}
     for _ in range(TRIES):
         case = sample(random, target if ours else None, feature=feature)

@@ -176,7 +176,7 @@ def _ours(name: str, case: Case) -> tuple[Diff, Call]:
         parts = [run(name, case, backend="cuda")]
     else:
         rows = f"b=0,h=0,q={max(0, case.seqlen_q - ROWS)}:{case.seqlen_q}"
-        parts = [run(name, case, backend="cuda", **given) for given in ({"probes": "output"}, {"where": rows})]
+        parts = [run(name, case, backend="cuda", probes="output"), run(name, case, backend="cuda", where=rows)]
     judged = [diff(part, device=_device(case)) for part in parts]
     worst = max(judged, key=lambda one: SEVERITY.index(one.verdict))
     return worst, prepared(name, case, faults_in=(), judged=parts[0].stages)

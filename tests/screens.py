@@ -23,6 +23,8 @@ from tests.browser import browser, lacking, sized
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
+#: the command whose pictures are shown below it
+PICTURE = re.compile(r"<!-- picture: ([^>]*) -->")
 #: lines that a screen does without
 AGAIN = ("repeat:", "races, unwritten reads:")
 #: first word of a command -> what runs it; the plugin by the name of its entry point, where the installation has that
@@ -78,10 +80,10 @@ def photographed(page: Path, picture: Path) -> None:
 
 
 def renew() -> None:
-    """Write every screen of every page anew, and the pictures of README.md, which are of its first screen."""
+    """Write every screen of every page anew, and the pictures of the command that README.md names."""
     readme = PAGES[0]
     with tempfile.TemporaryDirectory() as folder:
-        command = next(found[2] for found in SCREEN.finditer(readme.read_text()))
+        (command,) = PICTURE.findall(readme.read_text())
         printed(readme, f"{command} --out pictures --html page.html", Path(folder))
         shutil.copy(Path(folder, "pictures/overview.png"), ROOT / "docs/overview.png")
         if why := lacking():

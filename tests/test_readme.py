@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.screens import PAGES, ROOT, SCREEN, printed
+from tests.screens import PAGES, PICTURE, ROOT, SCREEN, printed
 
 README = (ROOT / "README.md").read_text()
 SCREENS = [
@@ -73,9 +73,22 @@ def test_every_page_is_in_the_index_and_the_index_in_readme():
     assert "](docs/README.md)" in README
 
 
-def test_readme_is_short_and_opens_with_what_is_supported():
-    assert len(README.splitlines()) <= 150
-    assert re.findall(r"^## (.*)$", README, re.MULTILINE)[0] == "What is supported"
+def test_readme_is_short_and_opens_with_a_run():
+    """First what it is, a picture, how to install it, a kernel and its report; then questions, masks and caches among them."""
+    assert len(README.splitlines()) <= 100
+    parts = ["<!-- picture:", "docs/overview.png", "\n## Install\n", "```python\n# my_kernel.py", "<!-- screen:"]
+    found = [README.index(part) for part in [*parts, "\n| question |", "(docs/cases.md)"]]
+    assert found == sorted(found)
+    assert README[: found[5]].count("\n") < 55
+    opening = README[: README.index("<!--")].split("\n\n")[1]
+    assert opening.count(". ") == 1 and len(opening.split()) <= 40
+
+
+def test_the_picture_is_of_the_command_beside_it():
+    """The bug that `make demo` finds."""
+    (command,) = PICTURE.findall(README)
+    demo = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
+    assert f"$(BIN)/{command} --out demo" in demo
 
 
 # --- reading a report

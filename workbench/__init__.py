@@ -34,4 +34,4 @@ _MOVED = {
     "table": "workbench.judge.table.table",
 }
 
-__getattr__, __dir__ = public(__name__, __file__, _MOVED)
+__getattr__, __dir__ = public(__name__, __file__, _MOVED, distribution="attention-workbench")

@@ -19,3 +19,5 @@ from workbench.refusal import Unavailable as Unavailable
 from workbench.trace.file import save as save
 from workbench.trace.load import load as load
 from workbench.trace.trace import Trace as Trace
+
+__version__: str

@@ -15,12 +15,13 @@ _FROM = "_handle_fromlist"
 
 
 def public(
-    package: str, file: str, moved: Mapping[str, str] | None = None
+    package: str, file: str, moved: Mapping[str, str] | None = None, *, distribution: str | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """`__getattr__` and `__dir__` of a package whose names are the imports in its stub, `file` with the suffix .pyi.
 
     `moved`: name that was public -> where it is now, such as workbench.judge.table.table. Asking for one raises an
     AttributeError that says so; `from` drops what an AttributeError says, so that importing one raises an ImportError.
+    `distribution`: the installed package whose version `__version__` is.
     """
     gone = moved or {}
 
@@ -28,6 +29,10 @@ def public(
         listed = names(file)
         if name == "__all__":
             value: Any = [*listed]
+        elif name == "__version__" and distribution is not None:
+            from importlib.metadata import version
+
+            value = version(distribution)
         elif name in listed:
             module, own = listed[name]
             value = getattr(importlib.import_module(module), own)

@@ -16,6 +16,7 @@ PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 HEALTHY = Facts(
     python="3.12.1",
     versions={
+        "attention-workbench": "0.1.0",
         **{"numpy": "2.4.6", "numba": "0.68.1", "numba-cuda": "0.30.4"},
         **{"torch": "2.13.0+cpu", "distributed": "2026.8.0"},
     },
@@ -40,11 +41,12 @@ def with_version(name, version):
 
 def test_healthy_machine():
     assert [(check.name, check.detail) for check in judge(HEALTHY)] == [
+        ("workbench", "0.1.0"),
         ("Python", "3.12.1"),
         ("numpy", "2.4.6"),
         ("numba", "0.68.1"),
         ("numba-cuda", "0.30.4"),
-        ("numba.cuda", "NVIDIA's"),
+        ("numba.cuda", "from numba-cuda"),
         ("GPU", "NVIDIA H200, compute capability 9.0, driver for CUDA 13.0"),
         ("CUDA toolkit", "has nvrtc, nvvm, nvJitLink"),
         ("torch", "2.13.0+cpu"),

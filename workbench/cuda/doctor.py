@@ -62,7 +62,7 @@ def facts() -> Facts:
     cache = cache_folder()
     return Facts(
         python=".".join(map(str, sys.version_info[:3])),
-        versions=versions("numpy", "numba", "numba-cuda", "torch", "distributed"),
+        versions=versions("attention-workbench", "numpy", "numba", "numba-cuda", "torch", "distributed"),
         implementation=_implementation(),
         gpu=found if isinstance(found, Gpu) else None,
         no_gpu="" if isinstance(found, Gpu) else found,
@@ -75,6 +75,7 @@ def facts() -> Facts:
 def judge(facts: Facts) -> list[Check]:
     """What `facts` mean, one check for each line of the report."""
     return [
+        _workbench(facts),
         _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and recreate the environment with it"),
         _distribution("numpy", facts, NUMPY),
         _distribution("numba", facts, NUMBA),
@@ -86,6 +87,12 @@ def judge(facts: Facts) -> list[Check]:
         _extra("distributed", facts, "sweep", "sweeps cannot use Dask workers"),
         _cache(facts),
     ]
+
+
+def _workbench(facts: Facts) -> Check:
+    """What a bug report needs first."""
+    version = facts.versions.get("attention-workbench", "not installed, runs from its checkout")
+    return Check("workbench", True, version, "", required=False)
 
 
 def _version(name: str, version: str, allowed: str, fix: str) -> Check:
@@ -104,7 +111,7 @@ def _distribution(name: str, facts: Facts, allowed: str) -> Check:
 def _numba_cuda_is_nvidias(facts: Facts) -> Check:
     name = "numba.cuda"
     if facts.implementation == "NVIDIA":
-        return Check(name, True, "NVIDIA's", "", required=True)
+        return Check(name, True, "from numba-cuda", "", required=True)
     if facts.implementation == "Built-in":
         detail = "numba's deprecated built-in target, not NVIDIA's"
         fix = (

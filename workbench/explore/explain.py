@@ -1,9 +1,10 @@
 """What is wrong in a run: its causes, and what is looked at beside them: a watched run, and the laws of attention."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from workbench.case.case import Case
+from workbench.case.given import RunOptions
 from workbench.foreign.run import USUAL, run
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.explain import Explained
@@ -24,7 +25,7 @@ def explain(
     *,
     effort: float = 1.0,
     seconds: float | None = None,
-    **given: Any,
+    **given: Unpack[RunOptions],
 ) -> Explained: ...
 
 

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
+from workbench.case.given import RunOptions
 from workbench.case.options import FOREIGN, OURS, Options
 from workbench.case.user_code import Function, running
 from workbench.cuda.kernels import KERNELS
@@ -34,7 +35,9 @@ LAUNCH = "launch"
 _ON_HOST = ("numpy", "torch")
 
 
-def check(target: str | Callable[..., Any], case: Case | None = None, *, schedules: int = 1, **given: Any) -> "Checked":
+def check(
+    target: str | Callable[..., Any], case: Case | None = None, *, schedules: int = 1, **given: Unpack[RunOptions]
+) -> "Checked":
     """What a watched run of `target` on `case` finds, of a correct one nothing; where none is given on the usual one.
 
     Of a kernel of ours as of `cuda.check.check`, which takes `faults` and `probes`. Of a foreign function, every access
@@ -53,7 +56,7 @@ def check(target: str | Callable[..., Any], case: Case | None = None, *, schedul
 
     found = target_of(target)
     if found.kernel is not None:
-        return check_kernel(found.name, case or Case(), schedules=schedules, **given)
+        return check_kernel(found.name, case or Case(), schedules=schedules, **cast("dict[str, Any]", given))
     options, called = Options(**given), watchable(found)
     function = called.function()
     if ours := options.given(OURS):

@@ -4,13 +4,14 @@ as the callable itself.
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.fields import GIVEN
 from workbench.case.formats import said_by
+from workbench.case.given import RunOptions
 from workbench.case.inputs import by_name, fields
 from workbench.case.options import FOREIGN, OURS, ROLES, Options, flag_of
 from workbench.case.spellings import flag
@@ -28,7 +29,7 @@ from workbench.trace.trace import Trace
 USUAL = Case()
 
 
-def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> Trace:
+def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Unpack[RunOptions]) -> Trace:
     """The trace of `target` on `case`, where none is given the one of the command line without options.
 
     `given` are fields of `options.Options`: `faults`, `probes` (all, lean, output, or stages) and `limit_gb`, above
@@ -45,7 +46,7 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Any) -> T
     return _run(target, case, given)
 
 
-def run_again(target: str | Callable[..., Any], case: Case, **given: Any) -> Trace:
+def run_again(target: str | Callable[..., Any], case: Case, **given: Unpack[RunOptions]) -> Trace:
     """As `run`, of a target that ran with these options on another case: faults were chosen for that one, and may be in
     no line of what is built for this.
     """

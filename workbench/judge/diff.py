@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -50,6 +50,9 @@ from workbench.trace.headline import headline
 from workbench.trace.narrow import first_of
 from workbench.trace.trace import Trace, check
 from workbench.work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: trials that a report spends on causes of the library, at most: 1.6 s
 QUICK = 4000.0
@@ -277,15 +280,15 @@ class Diff:
         """Write the page of `workbench diff --html`, one file. Refusal where nothing can be written there."""
         shown_by("page.diff.save", path, self)
 
-    def plot(self) -> Any:
+    def plot(self) -> "Figure":
         """The overview of all stages, a matplotlib Figure."""
         return shown_by("pictures.overview.overview", self.stages, headline(self.trace))
 
-    def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> Any:
+    def heatmap(self, name: str, axes: tuple[str, str] | None = None) -> "Figure":
         """Where the errors of a stage are, over two of its axes (letters), a matplotlib Figure."""
         return shown_by("pictures.heatmap.heatmap", self[name], case=self.trace.case, axes=axes)
 
-    def plot_cancellation(self) -> Any:
+    def plot_cancellation(self) -> "Figure":
         """How many bits the sums of the run lose, a matplotlib Figure."""
         return shown_by("pictures.cancellation.cancellation", self.bits_lost, headline(self.trace))
 

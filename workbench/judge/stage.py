@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,6 +11,9 @@ from workbench.floats import to_float64
 from workbench.judge.selection import Index, Selection, chosen, select
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: verdicts from best to worst; the worst of a kernel's stages is the kernel's
 SEVERITY = ("exact", "rounding", "suspicious", "biased", "untestable", "missing", "bug")
@@ -208,11 +211,11 @@ class StageDiff:
                 self.first.get(axis, 0),
             )
 
-    def plot(self) -> Any:
+    def plot(self) -> "Figure":
         """The histogram of errors in units of budget, a matplotlib Figure."""
         return shown_by("pictures.histogram.histogram", self)
 
-    def plot_errors(self) -> Any:
+    def plot_errors(self) -> "Figure":
         """The histograms of signed errors, in ulps and in units of budget, a matplotlib Figure."""
         return shown_by("pictures.signed.errors", self)
 

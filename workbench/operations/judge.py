@@ -5,7 +5,7 @@ inputs; the first wrong one.
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.shown import shown_by
 from workbench.work import SEARCH, Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: trials that a report spends on causes, at most: 3 to 5 s
 QUICK = 10_000.0
@@ -130,7 +133,7 @@ class OperationDiff:
         """The document of `workbench diff --operation NAME --json`, of plain Python values."""
         return shown_by("operation.document", self)
 
-    def plot(self) -> Any:
+    def plot(self) -> "Figure":
         """The overview of all stages, a matplotlib Figure."""
         return shown_by("pictures.overview.overview", self.stages, self.headline)
 

@@ -6,7 +6,7 @@ import time
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -24,6 +24,9 @@ from workbench.readings.verdict import Verdict, verdict
 from workbench.shown import shown_by
 from workbench.trace.trace import Trace
 from workbench.work import Work
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: share of the error of a run on unseen inputs that what is told may leave, at most
 HALF = 0.5
@@ -77,7 +80,7 @@ class Measured:
         """Whether what was found predicts all runs on unseen inputs."""
         return bool(self.findings) and bool(self.proofs) and all(one.held and one.lse_held for one in self.proofs)
 
-    def plot(self) -> Any:
+    def plot(self) -> "Figure":
         """The map of ln(P / expected) of the head that is farthest off, a matplotlib Figure."""
         return shown_by("pictures.measured.measured", self)
 

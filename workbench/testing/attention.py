@@ -8,11 +8,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.given import RunOptions
 from workbench.explore.lost_keys import on_telling_cases
 from workbench.foreign.find import name_of
 from workbench.foreign.run import run
@@ -71,7 +72,7 @@ def assert_attention(
     *,
     fail_on: str | None = None,
     gradients: bool | Mapping[str, Any] = False,
-    **options: Any,
+    **options: Unpack[RunOptions],
 ) -> Diff:
     """The judgement of `kernel` on `case`, which passed.
 

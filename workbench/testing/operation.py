@@ -3,16 +3,18 @@
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from workbench.foreign.find import name_of
-from workbench.operations.call import diff_operation
+from workbench.operations.call import Asked, diff_operation
 from workbench.operations.judge import OperationDiff
 from workbench.operations.operation import Operation
 from workbench.testing.settings import current
 
 
-def assert_operation(target: str | Callable[..., Any], operation: str | Operation, **given: Any) -> OperationDiff:
+def assert_operation(
+    target: str | Callable[..., Any], operation: str | Operation, **given: Unpack[Asked]
+) -> OperationDiff:
     """The judgement of a function of an operation that has no wrong stage; `given` as of `call.diff_operation`.
 
     Raises AssertionError, with the report and what repeats it, where a stage is wrong, and where nothing could be

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce, wraps
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from workbench.case.assumptions import Choice, alternatives, usual
 from workbench.case.case import Case
 from workbench.case.contract import Contract
+from workbench.case.given import RunOptions
 from workbench.case.inputs import Arrays
 from workbench.explore.laws import bits, chunks, exact, hidden, invariant, merge
 from workbench.explore.laws.compare import NOTHING
@@ -69,7 +70,9 @@ _NOT = {
 }
 
 
-def laws(target: str | Callable[..., Any], case: Case, *, invariant: bool = False, **options: Any) -> Laws:
+def laws(
+    target: str | Callable[..., Any], case: Case, *, invariant: bool = False, **options: Unpack[RunOptions]
+) -> Laws:
     """What `target` makes of every law on a case.
 
     `invariant`: the kernel claims that the bits of a row depend on nothing beside it. `options` are those of `run`, but
@@ -150,10 +153,13 @@ def _with(promise: Contract, choice: Contract, base: Contract) -> Contract:
     return replace(promise, **{name: x for name, x in vars(choice).items() if x != getattr(base, name)})
 
 
-def subject(target: str | Callable[..., Any], case: Case, *, invariant: bool = False, **options: Any) -> Subject:
+def subject(
+    target: str | Callable[..., Any], case: Case, *, invariant: bool = False, **options: Unpack[RunOptions]
+) -> Subject:
     """A kernel on a case, as `laws` takes it."""
-    if given := [name for name in _NOT if options.get(name)]:
-        raise Refusal(f"{given[0]} is not for laws: {_NOT[given[0]]}; got {given[0]}={options[given[0]]!r}")
+    if given := [(name, said) for name, said in options.items() if said and name in _NOT]:
+        name, said = given[0]
+        raise Refusal(f"{name} is not for laws: {_NOT[name]}; got {name}={said!r}")
     given_inputs = options.pop("inputs", None)
 
     found = target_of(target)
@@ -170,7 +176,8 @@ def subject(target: str | Callable[..., Any], case: Case, *, invariant: bool = F
     function = None if not found.is_foreign or isolated else found.function()
 
     def feed(on: Case, stages: Mapping[str, np.ndarray]) -> Trace:
-        return run_again(target, on, **options, feed=stages, **({} if inputs is None else {"inputs": inputs}))
+        fed: RunOptions = {**options, "feed": stages}
+        return run_again(target, on, **fed, **({} if inputs is None else {"inputs": inputs}))
 
     def behind(before: Callable[..., Any]) -> Rerun:
         assert function is not None

@@ -7,9 +7,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from workbench.case.case import Case
+from workbench.case.given import SweepOptions
 from workbench.explore.sweep.ask import Answer, Ask
 from workbench.explore.sweep.causes import seek
 from workbench.explore.sweep.groups import Group, groups
@@ -108,7 +109,7 @@ def sweep(
     jobs: int | None = None,
     scheduler: str | None = None,
     executor: Executor | None = None,
-    **given: Any,
+    **given: Unpack[SweepOptions],
 ) -> Sweep:
     """What comes of `target` on each of `cases` (`random_cases` draws some), kept in the file `out` as it comes.
 
