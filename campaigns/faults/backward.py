@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-delta-half-of-dims",
         "backward",
-        "delta is added up over the first half of the dims",
+        "delta sums over only the first half of the dims",
         "for d in range(lane, out.shape[3], LANES):",
         "for d in range(lane, out.shape[3] // 2, LANES):",
         ("delta",),
@@ -48,7 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-first-queries-late",
         "backward",
-        "the first tile of queries that sees a tile of keys is counted from the key behind its first",
+        "the first query tile of each key tile is computed from the key after its first",
         "first_tile = max(0, first_key - diagonal) // BLOCK",
         "first_tile = max(0, first_key - diagonal + 1) // BLOCK",
         ("qk",),
@@ -58,7 +58,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-scale-squared",
         "backward",
-        "scores are scaled twice where they are computed again",
+        "scores are scaled twice when they are recomputed",
         "libdevice.fmul_rn(qk, scale)",
         "libdevice.fmul_rn(qk, scale * scale)",
         ("scores",),
@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-lse-of-first-tile",
         "backward",
-        "lse of the first tile of queries is read for all",
+        "all tiles of queries read lse of the first",
         "load_rows(s_lse, lse, b, h, first_row)",
         "load_rows(s_lse, lse, b, h, first_tile * BLOCK)",
         ("probs",),
@@ -86,7 +86,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-lse-unused",
         "backward",
-        "P is exp(score), which nothing normalises",
+        "P is exp(score), not normalised",
         "math.exp(s - row_lse)",
         "math.exp(s)",
         ("probs",),
@@ -95,7 +95,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mask-top-left",
         "backward",
-        "the diagonal begins at the first key in the place of ending at the last",
+        "the causal mask is aligned top-left, not bottom-right",
         "not (causal and key > row + diagonal)",
         "not (causal and key > row)",
         ("probs",),
@@ -105,7 +105,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-rows-without-keys",
         "backward",
-        "what is hidden is multiplied by 0: e^(score - lse) is inf where lse is -inf, and inf * 0 NaN",
+        "masked weights are multiplied by 0: where lse is -inf they are inf, and inf * 0 is NaN",
         "math.exp(s - row_lse) if sees else float32(0)",
         "math.exp(s - row_lse) * (float32(1) if sees else float32(0))",
         ("probs",),
@@ -115,7 +115,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dv-of-unnormalised",
         "backward",
-        "dV is made of exp(score), which no lse normalises",
+        "dV uses exp(score), not normalised by lse",
         "p_cast, ds_cast = CAST(p), CAST(ds)",
         "p_cast, ds_cast = CAST(math.exp(s) if sees else float32(0)), CAST(ds)",
         ("probs_cast", "dv"),
@@ -125,7 +125,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dprobs-first-dims",
         "backward",
-        "dP is added up over the dims of Q, of which there are fewer than of V",
+        "dP sums over the dims of Q, fewer than those of V",
         "dp = dot(s_dout, r, s_v, c, head_dim_v)\n                sees",
         "dp = dot(s_dout, r, s_v, c, head_dim)\n                sees",
         ("dprobs",),
@@ -135,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-delta-next-row",
         "backward",
-        "dS subtracts delta of the next row of a tile",
+        "dS subtracts delta of the next row in its tile",
         "ds = dscore(p, dp, s_delta[r])",
         "ds = dscore(p, dp, s_delta[(r + 1) % BLOCK])",
         ("dscores",),
@@ -153,7 +153,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-delta-of-first-tile",
         "backward",
-        "delta of the first tile of queries is read for all",
+        "all tiles of queries read delta of the first",
         "load_rows(s_delta, delta, b, h, first_row)",
         "load_rows(s_delta, delta, b, h, first_tile * BLOCK)",
         ("dscores",),
@@ -162,7 +162,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dscores-of-cast-probs",
         "backward",
-        "dS is made of P as it is stored in 16 bits for dV, and promised of P in float32",
+        "dS uses the 16-bit P of dV; the contract declares float32 P",
         "return p * (dp - row_delta)",
         "return CAST(p) * (dp - row_delta)",
         ("dscores",),
@@ -172,7 +172,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dscores-cast-early",
         "backward",
-        "dP - delta is cast in the place of dS, which is then a product of float32 with it",
+        "dP - delta is cast, not dS",
         "return p * (dp - row_delta)",
         "return p * CAST(dp - row_delta)",
         ("dscores",),
@@ -182,7 +182,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dscores-scaled-cast",
         "backward",
-        "dS is cast as a multiple of 1 / 64, as one of 8 bits with a fixed scale is",
+        "dS is cast to multiples of 1 / 64, as 8 bits with a fixed scale",
         "p_cast, ds_cast = CAST(p), CAST(ds)",
         "p_cast, ds_cast = CAST(p), CAST(math.floor(ds * float32(64) + float32(0.5)) / float32(64))",
         ("dscores_cast", "dk"),
@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dk-of-probs",
         "backward",
-        "dK is made of P in the place of dS",
+        "dK uses P, not dS",
         "dk_acc[i] += ds * s_q[r, lane + i * LANES]",
         "dk_acc[i] += p * s_q[r, lane + i * LANES]",
         ("dk",),
@@ -211,7 +211,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dv-first-dims",
         "backward",
-        "dV is stored for the dims of Q alone, of which there are fewer",
+        "only the dims of Q, fewer than those of V, are stored of dV",
         "            if d < head_dim_v:\n",
         "            if d < head_dim:\n",
         ("dv",),
@@ -222,7 +222,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dv-scaled",
         "backward",
-        "dV is scaled as dK is",
+        "dV is scaled like dK",
         "STORE(dv_acc[i])",
         "STORE(dv_acc[i] * scale)",
         ("dv",),
@@ -231,7 +231,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-stale-rows",
         "backward",
-        "lse and delta of rows that do not exist are not set: 0 times what is there is NaN",
+        "lse and delta of padding rows are not set: 0 times garbage is NaN",
         "        part[r] = x[b, h, first_row + r] if first_row + r < x.shape[2] else float32(0)",
         "        if first_row + r < x.shape[2]: part[r] = x[b, h, first_row + r]",
         ("dk",),
@@ -244,7 +244,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-mask-forgotten",
         "backward",
-        "dQ is made without the mask, in the tiles on the diagonal",
+        "dQ ignores the causal mask in diagonal tiles",
         "sees = visible(row, first_key + c, seqlen_q, seqlen_k, causal, diagonal)",
         "sees = visible(row, first_key + c, seqlen_q, seqlen_k, False, diagonal)",
         ("dq",),
@@ -254,7 +254,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-ends-early",
         "backward",
-        "the last key that a tile of queries sees is left out where it is the first of its tile",
+        "the last visible key of a query tile is left out if it starts a key tile",
         "max(0, first_row + BLOCK + diagonal)",
         "max(0, first_row + BLOCK + diagonal - 1)",
         ("dq",),
@@ -274,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-without-delta",
         "backward",
-        "dS of dQ is P dP: delta is left out",
+        "dQ uses P dP as dS: delta is left out",
         "dscore(weight(s, row_lse, sees), dp, row_delta)",
         "dscore(weight(s, row_lse, sees), dp, float32(0))",
         ("dq",),
@@ -283,7 +283,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-dq-acc-per-tile",
         "backward",
-        "the accumulator of dQ begins anew with each tile of keys",
+        "the accumulator of dQ restarts with each tile of keys",
         "dq_acc[i] += ds * s_k[c, lane + i * LANES]",
         "dq_acc[i] = ds * s_k[c, lane + i * LANES] + (dq_acc[i] if c > 0 else float32(0))",
         ("dq",),
@@ -313,7 +313,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "atomic-dq-unscaled",
         "backward_atomic",
-        "the scale is left out of dQ, and of nothing else",
+        "the scale is left out of dQ only",
         "STORE(dq_sum[b, h, row, d] * scale)",
         "STORE(dq_sum[b, h, row, d])",
         ("dq",),
@@ -322,7 +322,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "atomic-dq-overwritten",
         "backward_atomic",
-        "the part of one tile of keys replaces those of the tiles before",
+        "the part of each tile of keys overwrites those of the tiles before",
         "cuda.atomic.add(dq_sum, (b, h, first_row + c, d), part)",
         "dq_sum[b, h, first_row + c, d] = part",
         ("dq",),
@@ -332,7 +332,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "atomic-dq-transposed",
         "backward_atomic",
-        "dQ is made of the transposed tile of dS",
+        "dQ uses the transposed tile of dS",
         "part += s_ds[c, j] * s_k[j, d]",
         "part += s_ds[j, c] * s_k[j, d]",
         ("dq",),
@@ -341,7 +341,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "atomic-dq-next-row",
         "backward_atomic",
-        "dQ is added up one row further",
+        "dQ is accumulated one row too far",
         "cuda.atomic.add(dq_sum, (b, h, first_row + c, d), part)",
         "cuda.atomic.add(dq_sum, (b, h, (first_row + c + 1) % seqlen_q, d), part)",
         ("dq",),
@@ -351,7 +351,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-upper-rows-twice",
         "backward_mma",
-        "of the 16 rows of a fragment the last 8 are the first once more",
+        "the last 8 of 16 rows of a fragment repeat the first 8",
         "by_rows = (lane & 15) * HEAD_DIM",
         "by_rows = (lane & 7) * HEAD_DIM",
         ("qk",),
@@ -361,7 +361,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-lse-of-other-column",
         "backward_mma",
-        "lse is read by the number of a register, not by the query of its column",
+        "lse is indexed by register number, not by the query of its column",
         "s_lse[uint64(slot + c)]",
         "s_lse[uint64(slot + i)]",
         ("probs",),
@@ -371,7 +371,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-dk-of-probs",
         "backward_mma",
-        "dK is made of the registers that hold P still: dS is not packed into them",
+        "dK uses registers that still contain P: dS is not packed into them",
         "left[i] = PACK(dp[2 * i], dp[2 * i + 1])\n"
         "                s_ds[uint64(own_ds + i % 2 * 8 * (TILE // 2) + (i // 2 ^ g) * 4)] = left[i]",
         "pair = PACK(dp[2 * i], dp[2 * i + 1])\n"
@@ -383,7 +383,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-no-barrier-before-load",
         "backward_mma",
-        "no barrier before Q and dout are read that other threads copied, and before those of before are overwritten",
+        "no barrier before other threads' copies of Q and dout are read or overwritten",
         "            cuda.syncthreads()  # the tile of all",
         "            pass  # the tile of all",
         finding="race",
@@ -393,7 +393,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-dscores-swizzle",
         "backward_mma",
-        "chunks of dS are stored in their order, and read where a swizzle of rows has put them",
+        "dS is stored without the swizzle with which it is read",
         "(i // 2 ^ g) * 4)] = left[i]",
         "i // 2 * 4)] = left[i]",
         ("dq",),
@@ -403,7 +403,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-no-barrier-after-dscores",
         "backward_mma",
-        "no barrier between dS of all warps and the product with K",
+        "no barrier between writing dS and its product with K",
         "            cuda.syncthreads()  # dS of all warps",
         "            pass  # dS of all warps",
         finding="race",
@@ -413,7 +413,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "backward-mma-one-slot",
         "backward_mma",
-        "the next tile of Q is copied over the one that is multiplied",
+        "the next tile of Q overwrites the one that is multiplied",
         "copy_tile(tiles, Q_AT + (TILE - slot), q, b, next_h",
         "copy_tile(tiles, Q_AT + slot, q, b, next_h",
         finding="race",

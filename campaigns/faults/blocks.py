@@ -35,7 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "block-of-16-for-32",
         "fp8",
-        "a scale of 32 dims is taken for that of 16",
+        "a scale of 32 dims is used for 16",
         "row, block = first_row + r, d // BLOCK",
         "row, block = first_row + r, min(d // (BLOCK // 2), (head_dim - 1) // BLOCK)",
         _DECODED,
@@ -46,7 +46,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "e8m0-bias-128",
         "fp8",
-        "the exponent of E8M0 is read with bias 128, which is one more",
+        "the exponent of E8M0 is decoded with bias 128, not 127",
         "libdevice.int_as_float(int32(exponent << 23 if exponent > 0 else 1 << 22))",
         "libdevice.int_as_float(int32(exponent - 1 << 23 if exponent > 1 else 1 << 22))",
         _DECODED,
@@ -56,7 +56,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "tensor-scale-forgotten",
         "fp8",
-        "the scales of blocks are not multiplied with that of the tensor",
+        "block scales are not multiplied by the tensor's scale",
         "value = libdevice.fmul_rn(value, tensor_scales[h])",
         "value = value",
         _DECODED,
@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "halves-of-bytes-swapped",
         "fp8",
-        "the first of two codes in a byte is taken from its high half",
+        "the first of two codes in a byte is read from its high half",
         ">> d % 2 * 4 & 15",
         ">> (1 - d % 2) * 4 & 15",
         _DECODED,
@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "zero-point-off-by-one",
         "fp8",
-        "the zero point is taken for one more, as it is where zero - 1 is stored",
+        "the zero point is one too large, as if zero - 1 were stored",
         "value = value - zeros[b, h, row, block]",
         "value = value - zeros[b, h, row, block] - float32(1)",
         _DECODED,

@@ -29,7 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "quantiser-largest-240",
         "fp8",
-        "the scale takes 240 for the largest value of the format, that of e4m3fnuz",
+        "the scale uses 240, the largest value of e4m3fnuz",
         "scale = largest / KINDS[kind].largest",
         "scale = largest / 240",
         _SCALES,
@@ -40,7 +40,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "quantiser-scale-rounded-down",
         "fp8",
-        "the scale is rounded down to a power of two, so that the largest values are clipped",
+        "the scale is rounded down to a power of two: the largest values are clipped",
         "scale = largest / KINDS[kind].largest",
         "scale = xp.exp2(xp.floor(xp.log2(largest / KINDS[kind].largest)))",
         _SCALES,
@@ -50,7 +50,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "quantiser-scale-float16",
         "fp8",
-        "the scale is rounded to float16, and may be less than what the largest value needs",
+        "the scale is rounded to float16 and may be too small for the largest value",
         "scale = largest / KINDS[kind].largest",
         "scale = xp.asarray(xp.asarray(largest / KINDS[kind].largest, dtype=xp.float16), dtype=xp.float32)",
         _SCALES,
@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "scale-applied-twice",
         "fp8",
-        "the table of K holds the scale twice",
+        "the decode table of K applies the scale twice",
         "s_lut_k[c] = decoded(c, k_scale)",
         "s_lut_k[c] = libdevice.fmul_rn(decoded(c, k_scale), k_scale)",
         ("lut_k",),
@@ -137,7 +137,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "codes-read-as-signed",
         "fp8",
-        "the tables take codes for signed numbers: those from 128 on stand for 256 less",
+        "the decode tables index codes as signed: those from 128 up as 256 less",
         "            s_lut_k[c] = decoded(c, k_scale)\n            s_lut_v[c] = decoded(c, v_scale)\n",
         "            s_lut_k[c] = decoded(c - c // 128 * 256, k_scale)\n"
         "            s_lut_v[c] = decoded(c - c // 128 * 256, v_scale)\n",
@@ -158,7 +158,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "float8-fnuz-bias",
         "fp8",
-        "codes of e4m3 are decoded with the exponent bias of e4m3fnuz, which is one more",
+        "e4m3 codes are decoded with the exponent bias of e4m3fnuz, one more",
         "power = max(exponent, 1) - ((1 << (6 - fraction_bits)) - 1) - fraction_bits",
         "power = max(exponent, 1) - (1 << (6 - fraction_bits)) - fraction_bits",
         _DECODED,
@@ -199,7 +199,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "k-codes-batch-dropped",
         "fp8",
-        "every batch reads the codes of K of the first",
+        "every batch reads the codes of K of batch 0",
         "decode_tile(s_kv, codes_k, s_lut_k, k_scale, b, kv_h, first_key, keys, head_dim)",
         "decode_tile(s_kv, codes_k, s_lut_k, k_scale, 0, kv_h, first_key, keys, head_dim)",
         ("dequant_k",),

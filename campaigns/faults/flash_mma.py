@@ -39,7 +39,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "tensor-q-of-first-warp",
         "flash_tensor",
-        "every warp multiplies the rows of Q of the first",
+        "every warp multiplies the rows of Q of warp 0",
         "x, y = warp_row + g, 8 * i + t",
         "x, y = g, 8 * i + t",
         ("qk",),
@@ -69,7 +69,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-q-of-first-warp",
         "flash_mma",
-        "every warp reads the rows of Q of the first",
+        "every warp reads the rows of Q of warp 0",
         "lane_q = warp_row * HEAD_DIM + lane_v",
         "lane_q = lane_v",
         ("qk",),
@@ -79,7 +79,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-second-rows-are-first",
         "flash_mma",
-        "the second 16 rows of a warp meet K with the fragments of the first",
+        "the second 16 rows of a warp use the fragments of Q of the first",
         "                    x = tall * 4\n"
         "                    if Q_IN_REGISTERS:\n"
         "                        x = (tall * (HEAD_DIM // 16) + i) * 4\n",
@@ -92,7 +92,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-k-matrices-as-of-v",
         "flash_mma",
-        "lanes give the places of K's matrices in the order of V's, which are transposed",
+        "lanes pass the addresses of K's matrices in the order for the transposed V",
         "lane_k = (lane >> 1 & 8 | lane & 7) * HEAD_DIM + (lane >> 3 & 1 ^ lane & 7) * 8",
         "lane_k = (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane & 7) * 8",
         ("qk",),
@@ -101,7 +101,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-right-half-begins-anew",
         "flash_mma",
-        "the right half of a tile is accumulated on 0 at each 16 dims, so that the last 16 alone count",
+        "the right half of a tile restarts from 0 at each 16 dims: only the last 16 count",
         "right_sums = MMA(a, (b2, b3), (s[y + 4], s[y + 5], s[y + 6], s[y + 7]))",
         "right_sums = MMA(a, (b2, b3), (float32(0), float32(0), float32(0), float32(0)))",
         ("qk",),
@@ -111,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-kv-head-modulo",
         "flash_mma",
-        "query head h meets kv head h % kv_heads",
+        "query head h reads kv head h % kv_heads",
         "kv_h = uint32(h * k.shape[1]) // uint32(q.shape[1])",
         "kv_h = h % k.shape[1]",
         ("qk", "acc"),
@@ -121,7 +121,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-next-k-of-first-sequence",
         "flash_mma",
-        "every K but the first of a sequence is copied as if the sequence were the first of the batch",
+        "every K tile but a sequence's first is copied from the first sequence of the batch",
         "first_next = first_k + first_key + BLOCK_K",
         "first_next = first_key + BLOCK_K",
         ("qk",),
@@ -131,7 +131,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-dims-not-zeroed",
         "flash_mma",
-        "of rows that there are, the dims that there are not are left as they were in shared memory",
+        "padding dims keep stale shared memory",
         "            elif first + more < count:\n",
         "            elif first + more < count and row + more >= rows:\n",
         ("qk",),
@@ -144,7 +144,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-k-not-waited-for",
         "flash_mma",
-        "K is read behind a barrier, but before its copy was waited for",
+        "K is read after a barrier but without waiting for its copy",
         _WAIT + _K_CAME,
         "            pass\n" + _K_CAME,
         ("qk",),
@@ -155,7 +155,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-v-waited-for-behind-barrier",
         "flash_mma",
-        "each thread waits for its own copies of V behind the barrier, not before it: those of others may be under way",
+        "threads wait for their copies of V after the barrier, not before: others may be in flight",
         _WAIT + _V_CAME,
         _V_CAME + "\n" + _WAIT.rstrip("\n"),
         finding="race",
@@ -164,7 +164,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-no-barrier-before-v",
         "flash_mma",
-        "no barrier between the wait for K and the copy of V over what other warps multiply",
+        "no barrier between the wait for K and the copy of V over data that other warps multiply",
         _K_CAME,
         "            pass  # K of all threads has come; protects V, which all warps have multiplied",
         finding="race",
@@ -184,7 +184,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-tail-not-zeroed",
         "flash_mma",
-        "rows of V beyond the last key are left as they were in shared memory: 0 * NaN",
+        "rows of V past the last key keep stale shared memory: 0 * NaN",
         "            elif first + more < count:\n",
         "            elif first + more < count and at != V_AT:\n",
         finding="uninitialised-read",
@@ -206,7 +206,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-packed-as-float16",
         "flash_mma",
-        "probs are packed as float16, and multiplied as bfloat16",
+        "probs are packed as float16 but multiplied as bfloat16",
         _PACK,
         "p[i] = ptx.cvt_f16x2_f32(s[2 * i], s[2 * i + 1])",
         ("acc",),
@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-v-swizzle-of-other-rows",
         "flash_mma",
-        "chunks of V are sought where the swizzle of half the row has them",
+        "chunks of V are read with the swizzle of half the row",
         "V_AT * HEAD_DIM + lane_v",
         "V_AT * HEAD_DIM + (lane & 15) * HEAD_DIM + (lane >> 4 ^ lane >> 1 & 7) * 8",
         ("acc",),
@@ -234,7 +234,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-v-read-from-k",
         "flash_mma",
-        "probs meet the tile of K, where the next K may be on its way",
+        "probs are multiplied by the tile of K, into which the next K may be in flight",
         "at_k, at_v = K_AT * HEAD_DIM + lane_k, V_AT * HEAD_DIM + lane_v",
         "at_k, at_v = K_AT * HEAD_DIM + lane_k, K_AT * HEAD_DIM + lane_v",
         ("acc",),
@@ -255,7 +255,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-softcap-of-raw-scores",
         "flash_mma",
-        "scores are capped before they are scaled",
+        "the softcap is applied before the scale",
         "                s[i] = libdevice.fmul_rn(s[i], scale)\n",
         "                pass\n",
         ("capped",),
@@ -266,7 +266,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-mask-skipped-by-last-row",
         "flash_mma",
-        "a warp skips the causal mask of tiles that its last row sees whole, which its first does not",
+        "a warp skips the causal mask of a tile that only its last row sees in full",
         "high = min(high, first_row + warp_row + diagonal)\n",
         "high = min(high, first_row + warp_row + WARP_ROWS - 1 + diagonal)\n",
         ("scores",),
@@ -287,7 +287,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-causal-one-tile-short",
         "flash_mma",
-        "the last tile that a block of queries sees is not visited",
+        "the last visible tile of a block of queries is not visited",
         "(first_row + BLOCK_Q - 1 + diagonal + BLOCK_K) // BLOCK_K",
         "(first_row + BLOCK_Q - 1 + diagonal) // BLOCK_K",
         UNVISITED,
@@ -298,7 +298,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-window-one-tile-late",
         "flash_mma",
-        "the first tile of a window is rounded up: the one in which the window begins is not visited",
+        "the first tile of a window is rounded up: the tile with its first key is skipped",
         "first_tile = max(0, first_row + diagonal - left) // BLOCK_K",
         "first_tile = (max(0, first_row + diagonal - left) + BLOCK_K - 1) // BLOCK_K",
         UNVISITED,
@@ -322,7 +322,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-max-not-scaled",
         "flash_mma",
-        "exp2(fma(s, scale, -max)): what is subtracted from a scaled score is the max of those that are not",
+        "exp2(fma(s, scale, -max)) subtracts the max of unscaled scores",
         "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -scaled_max))",
         "s[x] = ptx.ex2_approx(cuda.fma(s[x], exp2_scale, -safe))",
         ("probs", "acc"),  # that of probs so small that they are subnormal, of which a tensor core loses more
@@ -331,7 +331,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-scale-twice",
         "flash_mma",
-        "scores that were scaled before their cap are scaled by exp2 once more",
+        "capped scores, already scaled, are scaled again in exp2",
         "        exp2_scale = LOG2_E\n",
         "        pass\n",
         ("correction", "probs"),

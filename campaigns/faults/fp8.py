@@ -10,7 +10,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "b-fragment-row-major",
         "fp8",
-        "K is read as if its transpose lay in memory",
+        "K is read as if it were stored transposed",
         "    first = (key + half + g) * LD + d + 2 * t\n"
         "    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
         "    first = (key + 2 * t) * LD + d + half + g\n"
@@ -43,7 +43,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "b-fragment-lower-dims-twice",
         "fp8",
-        "the upper 8 dims of a fragment of K hold the lower 8",
+        "the upper 8 dims of a fragment of K repeat the lower 8",
         "    return pair(s_k, first, first + 1), pair(s_k, first + 8, first + 9)\n",
         "    return pair(s_k, first, first + 1), pair(s_k, first, first + 1)\n",
         ("qk",),
@@ -63,7 +63,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "mma-begins-anew",
         "fp8",
-        "the right half of a tile is accumulated on 0 at each 16 dims, so that the last 16 alone count",
+        "the right half of a tile restarts from 0 at each 16 dims: only the last 16 count",
         "right = ptx.mma_m16n8k16_f16(a, b_fragment(s_k, key, 8, d), right)",
         "right = ptx.mma_m16n8k16_f16(a, b_fragment(s_k, key, 8, d), (float32(0), float32(0), float32(0), float32(0)))",
         ("qk",),
@@ -74,7 +74,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "causal-mask-granular",
         "fp8",
-        "the causal mask is that of the last of 16 rows for all of them",
+        "all 16 rows use the causal mask of the last",
         "if causal and first_key + c > row + diagonal:",
         "if causal and first_key + c > row // 16 * 16 + 15 + diagonal:",
         ("scores",),
@@ -96,7 +96,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "probs-saturate",
         "fp8",
-        "probs are scaled so far for their cast that the largest ones saturate, and row_sum counts them in full",
+        "probs are scaled so much that the largest saturate in their cast; row_sum counts them in full",
         "p_cast = CAST(p)",
         "p_cast = min(CAST(p), float32(0.875))",
         ("probs_cast",),
@@ -125,7 +125,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "acc-13-bits",
         "fp8",
-        "the accumulator keeps 13 bits of its fraction from tile to tile, as that of Hopper's FP8 tensor cores",
+        "the accumulator keeps 13 fraction bits from tile to tile, like Hopper's FP8 tensor cores",
         "            s_acc[r, d] = acc\n",
         "            s_acc[r, d] = libdevice.int_as_float(int32(libdevice.float_as_int(acc) & -1024))\n",
         ("acc",),
@@ -135,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "v-scale-applied-to-out-too",
         "fp8",
-        "out is multiplied by the scale of V, which the decoded V holds already",
+        "out is multiplied by the scale of V, already applied in decoding",
         "out[b, h, row, d] = s_acc[r, d] / l if",
         "out[b, h, row, d] = s_acc[r, d] / l * v_scale if",
         ("out",),
@@ -144,7 +144,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "lse-keeps-offset",
         "fp8",
-        "lse keeps the logarithm of the largest code, by which probs were scaled up",
+        "lse includes log of the largest code, by which probs were scaled up",
         "lse[b, h, row] = m + math.log(l) if",
         "lse[b, h, row] = m + math.log(l * float32(448)) if",
         ("lse",),

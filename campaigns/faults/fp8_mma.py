@@ -37,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-bias-of-fnuz",
         "fp8_mma",
-        "codes of e4m3 are decoded with the exponent bias of e4m3fnuz, which is one more",
+        "e4m3 codes are decoded with the exponent bias of e4m3fnuz, one more",
         _SIZE,
         "size = uint32((x & uint32(0x7F007F00)) >> uint32(2))",
         _DECODED,
@@ -58,7 +58,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-scale-of-first-head",
         "fp8_mma",
-        "every head of V is decoded with the scale of the first",
+        "every head of V is decoded with the scale of head 0",
         "v_unit = libdevice.fmul_rn(scale_v[kv_h], UNIT)",
         "v_unit = libdevice.fmul_rn(scale_v[0], UNIT)",
         ("dequant_v",),
@@ -80,7 +80,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-row-scale-of-first-block",
         "fp8_mma",
-        "every block of queries takes the scales of the rows of the first",
+        "every block of queries uses the row scales of the first block",
         "unit_of(scales, b, h, this_row)",
         "unit_of(scales, b, h, this_row - first_row)",
         ("dequant_q",),
@@ -92,7 +92,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-v-codes-asked-for-again",
         "fp8_mma",
-        "the codes of V that are asked for are those of the tile that was just decoded",
+        "the next copy of V loads the tile that was just decoded",
         _ASK_V,
         _ASK_V.replace("first_key + BLOCK_K", "first_key"),
         ("dequant_v",),
@@ -102,7 +102,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-no-barrier-behind-v",
         "fp8_mma",
-        "no barrier between the decoding of V by all threads and its products",
+        "no barrier between decoding V and its products",
         "        cuda.syncthreads()  # V of all threads is decoded;",
         "        pass  # V of all threads is decoded;",
         finding="race",
@@ -131,7 +131,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-dims-added-up",
         "fp8_mma",
-        "products with V of some dims begin on those of the dims before them",
+        "products with V of some dims start from those of the previous dims",
         "pv[j] = float32(0)\n",
         "pv[j] = pv[j] if i else float32(0)\n",
         ("acc",),
@@ -141,7 +141,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-mma-no-rescale",
         "fp8_mma",
-        "the accumulator keeps the maximum of the tile before",
+        "the accumulator is not rescaled when the max moves",
         "cuda.fma(acc[x], correction[r], pv[register(r, j, PV_DIMS)])",
         "cuda.fma(acc[x], float32(1), pv[register(r, j, PV_DIMS)])",
         ("acc",),

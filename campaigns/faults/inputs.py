@@ -53,7 +53,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-v-head-modulo",
         "split_k",
-        "query head h meets V of kv head h % kv_heads",
+        "query head h reads V of kv head h % kv_heads",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, v, b, h % v.shape[1], first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         ("acc",),
@@ -64,7 +64,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-k-batch-dropped",
         "flash",
-        "every batch reads K of the first: the batch's term is missing from the offset",
+        "every batch reads K of batch 0: the offset lacks the batch term",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
         "load_tile(s_kv, k, 0, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
         ("qk",),
@@ -74,7 +74,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-v-batch-dropped",
         "split_k",
-        "every batch meets V of the first",
+        "every batch reads V of batch 0",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, v, 0, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         ("acc",),
@@ -95,7 +95,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-k-for-v",
         "flash",
-        "the tile that should hold V still holds K",
+        "the tile of V still contains K",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
         ("acc",),
@@ -105,7 +105,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-q-row-off-by-one",
         "flash",
-        "every row of a tile of Q holds the next query",
+        "every row of a tile of Q contains the next query",
         "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q, first_q + seqlen_q, 0, head_dim)",
         "load_tile(s_q, q, b, h, first_q + cuda.blockIdx.x * BLOCK_Q + 1, first_q + seqlen_q, 0, head_dim)",
         ("qk",),
@@ -135,7 +135,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-k-offset-wraps",
         "flash",
-        "the offset of a row of K is an integer with too few bits, here so that it wraps after 64 rows",
+        "the row offset of K has too few bits: it wraps after 64 rows here",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim)",
         "load_tile(s_kv, k, b, kv_h, first_k + first_key % 64, first_k + seqlen_k, 0, head_dim)",
         ("qk",),
@@ -145,7 +145,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-v-zero-past-limit",
         "split_k",
-        "the offset of a row of V overflows, here after 64 rows, and the guard of the bounds loads 0",
+        "the row offset of V overflows (after 64 rows here); the bounds check then loads 0",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + min(seqlen_k, 64), 0, head_dim_v)",
         ("acc",),
@@ -156,7 +156,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-tiles-floor",
         "flash",
-        "the number of key tiles is rounded down, so that the last keys are never visited",
+        "the number of key tiles is rounded down: the last keys are never visited",
         "first_tile, tiles = 0, (seqlen_k + BLOCK_K - 1) // BLOCK_K",
         "first_tile, tiles = 0, seqlen_k // BLOCK_K",
         UNVISITED,
@@ -177,7 +177,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-tile-straddles-sequences",
         "flash",
-        "the keys of a sequence are counted in whole tiles: the last one holds keys of the next sequence",
+        "a sequence's keys are rounded up to whole tiles: the last tile reads the next sequence",
         "first_k, seqlen_k = cu_seqlens_k[b], cu_seqlens_k[b + 1] - cu_seqlens_k[b]",
         "first_k = cu_seqlens_k[b]; seqlen_k = cu_seqlens_k[b + 1] - first_k; "
         "seqlen_k = min((seqlen_k + BLOCK_K - 1) // BLOCK_K * BLOCK_K, min(max_seqlen_k, k.shape[2] - first_k))",
@@ -188,7 +188,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-lengths-of-k-for-q",
         "flash",
-        "as many queries of a sequence are computed as it has keys, where these are fewer",
+        "a sequence with fewer keys than queries computes only as many queries as keys",
         "first_q, seqlen_q = cu_seqlens_q[b], cu_seqlens_q[b + 1] - cu_seqlens_q[b]",
         "first_q = cu_seqlens_q[b]; "
         "seqlen_q = min(cu_seqlens_q[b + 1] - first_q, cu_seqlens_k[b + 1] - cu_seqlens_k[b])",
@@ -199,7 +199,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-diagonal-of-longest",
         "flash",
-        "the causal mask of every sequence ends as that of the longest",
+        "every sequence uses the causal alignment of the longest",
         "diagonal = seqlen_k - seqlen_q if bottom_right else 0",
         "diagonal = max_seqlen_k - lse.shape[2] if bottom_right else 0",
         ("scores",),
@@ -209,7 +209,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-diagonal-top-left",
         "split_k",
-        "the window of a sequence lies around the diagonal from its first key on where lengths differ",
+        "the window is aligned top-left in sequences whose lengths differ",
         "diagonal = seqlen_k - seqlen_q if bottom_right else 0",
         "diagonal = 0",
         ("scores",),
@@ -220,7 +220,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-splits-of-first-sequence",
         "split_k",
-        "the keys of every sequence are cut where those of the first are: of a longer one some are in no split",
+        "every sequence uses the split bounds of the first: longer ones lose keys",
         "most_tiles = (max_seqlen_k + BLOCK_K - 1) // BLOCK_K",
         "most_tiles = (cache_seqlens[0] + BLOCK_K - 1) // BLOCK_K",
         (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
@@ -232,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-lse-padded-offset",
         "split_k",
-        "lse of a sequence is written where it were if all were as long as the longest",
+        "lse is written as if every sequence were as long as the longest",
         "lse[b, h, first_q + row] = m + math.log(l) if l != float32(0) else NEG_INF",
         "lse[b, h, (b * partial_O.shape[3] + row) % lse.shape[2]] = m + math.log(l) if l != float32(0) else NEG_INF",
         ("lse",),
@@ -243,7 +243,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-v-dims-of-k",
         "flash",
-        "as many dims of v are computed as k has",
+        "out has only as many dims as k",
         "head_dim_v = v.shape[3]",
         "head_dim_v = min(head_dim, v.shape[3])",
         ("acc", "out"),
@@ -253,7 +253,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-v-stride-of-k",
         "split_k",
-        "tiles of v begin where they do in an array as wide as k",
+        "tiles of v are addressed with the row width of k",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key, first_k + seqlen_k, 0, head_dim_v)",
         "load_tile(s_kv, v, b, kv_h, first_k + first_key * head_dim // head_dim_v, first_k + seqlen_k, 0, head_dim_v)",
         ("acc",),
@@ -265,7 +265,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-packed-rows-swapped",
         "flash",
-        "queries of a group are read head after head, not query after query",
+        "packed rows of a group are read head by head, not query by query",
         "load_row(s_q, r, lane, q, b, h, first_q + row, first_q + seqlen_q, 0, head_dim)",
         "packed = row * group + h % group; load_row(s_q, r, lane, q, b, kv_h * group + packed // seqlen_q % group, "
         "first_q + packed % seqlen_q, first_q + seqlen_q, 0, head_dim)",
@@ -278,7 +278,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-page-of-tile",
         "flash",
-        "the page is looked up once for a tile, which has keys of several",
+        "the page is looked up once per tile, although a tile spans several",
         _READS,
         _READS.replace("block_table[b, row // size]", "block_table[b, first_row // size]"),
         ("qk", "acc"),
@@ -288,7 +288,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-page-stride-of-tile",
         "flash",
-        "pages are taken to lie as far apart as a tile of keys is long",
+        "pages are addressed with the stride of a key tile",
         _READS,
         "flat = block_table[b, row // size] * BLOCK_K + row % size; "
         "tile[r, d] = LOAD(x[flat // size % x.shape[0], h, flat % size, first_dim + d])",
@@ -300,7 +300,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-page-id-narrow",
         "flash",
-        "ids of pages are kept in too few bits, here 3",
+        "page ids have too few bits (3 here)",
         _READS,
         _READS.replace("block_table[b, row // size]", "block_table[b, row // size] & 7"),
         ("qk", "acc"),
@@ -342,7 +342,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-v-page-of-k-tile-before",
         "split_k",
-        "V of a tile is read from where the tile before begins in the block table",
+        "V of a tile is read at the block-table entry of the tile before",
         _LOADS_V,
         _LOADS_V.replace("first_key", "max(first_key - BLOCK_K, 0)"),
         ("acc",),

@@ -34,7 +34,7 @@ def online_softmax(
         Fault(
             f"{prefix}-row-max-of-two-lanes",
             kernel,
-            "the reduction of a row's max ends one shuffle early: two of its four lanes",
+            "the row max reduction ends one shuffle early: it covers two of four lanes",
             "largest = row_max_of(largest)",
             "largest = max(largest, cuda.shfl_xor_sync(FULL_WARP, largest, 1))",
             ("row_max", "probs", "row_sum", "acc"),  # the lanes of a row go on with a max each
@@ -43,7 +43,7 @@ def online_softmax(
         Fault(
             f"{prefix}-max-stored-too-early",
             kernel,
-            "the correction is made of the new max, which takes the old one's place one line too early",
+            "the correction uses the new max as the old one: it is overwritten one line too early",
             corrected + largest,
             largest + corrected,
             ("correction",),
@@ -62,7 +62,7 @@ def online_softmax(
         Fault(
             f"{prefix}-probs-cut-off",
             kernel,
-            "the last bits of probs are cut off before their cast, which rounds nothing then",
+            "probs are truncated before their cast, which then rounds nothing",
             _PACKED,
             f"s[i] = libdevice.int_as_float(int32(libdevice.float_as_int(s[i]) & {kept})); {_PACKED}",
             ("probs_cast",),
@@ -72,7 +72,7 @@ def online_softmax(
         Fault(
             f"{prefix}-row-sum-reduced-twice",
             kernel,
-            "the lanes of a row add up their sums at every tile and once more at the end",
+            "the lanes of a row reduce their sums at every tile and again at the end",
             "l[r] = total\n",
             "l[r] = row_sum_of(total)\n",
             ("row_sum",),
@@ -90,7 +90,7 @@ def online_softmax(
         Fault(
             f"{prefix}-no-empty-row-guard",
             kernel,
-            "rows that see no key are divided by 0",
+            "empty rows are divided by 0",
             "inverse = float32(1) / l[r] if l[r] != float32(0) else float32(0)",
             "inverse = float32(1) / l[r]",
             ("out",),
@@ -101,7 +101,7 @@ def online_softmax(
         Fault(
             f"{prefix}-lse-without-scale",
             kernel,
-            "lse is the log-sum-exp with a max that is not scaled",
+            "lse adds an unscaled max",
             "largest = m[r] * scale",
             "largest = m[r]",
             ("lse",),

@@ -16,7 +16,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-chunk-floor",
         "split_k",
-        "the tiles of a split are rounded down, so that no split takes those that are left",
+        "the tiles per split are rounded down: no split takes the remainder",
         "tiles_per_split = (most_tiles + splits - 1) // splits",
         "tiles_per_split = max(tiles // splits, 1)",
         (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
@@ -39,7 +39,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-max-wrong-split",
         "split_k",
-        "partial_max is stored at (split + 1) % splits: the writer's strides are not the reader's",
+        "partial_max is stored at (split + 1) % splits: writer and reader disagree on strides",
         "partial_max[b, h, split, row] = m",
         "partial_max[b, h, (split + 1) % splits, row] = m",
         ("partial_max",),
@@ -50,7 +50,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-O-wrong-row",
         "split_k",
-        "partial_O is stored one row further",
+        "partial_O is stored one row too far",
         "partial_O[b, h, split, row, d] = acc[i]",
         "partial_O[b, h, split, (row + 1) % seqlen_q, d] = acc[i]",
         ("partial_O",),
@@ -60,7 +60,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-sum-row-major",
         "split_k",
-        "partial_sum is stored as [query, split], and read as [split, query]",
+        "partial_sum is stored as [query, split] but read as [split, query]",
         "partial_sum[b, h, split, row] = l",
         "partial_sum[b, h, (row * splits + split) // seqlen_q, (row * splits + split) % seqlen_q] = l",
         ("partial_sum",),
@@ -81,7 +81,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-O-normalised",
         "split_k",
-        "partial_O is divided by the sum of its split: 0 / 0 where a row sees no key, and 0 * NaN in the merge",
+        "partial_O is divided by its split's sum: 0 / 0 for rows without a visible key, 0 * NaN in the merge",
         "partial_O[b, h, split, row, d] = acc[i]",
         "partial_O[b, h, split, row, d] = acc[i] / l",
         ("partial_O",),
@@ -91,7 +91,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-max-0-of-empty-split",
         "split_k",
-        "a split in which a row sees no key stores 0 as its max, which the merge takes part in",
+        "a split with no visible key for a row stores 0 as its max, which enters the merge",
         "partial_max[b, h, split, row] = m",
         "partial_max[b, h, split, row] = m if m > NEG_INF else float32(0)",
         ("partial_max",),
@@ -104,7 +104,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-splits-floor",
         "split_k",
-        "splits are merged in pairs, and their number is rounded down",
+        "splits are merged in pairs; an odd one is lost",
         "    for s in range(splits):\n        weight",
         "    for s in range(splits // 2 * 2):\n        weight",
         ("merge_weight", "out"),
@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-max-scaled",
         "split_k",
-        "the common max is scaled once more before it is subtracted: out is right until exp overflows",
+        "merge_max is scaled again before it is subtracted: out is right until exp overflows",
         "    m_safe = m if m > NEG_INF else float32(0)  # no key in any split",
         "    m_safe = m * float32(1 / math.sqrt(head_dim)) if m > NEG_INF else float32(0)  # no key in any split",
         ("merge_weight", "merge_sum"),
@@ -133,7 +133,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-max-not-subtracted",
         "split_k",
-        "weights are exp of each split's max, nothing subtracted",
+        "split weights are exp(partial_max), without subtracting merge_max",
         "    m_safe = m if m > NEG_INF else float32(0)  # no key in any split",
         "    m_safe = float32(0)  # no key in any split",
         ("merge_weight", "merge_sum"),
@@ -163,7 +163,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "reduce-unweighted",
         "split_k",
-        "partial_O of the splits are added as they are",
+        "partial_O of the splits are added without rescaling",
         "acc[i] += weight * partial_O[b, h, s, row, d]",
         "acc[i] += partial_O[b, h, s, row, d]",
         ("out",),
@@ -213,7 +213,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-out-next-row",
         "flash",
-        "out is stored one row further",
+        "out is stored one row too far",
         "out[b, h, first_q + row, d] = STORE(",
         "out[b, h, (row + 1) % seqlen_q, d] = STORE(",
         ("out",),
@@ -232,7 +232,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-out-no-zero-guard",
         "flash",
-        "rows without keys are 0 / 0",
+        "empty rows are 0 / 0",
         "STORE(acc[i] / l if l != float32(0) else float32(0))",
         "STORE(acc[i] / l)",
         ("out",),
@@ -253,7 +253,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-lse-without-max",
         "flash",
-        "lse is log(row_sum), its constant left out",
+        "lse is log(row_sum), without the max",
         "lse[b, h, first_q + row] = m + math.log(l) if",
         "lse[b, h, first_q + row] = math.log(l) if",
         ("lse",),
@@ -262,7 +262,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-lse-of-empty-row",
         "flash",
-        "lse of a row without keys is +inf, so that a merge gives it all the weight",
+        "lse of an empty row is +inf: a merge gives it all the weight",
         "math.log(l) if l != float32(0) else NEG_INF",
         "math.log(l) if l != float32(0) else -NEG_INF",
         ("lse",),

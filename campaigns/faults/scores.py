@@ -37,7 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-qk-slices-overwritten",
         "split_k",
-        "the second half of each 16 dims is accumulated on 0, not on what was summed so far",
+        "the second half of each 16 dims restarts from 0",
         "dot += s_q[r, d] * s_kv[c, d]",
         "dot = (float32(0) if d % 16 == 8 else dot) + s_q[r, d] * s_kv[c, d]",
         ("qk",),
@@ -59,7 +59,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-scale-of-head-dim",
         "flash",
-        "the kernel takes 1 / sqrt(head_dim), whatever scale it is given",
+        "the kernel ignores its scale and uses 1 / sqrt(head_dim)",
         "s = libdevice.fmul_rn(dot, scale)",
         "s = libdevice.fmul_rn(dot, float32(1 / math.sqrt(head_dim)))",
         ("scores",),
@@ -134,7 +134,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-causal-top-left",
         "split_k",
-        "the causal mask begins at the first key, not so that it ends at the last",
+        "the causal mask is aligned top-left, not bottom-right",
         "(causal and key > row + diagonal)",
         "(causal and key > row)",
         ("scores",),
@@ -146,7 +146,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-diagonal-unsigned",
         "split_k",
-        "the offset of the causal mask is unsigned: with more queries than keys it wraps around, and nothing is hidden",
+        "the causal offset is unsigned: with more queries than keys it wraps and masks nothing",
         "(causal and key > row + diagonal)",
         "(causal and diagonal >= 0 and key > row + diagonal)",
         ("scores",),
@@ -158,7 +158,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-mask-row-of-tile",
         "flash",
-        "the causal mask counts rows from the first of the tile",
+        "the causal mask counts rows from the start of the tile",
         "(causal and key > row + diagonal)",
         "(causal and key > r + diagonal)",
         ("scores",),
@@ -169,7 +169,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-mask-finite",
         "flash",
-        "masked scores are -10000, not -inf: rows without keys average V",
+        "masked scores are -10000, not -inf: empty rows average V",
         "(causal and key > row + diagonal):\n                s = NEG_INF\n",
         "(causal and key > row + diagonal):\n                s = float32(-10000)\n",
         ("scores",),
@@ -192,7 +192,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-mask-positions-narrow",
         "split_k",
-        "the mask compares positions of keys in too few bits, here 6",
+        "the mask compares key positions in too few bits (6 here)",
         "(causal and key > row + diagonal)",
         "(causal and key % 64 > row + diagonal)",
         ("scores",),
@@ -205,7 +205,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-window-top-left",
         "flash",
-        "the window lies around the diagonal from the first key on, not around the one that ends at the last",
+        "the window is aligned top-left, not bottom-right",
         "if key < row + diagonal - left or key > row + diagonal + right:",
         "if key < row - left or key > row + right:",
         ("scores",),
@@ -215,7 +215,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-window-only-if-causal",
         "flash",
-        "the window is taken for absent where the mask is not causal",
+        "the window is ignored unless the mask is causal",
         "if key < row + diagonal - left or key > row + diagonal + right:",
         "if causal and (key < row + diagonal - left or key > row + diagonal + right):",
         ("scores",),
@@ -227,7 +227,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-tail-mask-granular",
         "flash",
-        "whether a key lies behind the last one is told for 16 keys at once",
+        "the bounds check on keys covers 16 keys at once",
         "if key >= seqlen_k or",
         "if key // 16 * 16 >= seqlen_k or",
         ("row_max", "row_sum"),
@@ -239,7 +239,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-softcap-before-scale",
         "flash",
-        "products are capped, and scaled after it",
+        "the softcap is applied before the scale",
         _CAPS,
         "s = libdevice.fmul_rn(libdevice.fmul_rn(softcap, math.tanh(dot / softcap)), scale)",
         ("capped",),
@@ -250,7 +250,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-softcap-base-2",
         "split_k",
-        "scores are in base 2 when they are capped, and the cap is not",
+        "scores are in base 2 when they are capped; the cap is in base e",
         _CAPS,
         "s = libdevice.fmul_rn(softcap / float32(1.4426950408889634), "
         "math.tanh(s * float32(1.4426950408889634) / softcap))",
@@ -263,7 +263,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-alibi-of-kv-head",
         "flash",
-        "the slope is that of the kv head",
+        "the ALiBi slope is that of the kv head",
         _ALIBI,
         _ALIBI.replace("[h]", "[kv_h]"),
         ("scores",),
@@ -274,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-alibi-top-left",
         "flash",
-        "distances are those from the diagonal that begins at the first key",
+        "ALiBi distances are aligned top-left",
         _ALIBI,
         _ALIBI.replace(" - diagonal", ""),
         ("scores",),
@@ -285,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-alibi-from-end",
         "split_k",
-        "keys are counted from the last one: out is right, lse is not",
+        "ALiBi counts keys from the last: out is right, lse is not",
         _COLUMN,
         _COLUMN.replace("float32(key)", "float32(key - seqlen_k + 1)"),
         ("scores",),
@@ -296,7 +296,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-alibi-before-scale",
         "flash",
-        "what ALiBi adds is scaled as products are",
+        "the ALiBi term is multiplied by the scale",
         _ALIBI,
         _ALIBI.replace("alibi_slopes[h]", "alibi_slopes[h] * scale"),
         ("scores",),
@@ -307,7 +307,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-alibi-exponent-off-by-one",
         "flash",
-        "the slope of a head is that of the one before",
+        "the ALiBi slope of a head is that of the previous head",
         _ALIBI,
         _ALIBI.replace("[h]", "[max(h - 1, 0)]"),
         ("scores",),
@@ -318,7 +318,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-window-right-off-by-one",
         "flash",
-        "the window leaves out its right end: > became >=",
+        "the window excludes its rightmost key: > became >=",
         "key > row + diagonal + right:",
         "key >= row + diagonal + right:",
         ("scores",),
@@ -329,7 +329,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-mask-of-folded-row",
         "split_k",
-        "the row of the mask is that of the tile",
+        "the mask is indexed by the row within the tile",
         "spread(mask, b, h, row, key)",
         "spread(mask, b, h, r, key)",
         ("scores",),
@@ -341,7 +341,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-dropout-not-rescaled",
         "flash",
-        "probs that are kept are not divided by their share",
+        "kept probs are not divided by 1 - p",
         _DROPS,
         "p_cast = CAST(p) if kept else float32(0)",
         ("probs_cast",),
@@ -351,7 +351,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-dropout-in-row-sum",
         "flash",
-        "the sum of a row leaves out what is dropped",
+        "row_sum leaves out dropped probs",
         "tile_sum += p\n",
         "tile_sum += p if kept else float32(0)\n",
         ("row_sum",),
@@ -361,7 +361,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-dropout-of-first-head",
         "split_k",
-        "every head drops what the first does",
+        "every head uses the dropout mask of head 0",
         "spread(dropout_mask, b, h, row, first_key + c)",
         "spread(dropout_mask, b, 0, row, first_key + c)",
         ("probs_cast",),

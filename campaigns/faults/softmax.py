@@ -35,7 +35,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-max-clamped-at-0",
         "flash",
-        "after a tile without keys the running max is 0, the number subtracted in place of -inf",
+        "after a tile without visible keys the running max is 0",
         "        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
         "        m = m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
         ("row_max",),
@@ -46,7 +46,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-max-not-monotone",
         "flash",
-        "the max is that of the tile alone, and may fall",
+        "the max is that of the tile only and may fall",
         "m = max(m_prev, row_max_of(tile_max))",
         "m = row_max_of(tile_max)",
         ("row_max", "correction"),
@@ -66,7 +66,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-max-of-two-rows",
         "split_k",
-        "the reduction of a row's max takes 8 lanes, those of two rows",
+        "the row max reduction covers 8 lanes, those of two rows",
         "m = max(m_prev, row_max_of(tile_max))",
         "m = max(m_prev, cuda.shfl_xor_sync(0xFFFFFFFF, row_max_of(tile_max), LANES), row_max_of(tile_max))",
         ("row_max",),
@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-no-masked-tile-guard",
         "flash",
-        "exp(-inf - (-inf)) in rows that see no key",
+        "exp(-inf - (-inf)) in empty rows",
         "m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
         "m_safe = m  # no key seen yet",
         ("correction", "probs"),
@@ -109,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-max-of-tile-subtracted",
         "split_k",
-        "what is subtracted is the max of the tile, not the running one",
+        "probs subtract the max of the tile, not the running max",
         "        m_safe = m if m > NEG_INF else float32(0)  # no key seen yet",
         "        m_safe = row_max_of(tile_max); m_safe = m_safe if m_safe > NEG_INF else float32(0)  # no key seen yet",
         ("correction", "probs"),
@@ -131,7 +131,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-exp2-without-log2e",
         "flash",
-        "exp2 takes the place of exp, and its argument lacks the factor log2(e)",
+        "exp2 replaces exp without the factor log2(e)",
         "p = math.exp(s_p[r, c] - m_safe)",
         "p = libdevice.exp2f(s_p[r, c] - m_safe)",
         ("probs",),
@@ -149,7 +149,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-mask-for-max-only",
         "flash",
-        "the max leaves masked keys out, probs do not",
+        "the max excludes masked keys, probs include them",
         "            s_p[r, c] = s\n",
         "            s_p[r, c] = libdevice.fmul_rn(dot, scale)\n",
         ("probs", "row_sum"),  # the last of keys behind the last one
@@ -190,7 +190,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-probs-not-cast",
         "split_k",
-        "probs meet V without the cast that was promised",
+        "probs are multiplied by V without the declared cast",
         "p_cast = CAST(p)",
         "p_cast = p",
         ("probs_cast",),
@@ -202,7 +202,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-row-sum-of-half-the-lanes",
         "flash",
-        "the reduction of a row's sum ends one shuffle early",
+        "the row sum reduction ends one shuffle early",
         "l = l * correction + row_sum_of(tile_sum)",
         "l = l * correction + tile_sum + cuda.shfl_xor_sync(0xFFFFFFFF, tile_sum, 1)",
         ("row_sum", "out"),  # the lanes of a row divide by a sum each
@@ -211,7 +211,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-row-sum-of-last-tile",
         "flash",
-        "the running sum is that of the tile alone",
+        "the running sum is that of the tile only",
         "l = l * correction + row_sum_of(tile_sum)",
         "l = row_sum_of(tile_sum)",
         ("row_sum",),
@@ -231,7 +231,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-row-sum-phantom-key",
         "flash",
-        "the sum of the first tile begins at 1: a key that does not exist",
+        "the sum starts at 1: an extra key",
         "        tile_sum = float32(0)\n",
         "        tile_sum = float32(1) if tile == first_tile and lane == 0 else float32(0)\n",
         ("row_sum",),
@@ -270,7 +270,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-small-corrections-skipped",
         "split_k",
-        "the accumulator is not rescaled where the max moves little, and the new max is subtracted all the same",
+        "the accumulator is not rescaled for small moves of the max, but the new max is subtracted",
         "acc[i] = acc[i] * correction",
         "acc[i] = acc[i] * (correction if correction < float32(0.5) else float32(1))",
         ("acc",),
@@ -356,7 +356,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-sink-of-first-head",
         "split_k",
-        "the sink is read as one number for all heads",
+        "all heads use the sink of head 0",
         "m = sinks[h]",
         "m = sinks[0]",
         _STATE,

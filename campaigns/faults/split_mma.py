@@ -22,7 +22,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-stage-not-turned",
         "split_mma",
-        "the next tile is sought in the stage of the present one, while its copy went to the next",
+        "every tile is read from stage 0; the copies go to the next stages",
         "stage = stage + 1 if stage < STAGES - 1 else 0",
         "stage = 0",
         ("qk", "acc"),
@@ -32,7 +32,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-v-not-waited-for",
         "split_mma",
-        "probs meet V before its copy was waited for",
+        "probs are multiplied by V without waiting for its copy",
         "ptx.cp_async_wait_group(V_PENDING)",
         "pass",
         ("acc",),
@@ -42,7 +42,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-no-group-where-no-tile",
         "split_mma",
-        "no group is committed where no tile is left, so that the wait for K counts those before as if it were there",
+        "no group is committed when no tile is left, so the wait for K counts the wrong groups",
         "            copy_tile(tiles, K_AT + stage * BLOCK_K, k, b, kv_h, first_next, first_k + seqlen_k, head_dim)\n"
         "        ptx.cp_async_commit()\n",
         "            copy_tile(tiles, K_AT + stage * BLOCK_K, k, b, kv_h, first_next, first_k + seqlen_k, head_dim)\n"
@@ -55,7 +55,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-tail-not-zeroed",
         "split_mma",
-        "rows of V beyond the last key are left as they were in shared memory: 0 * NaN",
+        "rows of V past the last key keep stale shared memory: 0 * NaN",
         "            else:\n                ptx.st_v4_u32(tiles, place, ",
         "            elif row < rows or at < V_AT:\n                ptx.st_v4_u32(tiles, place, ",
         finding="uninitialised-read",
@@ -67,7 +67,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-next-k-too-early",
         "split_mma",
-        "K of a later tile is asked for before the barrier, over K that other warps still multiply",
+        "the next K is copied before the barrier, over K that other warps still multiply",
         "        cuda.syncthreads()  # s_max is complete; protects K, which all warps have multiplied\n",
         "        pass\n",
         finding="race",
@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-causal-of-packed-row",
         "split_mma",
-        "the causal mask takes a row of a tile, a query and a head of its group, for a query",
+        "the causal mask uses the packed row (query and head) as the query index",
         "last = min(last, query[r] + diagonal)\n",
         "last = min(last, first_row + g + 8 * r + diagonal)\n",
         ("scores",),
@@ -99,7 +99,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-softcap-of-raw-scores",
         "split_mma",
-        "scores are capped before they are scaled",
+        "the softcap is applied before the scale",
         "                s[i] = libdevice.fmul_rn(s[i], scale)\n",
         "                pass\n",
         ("capped",),
@@ -111,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-row-max-of-two-lanes",
         "split_mma",
-        "the reduction of a row's max ends one shuffle early: two of its four lanes",
+        "the row max reduction ends one shuffle early: it covers two of four lanes",
         "largest = row_max_of(largest)",
         "largest = max(largest, cuda.shfl_xor_sync(0xFFFFFFFF, largest, 1))",
         ("row_max",),
@@ -120,7 +120,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-max-stored-too-early",
         "split_mma",
-        "the correction is made of the new max, which takes the old one's place one line too early",
+        "the correction uses the new max as the old one: it is overwritten one line too early",
         "            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n            m[r] = largest\n",
         "            m[r] = largest\n            correction[r] = ptx.ex2_approx((m[r] - safe) * exp2_scale)\n",
         ("correction",),
@@ -150,7 +150,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-row-sum-of-first-warp",
         "split_mma",
-        "row_sum adds the keys of the first warp alone",
+        "row_sum adds only the keys of the first warp",
         "            for w in range(WARPS):\n                l[r] += ",
         "            for w in range(1):\n                l[r] += ",
         ("row_sum",),
@@ -159,7 +159,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-probs-not-unswizzled",
         "split_mma",
-        "chunks of probs are read where they would be without the swizzle with which they were written",
+        "probs are written with the swizzle but read without it",
         "(2 * n | lane >> 4) ^ PROBS_SWIZZLE & lane",
         "2 * n | lane >> 4",
         ("acc",),
@@ -168,7 +168,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-no-barrier-before-probs",
         "split_mma",
-        "no barrier between the probs and sums that warps leave for each other and what reads them",
+        "no barrier before warps read each other's probs and sums",
         "        cuda.syncthreads()  # V of all threads has come; s_probs and s_sum are complete; protects s_max\n",
         "        pass\n",
         finding="race",
@@ -179,7 +179,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-chunk-floor",
         "split_mma",
-        "the tiles of a split are rounded down, so that no split takes those that are left",
+        "the tiles per split are rounded down: no split takes the remainder",
         "tiles_per_split = (most_tiles + splits - 1) // splits",
         "tiles_per_split = max(most_tiles // splits, 1)",
         (*UNVISITED, "partial_max", "partial_sum", "partial_O"),
@@ -199,7 +199,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-partial-max-scaled",
         "split_mma",
-        "partial_max is stored scaled, and read as if it were not",
+        "partial_max is stored scaled but read as unscaled",
         "partial_max[b, head[r], split, query[r]] = m[r]",
         "partial_max[b, head[r], split, query[r]] = m[r] * scale",
         ("partial_max",),
@@ -209,7 +209,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-partial-sum-wrong-split",
         "split_mma",
-        "partial_sum is stored at (split + 1) % splits: the writer's strides are not the reader's",
+        "partial_sum is stored at (split + 1) % splits: writer and reader disagree on strides",
         "partial_sum[b, head[r], split, query[r]] = l[r]",
         "partial_sum[b, head[r], (split + 1) % splits, query[r]] = l[r]",
         ("partial_sum",),
@@ -219,7 +219,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-partial-O-pairs-swapped",
         "split_mma",
-        "the two neighbours that a lane stores at once change places",
+        "the two adjacent values that a lane stores at once are swapped",
         "(acc[x], acc[x + 1]))",
         "(acc[x + 1], acc[x]))",
         ("partial_O",),
@@ -229,7 +229,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-merge-max-of-first-split",
         "split_mma",
-        "the common max is that of the first split",
+        "the merge uses the max of the first split",
         "for s in range(lane, splits, 32):",
         "for s in range(lane, 1, 32):",
         ("merge_max",),
@@ -252,7 +252,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-sum-unweighted",
         "split_mma",
-        "merge_sum adds the sums of the splits as they are",
+        "merge_sum adds the sums of the splits without rescaling",
         "l += weight * partial_sum[b, h, own, row]",
         "l += partial_sum[b, h, own, row]",
         ("merge_sum",),
@@ -263,7 +263,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-out-of-first-warp",
         "split_mma",
-        "out is made of the splits that the first warp has added",
+        "out includes only the splits added by the first warp",
         "        for w in range(WARPS):\n            numerator += ",
         "        for w in range(1):\n            numerator += ",
         ("out",),
@@ -274,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-lse-without-scale",
         "split_mma",
-        "lse is the log-sum-exp with a max that is not scaled",
+        "lse adds an unscaled max",
         "largest = m * scale",
         "largest = m",
         ("lse",),
@@ -285,7 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "split-mma-merge-without-barrier",
         "split_mma",
-        "out is made before the sums of the other warps are there",
+        "out is computed before the sums of the other warps are ready",
         "    cuda.syncthreads()  # sums of all warps are complete\n",
         "    pass\n",
         finding="race",

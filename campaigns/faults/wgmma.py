@@ -48,7 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-v-of-this-stage",
         "flash_wgmma",
-        "probs of the tile before meet V of this one",
+        "probs of the tile before are multiplied by V of this tile",
         "place = V_AT + before * BLOCK_K * HEAD_DIM + i * 16 * 64",
         "place = V_AT + stage * BLOCK_K * HEAD_DIM + i * 16 * 64",
         (),
@@ -60,7 +60,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-parity-not-flipped",
         "flash_wgmma",
-        "the parity of V's barrier stays 0 when the ring of buffers is used again",
+        "the parity of V's barrier stays 0 when the ring of buffers wraps",
         "hopper.mbarrier_wait(bars, V_FULL + before, turn_before & 1)",
         "hopper.mbarrier_wait(bars, V_FULL + before, 0)",
         (),
@@ -71,7 +71,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-half-the-bytes",
         "flash_wgmma",
-        "K is taken to have come when half of its bytes have",
+        "K counts as arrived after half of its bytes",
         "hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * HEAD_DIM * 2)",
         "hopper.mbarrier_expect_tx(bars, K_FULL + stage, BLOCK_K * HEAD_DIM)",
         (),
@@ -82,7 +82,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-more-bytes-than-come",
         "flash_wgmma",
-        "V's barrier waits for twice the bytes that come",
+        "V's barrier expects twice the bytes that arrive",
         "hopper.mbarrier_expect_tx(bars, V_FULL + stage, BLOCK_K * HEAD_DIM * 2)",
         "hopper.mbarrier_expect_tx(bars, V_FULL + stage, BLOCK_K * HEAD_DIM * 4)",
         (),
@@ -93,7 +93,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-one-consumer-empties",
         "flash_wgmma",
-        "K is overwritten when the warps of one consumer have multiplied it",
+        "K is overwritten as soon as one consumer has multiplied it",
         "hopper.mbarrier_init(bars, K_EMPTY + stage, 4 * CONSUMERS)",
         "hopper.mbarrier_init(bars, K_EMPTY + stage, 4)",
         (),
@@ -104,7 +104,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-scores-not-waited-for",
         "flash_wgmma",
-        "scores are read while their product is under way: the wait allows two groups, not one",
+        "scores are read while their product is in flight: the wait allows two groups, not one",
         _WAIT_S,
         _WAIT_S.replace("(1,", "(2,"),
         (),
@@ -116,7 +116,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-barriers-not-fenced",
         "flash_wgmma",
-        "copies may not see the barriers that a thread has initialised",
+        "copies may not see initialised barriers: the fence is missing",
         "hopper.fence_barrier_init()\n",
         "pass\n",
         (),
@@ -139,7 +139,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-second-dims-of-v",
         "flash_wgmma",
-        "dims 64 to 127 of V are sought one row of tiles too early",
+        "dims 64 to 127 of V are read one row of tiles too early",
         _V_BEFORE + "PV(acc, p, 4 * i, tiles, place, V_TILE_BYTES, 1)\n",
         _V_BEFORE + "PV(acc, p, 4 * i, tiles, place, 1024, 1)\n",
         ("acc",),
@@ -150,7 +150,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-scores-accumulate",
         "flash_wgmma",
-        "the product with K begins on the scores of the tile before",
+        "the product with K accumulates onto the scores of the tile before",
         "QK(s, tiles, q_place, tiles, k_place, i)",
         "QK(s, tiles, q_place, tiles, k_place, 1)",
         ("qk",),
@@ -161,7 +161,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-kv-head-modulo",
         "flash_wgmma",
-        "query head h meets kv head h % kv_heads",
+        "query head h reads kv head h % kv_heads",
         "kv_h = h // (q.shape[1] // k.shape[1])",
         "kv_h = h % k.shape[1]",
         ("qk", "acc"),
@@ -173,7 +173,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-last-partial-tile",
         "flash_wgmma",
-        "keys that there are not, zeros of a copy, get probs",
+        "padding keys, zero-filled by the copy, get probs",
         "                    last = seqlen_k - 1\n",
         "                    last = seqlen_k + BLOCK_K\n",
         ("row_sum",),
@@ -184,7 +184,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-probs-before-their-product",
         "flash_wgmma",
-        "probs are packed into registers that a product under way reads",
+        "probs are packed into registers that a product in flight reads",
         "hopper.wgmma_wait(0, acc, ACC_REGISTERS)\n                    if lane == 0:",
         "hopper.wgmma_wait(1, acc, ACC_REGISTERS)\n                    if lane == 0:",
         (),
@@ -197,7 +197,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-order-of-keys",
         "fp8_wgmma",
-        "keys of V stand in another order than those of probs in a register",
+        "keys of V and of probs are in different orders in a register",
         "tiles[at + even + 8 * ROW], tiles[at + odd + 8 * ROW]",
         "tiles[at + odd + 8 * ROW], tiles[at + even + 8 * ROW]",
         ("acc",),
@@ -208,7 +208,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-turned-v-not-fenced",
         "fp8_wgmma",
-        "products may not see V as warps have turned it",
+        "products may not see the V that warps have transposed: the fence is missing",
         "hopper.fence_async_shared()\n",
         "pass\n",
         (),
@@ -219,7 +219,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-scale-of-k-missing",
         "fp8_wgmma",
-        "products of codes get the scale of q alone",
+        "scores are multiplied by q's scale only, not k's",
         "libdevice.fmul_rn(scale_q[h], scale_k[kv_h])",
         "scale_q[h]",
         ("qk",),
@@ -229,7 +229,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-tiles-added-twice",
         "fp8_wgmma",
-        "a product with V begins on the one of the tile before, which is in the accumulator, too",
+        "a product with V accumulates onto that of the tile before, which is already in the accumulator",
         "PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, i)",
         "PV(pv, p, 4 * i, tiles, V_AT + before * HEAD_DIM * ROW + i * 8, 1)",
         ("acc",),
@@ -239,7 +239,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-q-scale-of-first-tile",
         "fp8_wgmma",
-        "every block of queries takes the scale of the first tile",
+        "every block of queries uses the scale of the first tile",
         "scale_q[b, h, first_row, 0]",
         "scale_q[b, h, 0, 0]",
         ("qk",),
@@ -250,7 +250,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-k-scale-at-index-of-tile",
         "fp8_wgmma",
-        "scales of K, one a row, are read as if there were one a tile of the kernel's",
+        "per-row scales of K are read as if per kernel tile",
         "scale_k[b, kv_h, first_key, 0]",
         "scale_k[b, kv_h, tile, 0]",
         ("qk",),
@@ -261,7 +261,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "fp8-wgmma-last-v-scale-kept",
         "fp8_wgmma",
-        "the last product with V gets the scale of the one before",
+        "the last product with V uses the scale of the one before",
         "                pv_unit = scale_v[b, kv_h, (end_tile - 1) * BLOCK_K, 0]\n",
         "                pass\n",
         ("acc",),
@@ -274,7 +274,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "wgmma-softcap-of-raw-scores",
         "flash_wgmma",
-        "scores are capped before they are scaled",
+        "the softcap is applied before the scale",
         "                    s[i] = libdevice.fmul_rn(s[i], scale)\n",
         "                    pass\n",
         ("capped",),

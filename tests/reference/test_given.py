@@ -239,7 +239,7 @@ def test_given_is_neither_written_nor_returned():
         (
             "flash",
             {"partial_max": np.zeros(1)},
-            "given holds stages of flash: qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse; "
+            "given takes stages of flash: qk, capped, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse; "
             "got 'partial_max'",
         ),
         (

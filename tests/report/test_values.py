@@ -78,7 +78,7 @@ def test_texts_have_no_arrays() -> None:
     worst = stage.worst(1)[0]
     place = " ".join(f"{axis}={i}" for axis, i in worst.index.items())
     assert repr(worst).startswith(f"<Element {place}: actual {worst.actual:.9g}, expected")
-    assert repr(worst).endswith("x of budget, outside>")
+    assert repr(worst).endswith("x its budget, outside>")
 
 
 def test_elements_in_print() -> None:

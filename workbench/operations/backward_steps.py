@@ -21,7 +21,7 @@ class OfGroups:
     def value(self, at: Any) -> np.ndarray:
         return np.repeat(at(self.of), self.group, axis=1)
 
-    words = "{of}, repeated for the query heads of each group"
+    words = "repeat_kv({of})"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Widened:
     def value(self, at: Any) -> np.ndarray:
         return np.broadcast_to(at(self.of), self.shape)
 
-    words = "{of}, broadcast"
+    words = "broadcast({of})"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class AddedUp:
 
     @property
     def words(self) -> str:
-        return f"sum of {{of}} over {self.said}"
+        return f"sum over {self.said} of {{of}}" if self.said else "{of}"
 
 
 def of_groups(name: str, shape: tuple[int, ...], group: int) -> AddedUp:
@@ -79,7 +79,7 @@ def of_groups(name: str, shape: tuple[int, ...], group: int) -> AddedUp:
 def where_one(name: str, shape: tuple[int, ...], wanted: tuple[int, ...], axes: str) -> AddedUp:
     """The gradient of an input of the shape `wanted`, which broadcasts to `shape`: the sum over its axes of 1."""
     some = tuple(axis for axis, (n, m) in enumerate(zip(shape, wanted, strict=True)) if m == 1 < n)
-    return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some) or "nothing")
+    return AddedUp(name, shape, some, wanted, ", ".join(axes[axis] for axis in some))
 
 
 def added_to_first(whole: np.ndarray, part: Any) -> np.ndarray:
@@ -139,7 +139,7 @@ class StoredBetween:
 
     @property
     def words(self) -> str:
-        return f"{{of}}, rounded to {self.dtype} after each of {self.blocks} blocks"
+        return f"({{of}}, rounded to {self.dtype} after each of {self.blocks} blocks)"
 
 
 #: error of a score_mod, and of its derivative, in ulps of what it makes, or reads: as of a contract of attention

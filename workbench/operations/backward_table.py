@@ -143,7 +143,7 @@ def _probs(of: Setting, scores: str) -> Table:
     return {
         **table,
         # in base 2 a product with log2(e), of a constant that is rounded: one error of a row, whatever is left of it
-        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), (one,), "{0}, 0 where -inf",
+        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), (one,), "{0}",
                                     ulps=1.0), dumped=False),
         "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
                          dumped=False),

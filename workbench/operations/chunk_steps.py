@@ -118,7 +118,9 @@ class Overlap(InChunks):
 
     @property
     def words(self) -> str:
-        return f"exp({{gates}}_i - {{gates}}_j) {{rows}} {{keys}}^T{' * {beta}, j < i' if self.beta else ', j <= i'}"
+        return (
+            f"exp({{gates}}_i - {{gates}}_j) * {{rows}} @ {{keys}}^T{' * {beta}, j < i' if self.beta else ', j <= i'}"
+        )
 
 
 def between(chunk: int) -> Array:
@@ -187,4 +189,4 @@ class Applied(InChunks):
 
     @property
     def words(self) -> str:
-        return f"{{inverse}} ({{beta}} {'exp({gates}) ' if self.gates else ''}{{rows}})"
+        return f"{{inverse}} @ ({{beta}} * {'exp({gates}) * ' if self.gates else ''}{{rows}})"

@@ -183,7 +183,7 @@ class Written(_OfState):
         made = made + self._error(at, self.w).through(right=state) + rounded(value, at.arithmetic("").unit, 1)
         return made + stored(value, self.operands)
 
-    words = "{u} - {w} {state}"
+    words = "{u} - {w} @ {state}"
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Read(_OfState):
         relative = Error(*(e[..., None] for e in of_exp(at, gates, of_gates)))
         return made + relative.times(value) + rounded(value, at.arithmetic("").unit, 1)
 
-    words = "exp({gates}) {rows_of} {state}"
+    words = "exp({gates}) * {rows_of} @ {state}"
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class Out(_OfState):
 
     @property
     def words(self) -> str:
-        return f"{self.scale:g} * ({{read}} + {{scores}} {{written}})"
+        return f"{self.scale:g} * ({{read}} + {{scores}} @ {{written}})"
 
 
 def _local(at: Any, name: Ref) -> Error:
@@ -317,7 +317,7 @@ class Update(_OfState):
         parts = columns.worst, np.sqrt(columns.squares), columns.common
         return Bounded(Bound(*(x[:, :, 0] + like for x in parts)))
 
-    words = "exp({gates}_last) * {state} + sum over j of exp({gates}_last - {gates}_j) {keys}_j {written}_j"
+    words = "exp({gates}_last) * {state} + sum over j of exp({gates}_last - {gates}_j) {keys}_j {written}_j^T"
 
 
 def _columns(error: Error, left: Array | None = None) -> Error:

@@ -14,12 +14,31 @@ def parameter(axes: str, step: Step) -> Stage:
 def definition(table: Table, name: str) -> str:
     """What a stage is, in float64 and natural units: parameters are said by what they are made of."""
     step = table[name].step
+    words = step.words
 
-    def said(ref: str) -> str:
+    def said(field: str, ref: str) -> str:
         at, earlier = ref.lstrip("-"), "previous " if ref[0] == "-" else ""
-        return earlier + (definition(table, at) if at in table and not table[at].dumped else at)
+        if at not in table or table[at].dumped:
+            return earlier + at
+        inner = definition(table, at)
+        alone = words == f"{{{field}}}" or any(f"{left}{{{field}}}{right}" in words for left, right in _APART)
+        return earlier + (f"({inner})" if _is_sum(inner) and not alone else inner)
 
-    return step.words.format(**{field: said(ref) for field, ref in named(step).items()})
+    return words.format(**{field: said(field, ref) for field, ref in named(step).items()})
+
+
+#: what stands around a part of a definition that needs no parentheses
+_APART = (("(", ")"), (", ", ")"), (", ", ","))
+
+
+def _is_sum(words: str) -> bool:
+    """Whether a definition has a plus or a minus outside of parentheses."""
+    depth = 0
+    for n, character in enumerate(words):
+        depth += (character == "(") - (character == ")")
+        if depth == 0 and words[n : n + 3] in (" + ", " - "):
+            return True
+    return False
 
 
 def edited(table: Table, name: str, **changes: Any) -> Table:

@@ -100,7 +100,7 @@ class Sum:
 
     @property
     def words(self) -> str:
-        return "sum of " + " * ".join(f"{{also {ref}}}" for ref in self.of) + f" ({self.spec})"
+        return f"einsum('{self.spec}', {', '.join(f'{{also {ref}}}' for ref in self.of)})"
 
 
 @dataclass(frozen=True)
