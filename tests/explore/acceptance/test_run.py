@@ -269,7 +269,7 @@ def test_a_family_shows_what_it_is_for(family, name):
     ("name", "kind", "words"),
     [
         ("offset_ignored", "wrong", ""),
-        ("cached_by_id", "wrong", "the answer to the call before"),
+        ("cached_by_id", "wrong", "the result of the previous call"),
         ("lazy_subclass", "raised", "not of its subclass _Lazy"),
         ("lazy_with_grad", "wrong", ""),
         pytest.param("lazy_without_grad", "wrong", "", marks=pytest.mark.campaign),

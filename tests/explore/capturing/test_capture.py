@@ -361,10 +361,10 @@ def test_a_call_that_is_not_sampled_costs_less_than_3_us(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sample": 0}, "sample is the share"),
-        ({"sample": 2}, "sample is the share"),
+        ({"sample": 0}, "sample .the share of calls to judge. must be above 0"),
+        ({"sample": 2}, "sample .the share of calls to judge. must be above 0"),
         ({"keep": "last"}, "keep must be one of first, all"),
-        ({"limit_mb": 0}, "limit_mb is the megabytes"),
+        ({"limit_mb": 0}, "limit_mb .* must be above 0"),
         ({"contract": {"probs_dtypo": "float32"}}, "probs_dtypo"),
     ],
 )

@@ -278,7 +278,7 @@ def test_an_executor_that_breaks_loses_no_row(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as broken:
         killer = threading.Thread(target=lambda: (until(lambda: rows_in(out) > 1), _kill_workers(broken)))
         killer.start()
-        with pytest.raises(Unavailable, match=r"gave up: BrokenProcessPool.*; what was judged is kept, and --resume g"):
+        with pytest.raises(Unavailable, match=r"failed: BrokenProcessPool.*Judged cases are kept: continue with --r"):
             sweep(target, CASES, out=out, executor=broken)
         killer.join()
     assert 0 < len(load_sweep(out).rows) < len(CASES)
@@ -300,8 +300,8 @@ def test_a_sweep_is_continued_with_the_same_options_alone(two_faults: Sweep) -> 
     said = refusal(sweep, target, CASES[1:], out=out, resume=True, timeout=5, contract="block_k=16")
     first, *differ = said.splitlines()
     assert first == f"--resume needs the options with which {out} was begun:"
-    assert differ[:2] == ['  options: {} there, {"--contract": "block_k=16"} now', "  --timeout: 300 there, 5 now"]
-    assert differ[2].startswith("  cases: 24 cases, ") and " there, 23 cases, " in differ[2] and len(differ) == 3
+    assert differ[:2] == ['  options: was {}, is {"--contract": "block_k=16"}', "  --timeout: was 300, is 5"]
+    assert differ[2].startswith("  cases: was 24 cases, ") and ", is 23 cases, " in differ[2] and len(differ) == 3
 
 
 def test_nor_after_its_source_was_edited(tmp_path: Path, pool: Executor) -> None:
@@ -316,8 +316,7 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "s.sqlite"
     of = {"out": out}
     assert refusal(sweep, len, CASES, **of) == (
-        "a sweep runs its target in other processes, which have no callable: give <built-in function len> as "
-        "path.py:function"
+        "a sweep runs its target in other processes: give <built-in function len> as path.py:function"
     )
     assert refusal(sweep, "flash", [], **of) == "a sweep needs at least one case; got none"
     assert refusal(sweep, "flash", CASES, feed={}, **of).endswith("contract, runs; got feed")
@@ -329,13 +328,13 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
         without.setitem(sys.modules, "distributed", None)
         assert re.fullmatch(
             r"--scheduler tcp://x needs Dask, which cannot be imported here \(\w+: import of distributed .*\): pip install "
-            r'"attention-workbench\[sweep\]"; without it cases run on this machine, --jobs N at a time',
+            r'"attention-workbench\[sweep\]"\. Without Dask, use --jobs N on this machine',
             refusal(sweep, target, CASES, scheduler="tcp://x", out=tmp_path / "x.sqlite"),
         )
     assert not (tmp_path / "x.sqlite").exists()
     assert refusal(load_sweep, tmp_path / "none") == f"{tmp_path}/none: no such file; a sweep writes one with --out"
     (tmp_path / "other").write_text("text")
-    assert "is no file of a sweep" in refusal(load_sweep, tmp_path / "other")
+    assert "is not the file of a sweep" in refusal(load_sweep, tmp_path / "other")
     with pytest.raises(Refusal):
         sweep("nothing", CASES, **of)
 
