@@ -103,7 +103,7 @@ def _finding(law: Law, found: Verdict, choices: Sequence[Choice]) -> Finding:
         return Finding(law, broke=found)
     if forgiven := [str(choice) for choice in choices if choice.field in FORGIVEN]:
         return Finding(
-            law, lacking=f"cannot be checked if your kernel has {' or '.join(forgiven)}: declare what it does"
+            law, lacking=f"cannot be checked, as your kernel may have {' or '.join(forgiven)}: declare what it does"
         )
     some = " or ".join(map(str, choices[:3]))
     why = f"within budget if your kernel really has {some}: then declare it, --contract {choices[0]}"
