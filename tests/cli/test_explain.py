@@ -134,7 +134,7 @@ def test_explain_takes_a_judgement_and_a_trace_too(tmp_path: Path) -> None:
 
 def test_what_has_run_takes_no_case() -> None:
     for given, what in (({"case": Case()}, "case"), ({"faults": ["flash-scale-twice"]}, "faults")):
-        with pytest.raises(Refusal, match=f"^explain runs a target, and this has run; it takes no {what}$"):
+        with pytest.raises(Refusal, match=f"^explain runs a target, but this one has run: it takes no {what}$"):
             explain(stored("flash", Case(seqlen=4, head_dim=8)), **given)
 
 

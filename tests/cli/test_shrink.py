@@ -89,7 +89,7 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path) -> None:
     there = asked(target, "--seqlen", "4", "--out", f"{tmp_path}/test_it.py")
     assert "exists; name a new file, or remove it" in str(there.exception)
     right = asked(kernel(tmp_path, "1"), "--seqlen", "4")
-    assert "this one has none: its verdict is rounding" in str(right.exception)
+    assert "this run has none (verdict: rounding)" in str(right.exception)
     assert all(isinstance(one.exception, Refusal) for one in (several, there, right))
 
 

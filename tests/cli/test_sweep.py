@@ -49,7 +49,7 @@ def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
         "",
         "16 of 24 cases fail, in 1 group",
     ]
-    assert "exists: --resume continues it" in refused("sweep", target, *WORDS, "--out", out)
+    assert "exists: continue it with --resume" in refused("sweep", target, *WORDS, "--out", out)
     again = invoked("sweep", target, *WORDS, "--out", out, "--resume", "--json")
     document = json.loads(again.stdout)
     assert again.exit_code == 1 and document["schema"] == "workbench.sweep/1"

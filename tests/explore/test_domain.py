@@ -84,7 +84,7 @@ def test_lengths_are_those_of_the_ranges() -> None:
 
 
 def test_ranges_of_which_each_case_has_such_rows_are_refused() -> None:
-    said = "50 cases were drawn, and in each a row sees no key: say empty_rows = true"
+    said = "all 50 cases drawn have empty rows (no visible key): set empty_rows = true"
     given_ = {"seqlen_q": Between(60, 64), "seqlen_k": Between(3, 5), "causal": True}
     assert refusal(sample, np.random.default_rng(0), **given_) == said
     assert refusal(Spec(given_).draw, np.random.default_rng(0)) == said

@@ -46,7 +46,7 @@ def test_every_case_is_a_row() -> None:
 
 def test_a_sweep_of_which_nothing_was_taken_is_refused() -> None:
     said = refusal(sweep_operation, rmsnorm, "rmsnorm", [{"axes": {"row": 3}}])
-    assert said.startswith("no case of 1 was taken: axes of rmsnorm are rows, dim")
+    assert said.startswith("all 1 cases were refused: axes of rmsnorm are rows, dim")
 
 
 def test_a_failing_case_is_made_small() -> None:
@@ -68,7 +68,7 @@ def test_a_number_that_follows_sizes_follows_them() -> None:
 
 def test_only_what_fails_is_made_small() -> None:
     right = diff_operation(rmsnorm, "rmsnorm", axes={"rows": 2, "dim": 32})
-    assert "takes a run with a wrong stage" in refusal(shrink_operation, right)
+    assert "shrink needs a wrong stage" in refusal(shrink_operation, right)
 
 
 @pytest.fixture

@@ -77,7 +77,12 @@ def test_a_failure_of_seven_query_heads_a_kv_head_keeps_seven() -> None:
     assert (small.heads, small.kv_heads, small.seqlen_q, small.causal) == (7, 1, 1, False)
     at = boundary(found, "group")
     assert at["fails"] == (7,) and at["passes"] == (1, 2, 3, 4, 5, 6, 8, 9)
-    assert boundary(found, "causal") == {"fails": (False, True), "fails otherwise": (), "passes": (), "is refused": ()}
+    assert boundary(found, "causal") == {
+        "fails": (False, True),
+        "fails differently": (),
+        "passes": (),
+        "not applicable": (),
+    }
 
 
 @pytest.mark.campaign
@@ -100,7 +105,7 @@ def test_another_cause_at_smaller_lengths_is_not_taken_for_it() -> None:
         return stages
 
     found = shrink(diff(run(kernel, Case(seqlen=12, head_dim=2))))
-    assert found.smallest.seqlen_k == 8 and boundary(found, "seqlen_k")["fails otherwise"] == tuple(range(1, 8))
+    assert found.smallest.seqlen_k == 8 and boundary(found, "seqlen_k")["fails differently"] == tuple(range(1, 8))
 
 
 def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
@@ -166,7 +171,7 @@ def test_a_nan_that_nothing_explains_stays_a_nan() -> None:
         return stages | {"out": wrong}
 
     found = shrink(diff(run(kernel, Case(seqlen=5, head_dim=1))), 0.5)
-    assert found.cause is None and found.kind == "NaN or infinite on one side"
+    assert found.cause is None and found.kind == "non-finite on one side"
     assert found.smallest.seqlen_k == 3 and "nothing explains it" in str(found)
 
 
@@ -195,21 +200,21 @@ def test_a_failure_that_seldom_comes_again_is_refused() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Stages:
         return attention(q, k, v, scale=scale, causal=causal, bug=lambda **_: next(first, False))
 
-    with pytest.raises(Refusal, match="at least half of its runs, with lse wrong first; .* failed so in 0 of 5 runs"):
+    with pytest.raises(Refusal, match="at least half of its runs; .* lse was wrong first in 0 of 5"):
         shrink(diff(run(kernel, Case(seqlen=20, head_dim=8))))
 
 
 @pytest.mark.campaign
 def test_what_cannot_be_shrunk_is_refused_with_the_reason() -> None:
     right = stored("flash", Case(seqlen=20, head_dim=16, block_q=16, block_k=16))
-    with pytest.raises(Refusal, match="has none: its verdict is rounding"):
+    with pytest.raises(Refusal, match="this run has none .verdict: rounding"):
         shrink(diff(right))
     case = Case(seqlen=20, head_dim=16, block_q=16, block_k=16)
     q, k, v = case.inputs()
     faulty: dict[str, Any] = {"faults": ["flash-lse-base-2"], "backend": "emulator"}
-    with pytest.raises(Refusal, match="this trace cannot have: its inputs were put in"):
+    with pytest.raises(Refusal, match="must run other cases, but the inputs of this run are given"):
         shrink(diff(stored("flash", case, inputs=(q, k, v), **faulty)))
-    with pytest.raises(Refusal, match="a part of a run is not shrunk"):
+    with pytest.raises(Refusal, match="a part of a run cannot be shrunk"):
         shrink(diff(stored("flash", case, where="q=3", **faulty)))
 
 

@@ -71,15 +71,15 @@ RAGGED = {
     ),
     "rows of others, up to a dim of each": (
         np.where((ROW >= 8) & (ROW < 24) & (DIM < ROW), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
-        "rows 8-23 come from 8 rows later, in 248 elements, such as dims 0-22 of row 23",
+        "rows 8-23 come from row i + 8, in 248 elements, such as dims 0-22 of row 23",
     ),
     "rows of others, of some dims": (
         np.where((ROW >= 8) & (ROW < 24) & (DIM < 8), (ROW + 8) * DIMS + DIM, ROW * DIMS + DIM),
-        "rows 8-23 come from 8 rows later, in dims 0-7",
+        "rows 8-23 come from row i + 8, in dims 0-7",
     ),
     "dims of others, from a row on": (
         np.where((DIM < 8) & (ROW > 4 * DIM), ROW * DIMS + DIM + 8, ROW * DIMS + DIM),
-        "dims 0-7 come from 8 dims later, in 264 elements, such as dims 0-7 of row 29",
+        "dims 0-7 come from dim i + 8, in 264 elements, such as dims 0-7 of row 29",
     ),
 }  # fmt: skip
 

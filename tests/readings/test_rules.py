@@ -60,7 +60,7 @@ def test_rows_that_are_as_they_should_be_hide_no_rule_of_the_others() -> None:
     assert in_words(index, source[index], 256, "row") == "in rows 64-127 row i of each 64 is row i - 5 (mod 64)"
     pairs = np.where(I % 32 == 5, I - 1, I)  # of many runs the rule is tried first, and the list told where it is none
     index = np.flatnonzero(pairs != I)
-    assert in_words(index, pairs[index], 256, "row") == ("rows 5 of each 32 (from 5 to 229) come from 1 row earlier")
+    assert in_words(index, pairs[index], 256, "row") == ("rows 5 of each 32 (from 5 to 229) come from row i - 1")
     # a few that are others in a long axis follow no rule, though most do: they are as they should be
     assert in_words(np.array([3, 9]), np.array([5, 3]), 4096, "dim") == "dim 3 comes from dim 5, 9 from 3"
 

@@ -51,7 +51,7 @@ def test_the_head_that_is_wrong_is_found_and_read(causal: bool) -> None:
 def test_rows_of_v_that_stand_elsewhere() -> None:
     found = measure(moved, CASE)
     (finding,) = found.findings
-    assert "rows 32-63 come from 32 rows later" in finding.text and found.proved and "of batch 0, head 1" in found.part
+    assert "rows 32-63 come from row i + 32" in finding.text and found.proved and "of batch 0, head 1" in found.part
 
 
 def test_rows_may_be_said() -> None:

@@ -44,7 +44,7 @@ def explain(
     if isinstance(judged, Diff | OperationDiff | Trace):
         if case is not None or given:
             what = "case" if case is not None else next(iter(given))
-            raise Refusal(f"explain runs a target, and this has run; it takes no {what}")
+            raise Refusal(f"explain runs a target, but this one has run: it takes no {what}")
         found = diff(judged) if isinstance(judged, Trace) else judged
     else:
         found = diff(run(judged, case or USUAL, **given))

@@ -36,7 +36,7 @@ def shrink_operation(diff: OperationDiff, effort: float = 1.0, *, seconds: float
     """
     again = diff.run.again
     if diff.origin is None or again is None:
-        raise Refusal(f"{diff.run.target}: shrink takes a run with a wrong stage of a function that can be called")
+        raise Refusal(f"{diff.run.target}: shrink needs a wrong stage, and a function that can be called")
     # what the case says, so that what is usual follows its sizes
     best, tried, known = diff, 0, {str(diff.run.case)}
     work = Work(effort * SEARCH, seconds=seconds)

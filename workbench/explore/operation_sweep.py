@@ -64,7 +64,7 @@ def sweep_operation(
     of = operation_of(operation)
     rows = [_row(target, of, dict(case)) for case in cases]
     if rows and all(one.verdict == "refused" for one in rows):
-        raise Refusal(f"no case of {len(rows)} was taken: {rows[0].cause}")
+        raise Refusal(f"all {len(rows)} cases were refused: {rows[0].cause}")
     return OperationSweep(tuple(rows))
 
 

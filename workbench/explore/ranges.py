@@ -93,9 +93,9 @@ def drawn(
     Refusal for an unknown kernel or name.
     """
     if others := [name for name in given if name not in {*RANGES, *FIELDS, "seqlen"}]:
-        raise Refusal(unknown("what is drawn of a case has no", others[0], dict.fromkeys((*FIELDS, *RANGES))))
+        raise Refusal(unknown("a random case has no", others[0], dict.fromkeys((*FIELDS, *RANGES))))
     if kernel is not None and kernel not in KERNELS:
-        raise Refusal(f"cases are drawn for kernels of ours ({', '.join(KERNELS)}), or for none; got {kernel!r}")
+        raise Refusal(f"cases are drawn for a built-in kernel ({', '.join(KERNELS)}) or for none; got {kernel!r}")
     ours = None if kernel is None else KERNELS[kernel]
     ranges = {**RANGES, **({} if kernel is not None else _UNTOLD), **usual, **given}
 

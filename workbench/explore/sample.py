@@ -38,4 +38,4 @@ def sample(
         case = drawn(draw, kernel, given, empty_rows=asked, usual=usual)
         if asked or not has_empty_rows(case):
             return case
-    raise Refusal(f"{_DRAWS} cases were drawn, and in each a row sees no key: say empty_rows = true")
+    raise Refusal(f"all {_DRAWS} cases drawn have empty rows (no visible key): set empty_rows = true")

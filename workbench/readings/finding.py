@@ -24,8 +24,8 @@ PERIODS, TIMES = (2, 4, 8, 16, 32, 64, 128, 256), 3
 
 
 def apart_in_words(distance: int, name: str) -> str:
-    """How far behind or before an index another one is: "8 dims later", "1 row earlier"."""
-    return f"{abs(distance)} {name}{'s' if abs(distance) > 1 else ''} {'later' if distance > 0 else 'earlier'}"
+    """Another index at a distance of each: "row i + 8", "dim i - 1"."""
+    return f"{name} i {'+' if distance > 0 else '-'} {abs(distance)}"
 
 
 def spans(of: np.ndarray, most: int = 6, write: Callable[[int], str] = str) -> str:

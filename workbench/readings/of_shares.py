@@ -75,7 +75,7 @@ def _rows_in_words(place: np.ndarray) -> str:
             return said
     off = np.unique((place - own)[place != own])
     if len(off) == 1:
-        return f"those {apart_in_words(off[0], 'row')}, in {of_axes(place != own, ROW_AXES)}"
+        return f"{apart_in_words(off[0], 'row')}, in {of_axes(place != own, ROW_AXES)}"
     b, h, i = (int(x[0]) for x in np.nonzero(place != own))
     there = np.unravel_index(int(place[b, h, i]), place.shape)
     return (

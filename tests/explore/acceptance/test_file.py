@@ -48,7 +48,7 @@ def test_a_file_says_what_is_drawn(tmp_path):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"operation": "rmsnorm"}, "operation is attention"),
+        ({"operation": "rmsnorm"}, "operation must be attention"),
         ({"lsee": True}, "a spec has no 'lsee'; did you mean lse\\? It is one of operation, case"),
         ({"lse": 1}, "must be of type bool"),
         ({"case": {"seqlen": {"from": 9, "to": 3}}}, "to of seqlen is below from; got {from = 9, to = 3}"),

@@ -198,7 +198,7 @@ def test_a_function_sees_no_process_but_its_own(file):
         ("aborts", "ended", "SIGABRT"),
         ("exits", "ended", "exit code 0"),
         ("coarse", "dtype", "bfloat16"),
-        ("writes_beside", "overwritten", "what lies around its inputs"),
+        ("writes_beside", "overwritten", "memory around its inputs"),
         ("absent", None, ""),
     ],
 )
@@ -226,7 +226,7 @@ def test_where_there_is_no_own_proc_a_gpu_that_lacks_is_told_why(file, tmp_path,
         "from workbench.explore.acceptance import namespaces\nnamespaces._PRIVATE = -1  # no flags of mount\n"
     )
     monkeypatch.setenv("PYTHONPATH", python_path(tmp_path))
-    with pytest.raises(Unavailable, match="without a /proc of its own"):
+    with pytest.raises(Unavailable, match="needs its own /proc for CUDA"):
         accept(f"{file}:sdpa", {"arrays": "torch", "device": "cuda"}, seed=1, only=0)
 
 
@@ -269,7 +269,7 @@ def test_a_family_shows_what_it_is_for(family, name):
     ("name", "kind", "words"),
     [
         ("offset_ignored", "wrong", ""),
-        ("cached_by_id", "wrong", "the answer to the call before"),
+        ("cached_by_id", "wrong", "the result of the previous call"),
         ("lazy_subclass", "raised", "not of its subclass _Lazy"),
         ("lazy_with_grad", "wrong", ""),
         pytest.param("lazy_without_grad", "wrong", "", marks=pytest.mark.campaign),
@@ -287,7 +287,7 @@ def test_a_result_that_changes_later(name, in_cases):
     """One that the next call overwrites fails where the spec asks for fresh ones; one that changes by itself always."""
     one = next(cheat for cheat in UNSEEN if cheat.name == name)
     found = accept(one.target, one.spec, seconds=100)
-    assert found.failure.kind == "overwritten" and "of the call before" in found.failure.words
+    assert found.failure.kind == "overwritten" and "of the previous call" in found.failure.words
     changes = name == "t_thread_overwrites"  # after a while, which a busy machine makes longer
     reused = accept(one.target, {**one.spec, "fresh": False}, seconds=60 if changes else in_cases(2 * len(FAMILIES)))
     assert (reused.verdict == "fail") == changes
@@ -333,7 +333,7 @@ def test_a_failure_is_repeated_by_its_seed_and_place():
     one = next(cheat for cheat in CHEATS if cheat.name == "cached_answer")
     found = accept(one.target, one.spec)
     again = accept(one.target, one.spec, seed=found.seed, only=found.failure.index)
-    assert "it gave the answer to the call before" in again.failure.words and again.explain() is None
+    assert "it returned the result of the previous call" in again.failure.words and again.explain() is None
     assert again.failure.problem.case == found.failure.problem.case
     assert again.failure.judged["out"].decisive.summary.worst == found.failure.judged["out"].decisive.summary.worst
 

@@ -241,14 +241,14 @@ def test_what_could_not_be_judged_is_told(tmp_path: Path) -> None:
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, contract={"exp_ulps": 1e9}, keep="all") as c:
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
     assert (c.report.judged, c.report.verdict) == (0, "untestable")
-    assert c.report.unread == {"nothing of it could be judged": 1}
+    assert c.report.unread == {"no element could be judged": 1}
     assert diff(load(tmp_path / "calls/000000.safetensors")).verdict == "untestable"
 
 
 def test_what_passes_by_is_told(tmp_path: Path) -> None:
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec) as c:
         pass
-    assert c.report.verdict == "untestable" and "no module has this function under a name: call c.function" in str(
+    assert c.report.verdict == "untestable" and "no module has this function as an attribute: call c.function" in str(
         c.report
     )
     with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
@@ -264,7 +264,7 @@ def test_a_function_held_in_a_dict_is_said_to_pass_by(tmp_path: Path, monkeypatc
     with capture(attend, tmp_path, spec=toy.spec) as c:
         held["mine"](q, q, q)
     assert c.report.calls == 0 and "in a dict, a closure or a default" in str(c.report)
-    assert "call c.function in its place" in str(c.report)
+    assert "let them call c.function" in str(c.report)
 
 
 def test_a_function_that_takes_what_torchs_attention_takes_needs_no_spec_of_its_own(tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_arrays_of_numpy_are_judged(tmp_path: Path) -> None:
         c.function(*every.astype(np.float32)[..., :3, :])
         c.function(*every)
     assert (c.report.judged, c.report.wrong, c.report.kept.call) == (3, 1, 2)
-    assert c.report.unread == {"torch.float64 is not judged": 1}
+    assert c.report.unread == {"unsupported dtype torch.float64": 1}
 
 
 def test_a_call_that_is_not_sampled_costs_less_than_3_us(tmp_path: Path) -> None:
@@ -361,10 +361,10 @@ def test_a_call_that_is_not_sampled_costs_less_than_3_us(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sample": 0}, "sample is the share"),
-        ({"sample": 2}, "sample is the share"),
-        ({"keep": "last"}, "keep is one of first, all"),
-        ({"limit_mb": 0}, "limit_mb is the megabytes"),
+        ({"sample": 0}, "sample .the share of calls to judge. must be above 0"),
+        ({"sample": 2}, "sample .the share of calls to judge. must be above 0"),
+        ({"keep": "last"}, "keep must be one of first, all"),
+        ({"limit_mb": 0}, "limit_mb .* must be above 0"),
         ({"contract": {"probs_dtypo": "float32"}}, "probs_dtypo"),
     ],
 )
@@ -376,14 +376,14 @@ def test_what_it_does_not_take_is_refused(given: dict[str, Any], said: str, tmp_
 def test_a_folder_that_holds_a_case_is_not_written_over(tmp_path: Path) -> None:
     with capture(sdpa_at(0, FAULTS["stale"]), tmp_path, spec=toy.spec) as c:
         c.function(*(torch.ones(1, 2, 8, 16) for _ in "qkv"))
-    with pytest.raises(Refusal, match=f"holds {FIRST} of an earlier capture"):
+    with pytest.raises(Refusal, match=f"has {FIRST} of an earlier capture"):
         capture(torch.nn.functional.scaled_dot_product_attention, tmp_path)
 
 
 def test_a_head_of_more_than_the_limit_is_told(tmp_path: Path) -> None:
     with capture(sdpa_at(-1, None), tmp_path, spec=toy.spec, limit_mb=0.001) as c:
         c.function(*(torch.ones(1, 2, 64, 16) for _ in "qkv"))
-    assert c.report.judged == 0 and "a part of 0.0234 MB where limit_mb=0.000999" in next(iter(c.report.unread))
+    assert c.report.judged == 0 and "a part of 0.0234 MB, more than limit_mb=0.000999" in next(iter(c.report.unread))
 
 
 @pytest.mark.parametrize(("beyond", "wrong"), [(7.0, 1), (1e6, 0)])
@@ -440,7 +440,7 @@ def test_an_operation_with_attention_inside_is_told(tmp_path: Path) -> None:
     x = torch.randn(1, 8, 16)
     with capture(torch.ops.aten.scaled_dot_product_attention, tmp_path) as c, torch.no_grad():
         layer(x, x, x, need_weights=False)
-    assert c.report.unread == {"aten._native_multi_head_attention, which has attention inside": 1}
+    assert c.report.unread == {"aten._native_multi_head_attention computes attention inside one operation": 1}
     assert c.report.verdict == "untestable"
 
 

@@ -160,7 +160,7 @@ def test_gradients_of_rows_without_keys_are_no_verdict(tmp_path: Path) -> None:
     with capture(eager, tmp_path, spec=spec) as c:
         c.function(q, k, v, seen()).square().sum().backward()
     assert c.report.gradients == 0 and c.report.verdict == "rounding"
-    assert c.report.unread == {"gradients of rows without keys, of which kernels make different things": 1}
+    assert c.report.unread == {"gradients of empty rows, which kernels define differently": 1}
 
 
 def test_what_numbers_make_of_a_row_is_held_against_them(tmp_path: Path) -> None:

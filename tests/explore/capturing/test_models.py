@@ -151,13 +151,13 @@ def test_what_cannot_be_judged_is_refused_with_what_it_has() -> None:
     found, module = Interface(llama.sdpa, False, "sdpa_mask", ""), SimpleNamespace()
     with pytest.raises(Refusal, match=r"dropout of 0.1: model.eval\(\) turns it off"):
         asked_of(found, module, Q, K, K, dropout=0.1)
-    with pytest.raises(Refusal, match="attention with sinks"):  # of each query, as Inkling has them
+    with pytest.raises(Refusal, match="unsupported argument sinks"):  # of each query, as Inkling has them
         asked_of(found, module, Q, K, K, sinks=torch.zeros(2, 4, 3, 1))
     asked_of(found, module, Q, K, K, position_ids=torch.arange(3)[None], temperature=torch.ones(1))
-    with pytest.raises(Refusal, match="attention with cu_seq_lens_q"):
+    with pytest.raises(Refusal, match="unsupported argument cu_seq_lens_q"):
         asked_of(found, module, Q, K, K, cu_seq_lens_q=torch.tensor([0, 3]))
     asked_of(found, module, Q, K, K, BIAS > 0, cu_seq_lens_q=torch.tensor([0, 3]))  # which the mask has
-    with pytest.raises(Refusal, match="an attention_mask of 3 axes"):
+    with pytest.raises(Refusal, match="an attention_mask with 3 axes"):
         asked_of(found, module, Q, K, K, BIAS[0])
 
 
@@ -202,13 +202,13 @@ def test_a_module_that_computes_attention_itself_is_told(tmp_path: Path) -> None
     x = tokens()
     with capture(heads, tmp_path / "a") as c:
         heads(x, x, x)
-    assert c.report.verdict == "untestable" and "it calls it with need_weights=False" in str(c.report)
+    assert c.report.verdict == "untestable" and "pass need_weights=False" in str(c.report)
     with capture(heads, tmp_path / "b") as c, torch.no_grad():
         heads(x, x, x, need_weights=False)
     assert (c.report.judged, c.report.wrong, c.report.unread) == (1, 0, {})
     with capture(torch.nn.Linear(32, 32), tmp_path / "c") as c:
         pass
-    assert "name the function and say what it asks: capture(function, folder, spec=...)" in str(c.report)
+    assert "capture that function: capture(function, folder, spec=...)" in str(c.report)
 
 
 class Sdpa(torch.nn.Module):

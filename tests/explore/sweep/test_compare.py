@@ -68,6 +68,6 @@ def test_each_case_is_one_change(tmp_path: Path) -> None:
 
 def test_what_has_no_case_in_common_is_refused(tmp_path: Path) -> None:
     old, new = (written(tmp_path / f"{n}.sqlite", [row(n, "exact")]) for n in (1, 2))
-    said = f"{old} and {new} have no case in common, so that there is nothing to compare"
+    said = f"{old} and {new} have no case in common: there is nothing to compare"
     assert refusal(compare, old, new) == said
     assert "no such file; a sweep writes one" in refusal(compare, old, tmp_path / "none")

@@ -115,7 +115,7 @@ def test_what_ends_or_keeps_a_process_is_a_row_with_the_reason(tmp_path: Path, p
     assert "ValueError: no length 7" in outcomes[7].reason
     first, *_, last = outcomes[8].reason.splitlines()
     assert first == "was ended by signal 11 (SIGSEGV, Segmentation fault) before it returned:"
-    assert last == "printed last: the last words" and 'mine.py", line 9 in attention' in outcomes[8].reason
+    assert last == "last output: the last words" and 'mine.py", line 9 in attention' in outcomes[8].reason
     assert outcomes[9].reason.startswith("did not return within 10 seconds, and was ended:")
     assert outcomes[10].reason.startswith("took more than 0.35 GB of memory, and was ended:")
     assert [(one.origin, one.kind, len(one.rows)) for one in found.groups] == [
@@ -188,7 +188,9 @@ def test_workers_that_were_started_elsewhere_find_the_files_of_a_sweep(
     monkeypatch.chdir(tmp_path / "k")
     assert sweep("mine.py:attention", CASES[:2], out="s.sqlite", executor=executor).outcomes == {"rounding": 2}
     elsewhere = Ask("mine.py:attention", CASES[0], {}, folder="/no/such/folder")
-    with pytest.raises(Unavailable, match=r"^the sweep runs in /no/such/folder; \S+: No such file or directory$"):
+    with pytest.raises(
+        Unavailable, match=r"^cannot enter /no/such/folder, where the sweep runs, on \S+: No such file or directory$"
+    ):
         list(answers(executor, [elsewhere], Limits(60)))
 
 
@@ -265,7 +267,7 @@ def test_a_process_that_is_lost_again_and_again_ends_the_sweep(tmp_path: Path, m
     source = "import os, signal\n\ndef attention(q, k, v, *, scale, causal):\n"
     source += "    os.kill(os.getppid(), signal.SIGKILL)  # of the process that it is forked from\n"
     (tmp_path / "k/mine.py").write_text(source + "    signal.pause()\n")
-    with pytest.raises(Unavailable, match=r"gave up: BrokenPipeError: the process that judges cases ended"):
+    with pytest.raises(Unavailable, match=r"failed: BrokenPipeError: the judging process ended"):
         sweep(f"{tmp_path}/k/mine.py:attention", CASES[:1], out=tmp_path / "s.sqlite", jobs=1)
 
 
@@ -276,7 +278,7 @@ def test_an_executor_that_breaks_loses_no_row(tmp_path: Path) -> None:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as broken:
         killer = threading.Thread(target=lambda: (until(lambda: rows_in(out) > 1), _kill_workers(broken)))
         killer.start()
-        with pytest.raises(Unavailable, match=r"gave up: BrokenProcessPool.*; what was judged is kept, and --resume g"):
+        with pytest.raises(Unavailable, match=r"failed: BrokenProcessPool.*Judged cases are kept: continue with --r"):
             sweep(target, CASES, out=out, executor=broken)
         killer.join()
     assert 0 < len(load_sweep(out).rows) < len(CASES)
@@ -293,13 +295,13 @@ def _kill_workers(broken: ProcessPoolExecutor) -> None:
 def test_a_sweep_is_continued_with_the_same_options_alone(two_faults: Sweep) -> None:
     target, out = two_faults.plan.target, two_faults.path
     assert refusal(sweep, target, CASES, out=out) == (
-        f"--out {out} exists: --resume continues it; else name a new file, or remove it"
+        f"--out {out} exists: continue it with --resume, or use a new file"
     )
     said = refusal(sweep, target, CASES[1:], out=out, resume=True, timeout=5, contract="block_k=16")
     first, *differ = said.splitlines()
-    assert first == f"--resume continues a sweep with the same options; {out} has others:"
-    assert differ[:2] == ['  options: {} there, {"--contract": "block_k=16"} now', "  --timeout: 300 there, 5 now"]
-    assert differ[2].startswith("  cases: 24 cases, ") and " there, 23 cases, " in differ[2] and len(differ) == 3
+    assert first == f"--resume needs the options with which {out} was begun:"
+    assert differ[:2] == ['  options: was {}, is {"--contract": "block_k=16"}', "  --timeout: was 300, is 5"]
+    assert differ[2].startswith("  cases: was 24 cases, ") and ", is 23 cases, " in differ[2] and len(differ) == 3
 
 
 def test_nor_after_its_source_was_edited(tmp_path: Path, pool: Executor) -> None:
@@ -314,26 +316,25 @@ def test_what_it_cannot_take_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "s.sqlite"
     of = {"out": out}
     assert refusal(sweep, len, CASES, **of) == (
-        "a sweep runs its target in other processes, which have no callable: give <built-in function len> as "
-        "path.py:function"
+        "a sweep runs its target in other processes: give <built-in function len> as path.py:function"
     )
-    assert refusal(sweep, "flash", [], **of) == "a sweep needs a case at least; got none"
+    assert refusal(sweep, "flash", [], **of) == "a sweep needs at least one case; got none"
     assert refusal(sweep, "flash", CASES, feed={}, **of).endswith("contract, runs; got feed")
     assert refusal(sweep, "flash", CASES, timeout=0, **of) == "timeout must be a number above 0; got 0"
     assert refusal(sweep, "flash", CASES, jobs=1, scheduler="tcp://x", **of) == (
-        "a sweep runs in one place, of jobs, scheduler and executor; got jobs and scheduler"
+        "a sweep takes one of jobs, scheduler and executor; got jobs and scheduler"
     )
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "distributed", None)
         assert re.fullmatch(
-            r"--scheduler tcp://x is of Dask, which cannot be imported here \(\w+: import of distributed .*\): pip install "
-            r'"attention-workbench\[sweep\]"; without it cases run on this machine, --jobs N at a time',
+            r"--scheduler tcp://x needs Dask, which cannot be imported here \(\w+: import of distributed .*\): pip install "
+            r'"attention-workbench\[sweep\]"\. Without Dask, use --jobs N on this machine',
             refusal(sweep, target, CASES, scheduler="tcp://x", out=tmp_path / "x.sqlite"),
         )
     assert not (tmp_path / "x.sqlite").exists()
     assert refusal(load_sweep, tmp_path / "none") == f"{tmp_path}/none: no such file; a sweep writes one with --out"
     (tmp_path / "other").write_text("text")
-    assert "is no file of a sweep" in refusal(load_sweep, tmp_path / "other")
+    assert "is not the file of a sweep" in refusal(load_sweep, tmp_path / "other")
     with pytest.raises(Refusal):
         sweep("nothing", CASES, **of)
 

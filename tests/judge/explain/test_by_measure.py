@@ -94,7 +94,7 @@ def _page_before(v: np.ndarray) -> np.ndarray:
 
 #: what is wrong, no fault of the library -> the function, and words of the cause
 WRONG = {
-    "a page": (partial(eager, change=_page_before), "rows 12-23, 36-47 come from 12 rows earlier"),
+    "a page": (partial(eager, change=_page_before), "rows 12-23, 36-47 come from row i - 12"),
     "dims": (partial(eager, change=lambda v: v[..., [5, *range(1, 5), 0, *range(6, 16)]]), "V is read wrong"),
     "sum": (partial(eager, of="sum", change=lambda x: x + np.float32(3)), "the denominator adds 3 to"),
     "rows": (partial(eager, change=lambda v: np.roll(v, 8, 2)), "row i is row i + 8 (mod 48)"),

@@ -55,8 +55,8 @@ class Lying(NamedTuple):
     @property
     def words(self) -> str:
         """How the memory layout differs from that of a contiguous array; empty if it does not."""
-        said = [f"starts {_of(self.shift, 'element')} behind an aligned address"] * bool(self.shift)
-        said += [f"{_of(self.behind, 'element')} of poison behind each row"] * bool(self.behind)
+        said = [f"starts {_of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
+        said += [f"{_of(self.behind, 'element')} of poison after each row"] * bool(self.behind)
         return "; ".join([*said, *[f"{_of(self.rows, 'row')} of poison between heads"] * bool(self.rows)])
 
 
@@ -105,7 +105,7 @@ class Arena:
         """Put inputs where they lie, and poison around them; Refusal where there is no room."""
         end = max(place.end for place in places.values())
         if end > SIZE // 2:
-            raise Refusal(f"inputs of a call take {end / 1e9:.3g} GB, more than there is room for: say smaller lengths")
+            raise Refusal(f"inputs of a call take {end / 1e9:.3g} GB, which is too much: use smaller lengths")
         self.used = (-(-end // ALIGNED) + 1) * ALIGNED
         np.frombuffer(self.memory, np.uint8, self.used)[:] = POISON
         for name, x in arrays.items():
@@ -130,9 +130,7 @@ class Arena:
             found[name] = start
             start += (-(-size * WIDEST // ALIGNED) + 1) * ALIGNED
         if start > SIZE:
-            raise Refusal(
-                f"results of a call take {start / 1e9:.3g} GB, more than there is room for: say smaller lengths"
-            )
+            raise Refusal(f"results of a call take {start / 1e9:.3g} GB, which is too much: use smaller lengths")
         return found
 
     def read(self, offset: int, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

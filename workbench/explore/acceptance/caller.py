@@ -108,11 +108,13 @@ class Caller:
         if kind != worker.DONE:
             raise Fault("raised", said)
         if name := arena.changed(places):
-            what = "what lies around its inputs" if name == "poison" else f"{name}, an input,"
+            what = "memory around its inputs" if name == "poison" else f"input {name}"
             raise Fault("overwritten", f"{what} was overwritten")
         for name, x in last.items():
             if arena.read(at[f"earlier {name}"], x.dtype, x.shape).tobytes() != x.tobytes():
-                raise Fault("overwritten", f"{name} of the call before was overwritten, and its caller may hold it")
+                raise Fault(
+                    "overwritten", f"{name} of the previous call was overwritten, but its caller may still hold it"
+                )
         self.last = self._results(case, said, results)
         return Answer(self.last, seconds)
 
@@ -131,7 +133,7 @@ class Caller:
         try:
             dtypes = dict(json.loads(said))
         except (ValueError, TypeError):
-            raise Fault("raised", "its process gave no answer that can be read") from None
+            raise Fault("raised", "its process sent an unreadable answer") from None
         if OUT not in dtypes:
             raise Fault("raised", "it returned no out")
         allowed = held_in(case)
@@ -178,7 +180,7 @@ class Caller:
         try:
             code = self.process.wait(_ENDS_S)
         except subprocess.TimeoutExpired:
-            return Fault("ended", "its process closed the way back")
+            return Fault("ended", "its process closed the pipe for its results")
         return Fault("ended", how_it_ended(128 - code if code > 128 else code))
 
 
@@ -222,8 +224,8 @@ def _load(caller: Caller, asked: Mapping[str, Any]) -> None:
     kind, said = caller.reply(LOAD_S)
     if kind == worker.TOGETHER:
         raise Unavailable(
-            f"Linux does not allow a process of its own network and users here ({said}): `--unsafe` runs "
-            f"{caller.target} in a process beside this one, which is for functions that you trust not to be hostile"
+            f"Linux allows no user and network namespaces here ({said}), so {caller.target} cannot be isolated. "
+            "If you trust it, run it with `--unsafe`"
         )
     caller.number = int(said) if said.isdigit() else 0
     caller.send(asked)

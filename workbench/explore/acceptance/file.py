@@ -36,7 +36,7 @@ def of_plain(found: Mapping[str, Any], where: str) -> Spec:
     """The spec of plain values, as a TOML file has them; `where` names it in messages."""
     found = dict(found)
     if (operation := found.pop("operation", OPERATION)) != OPERATION:
-        raise Refusal(f"{where}: operation is {OPERATION}, the forward pass; got {operation!r}")
+        raise Refusal(f"{where}: operation must be {OPERATION} (the forward pass); got {operation!r}")
     own = {one.name: one for one in fields(Spec)}
     if others := [name for name in found if name not in own]:
         raise Refusal(unknown(f"{where}: a spec has no", others[0], ("operation", *own)))
@@ -57,7 +57,7 @@ def check(spec: Spec, where: str) -> None:
     if others := [name for name in spec.without if name not in FAMILIES]:
         raise Refusal(unknown(f"{where}: there is no family", others[0], FAMILIES))
     if not families_of(spec):
-        raise Refusal(f"{where}: a spec has some of the families {', '.join(FAMILIES)}; got one without all")
+        raise Refusal(f"{where}: `without` must leave one of the families {', '.join(FAMILIES)}")
     for name in {*spec.case, *(name for one in spec.shapes for name in one)}:
         known = ({*FIELDS, *RANGES, "seqlen"}) - _OTHERS
         if name not in known:
@@ -78,7 +78,7 @@ def _range(name: str, x: Any, where: str) -> Any:
     if isinstance(x, Mapping):
         ends: tuple[Any, Any] = (x.get("from"), x.get("to"))
         if {*x} != {"from", "to"} or not all(type(end) is int for end in ends):
-            raise Refusal(f"{where}: a range of {name} is {{from = 1, to = 256}}, whole numbers; got {dict(x)!r}")
+            raise Refusal(f"{where}: a range of {name} has two integers, as {{from = 1, to = 256}}; got {dict(x)!r}")
         if ends[0] > ends[1]:
             raise Refusal(f"{where}: to of {name} is below from; got {{from = {ends[0]}, to = {ends[1]}}}")
         return Between(*ends)

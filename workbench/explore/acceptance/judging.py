@@ -93,7 +93,7 @@ class Judge:
         try:
             answer = self.called(one)
             if self.spec.lse and LSE not in answer.stages:
-                return failure("raised", "it returned no lse, which the spec asks for")
+                return failure("raised", "it returned no lse, but the spec asks for one")
             judged = self.judged(one, answer)
             # of a bug within its budgets nothing is proved: a silent spec allows to subtract more than the maximum,
             # which rounds where others need not, and one that says some of what is unusual leaves the rest open
@@ -102,11 +102,11 @@ class Judge:
             if classed(judged) in _FAILS and (outside or proved):
                 return failure("wrong", self._how(one, answer), judged)
             if classed(judged) in {*_FAILS, *_DOUBTED} and self._doubted_again(one):
-                return failure("wrong", "numbers are within their budgets, but those of no known kernel", judged)
+                return failure("wrong", "results are within budget, but no known kernel gives them", judged)
             if index % _TWICE == 0 and (second := self._other_bits(one, answer)) is not None:
                 judged = self.judged(one, second)
                 if classed(judged) in _FAILS:
-                    return failure("wrong", "the second of two calls gives wrong numbers", judged)
+                    return failure("wrong", "the second of two identical calls is wrong", judged)
             if one.alone is not None and (said := self._parts_alone(one, answer)):
                 return failure("bits", said)
         except Fault as fault:
@@ -146,8 +146,8 @@ class Judge:
     def _how(self, one: Problem, answer: Answer) -> str:
         """How numbers are wrong, where that is seen without a search."""
         if one.before and self.first is not None and _bits(self.first) == _bits(answer):
-            return "it gave the answer to the call before, whose inputs lay at the same addresses, and differ"
-        return "numbers are outside their budgets"
+            return "it returned the result of the previous call, which had other inputs at the same addresses"
+        return "results are over budget"
 
     def _other_bits(self, one: Problem, answer: Answer) -> Answer | None:
         """A second answer to the same call, where its bits are others."""
@@ -165,7 +165,7 @@ class Judge:
         alone = self._call(case.but(batch=1), arrays, one.lying)
         for name, x in alone.stages.items():
             if name in answer.stages and x.tobytes() != np.ascontiguousarray(answer.stages[name][b : b + 1]).tobytes():
-                return f"{name} of sequence {b} has other bits in a batch of {case.batch} than alone"
+                return f"{name} of sequence {b} has different bits in a batch of {case.batch} than alone"
         return ""
 
     def _trace(self, case: Case, inputs: Mapping[str, np.ndarray] | None, answer: Answer) -> Trace:

@@ -183,10 +183,7 @@ def _named(function: str | Callable[..., Any]) -> str:
     if isinstance(function, str):
         return function
     if (name := name_of(function)) is None:
-        raise Refusal(
-            f"{function!r} is a callable that no other process has: give it as path.py:function, so that it can be "
-            "loaded in a process of its own"
-        )
+        raise Refusal(f"{function!r} cannot be loaded in another process: give it as path.py:function")
     return name
 
 

@@ -24,8 +24,8 @@ TEXT = 4000  #: characters of a reply, the last ones
 #: copies of what is left in freed memory: an allocator gives the last one, or one of its size, or the next
 COPIES = 3
 _NO_PROC = (
-    "; CUDA finds none in a process without a /proc of its own, which Linux does not allow here: `--unsafe` runs a "
-    "function that you trust beside this process"
+    "; an isolated process needs its own /proc for CUDA, which Linux does not allow here. If you trust the function, "
+    "run it with `--unsafe`"
 )
 
 
@@ -82,7 +82,7 @@ class _Calls:
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
         if case.codes is not None and not call.put_in:
             due = ", ".join(formats.beside(case.codes, case.coded))
-            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {due}")
+            raise Refusal(f"it takes no {case.codes} codes, but the spec has them: add the keywords {due}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
@@ -208,7 +208,7 @@ class _Calls:
             if isinstance(before, np.ndarray):
                 after = as_numpy(now, name, (before.dtype,))
                 if after.shape == before.shape and after.tobytes() != np.ascontiguousarray(before).tobytes():
-                    raise Refusal(f"{name}, an input, was overwritten")
+                    raise Refusal(f"input {name} was overwritten")
 
     def _leave(self, blocks: list[list[Any]], arrays: str, device: str) -> None:
         """Free blocks of the allocator that hold what is asked for: what a function does not write shows."""

@@ -75,14 +75,16 @@ class Again:
         self._name, self._said, self._shown = name, said, shown
         self._work = Work(ASKING)
         if question.nbytes > limit:
-            raise Refusal(f"its arguments span {question.nbytes / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
+            raise Refusal(
+                f"its arguments span {question.nbytes / 2**20:.3g} MB, more than limit_mb={limit / 2**20:.3g}"
+            )
         self._pairs: list[tuple[Any, Any]] = []  # memory of an argument, and ours in its place
         self._args, self._kwargs = _mapped((question.args, question.kwargs), self._own)
         of_call = self._read()
         ours = {own.untyped_storage().data_ptr() for _, own in self._pairs}
         for name in INPUTS:
             if of_call.inputs[name].untyped_storage().data_ptr() not in ours:
-                raise Refusal(f"its {name} is no part of an argument")
+                raise Refusal(f"its {name} is not an argument, nor a view of one")
         self._masks = {x: y.clone() for x, y in replace(before, asked=of_call).now().items() if x in MASKS}
 
     def __call__(self, case: Case, inputs: Mapping[str, np.ndarray] | None = None) -> Trace:
@@ -93,16 +95,18 @@ class Again:
         torch, trace = module("torch", "a capture"), self._trace
         ours = {x: getattr(trace.case, x) for x in _OF_NUMBERS}
         if case.but(**ours) != trace.case.but(**ours):
-            raise Refusal(f"{self._name}: a call is made again with other numbers alone, not on another case")
+            raise Refusal(f"{self._name}: a captured call can only be repeated with other values, not on another case")
         if self._work.over:
-            raise Refusal(f"{self._name}: a call of {self._before.whole.score_count:,} scores is made no more often")
+            raise Refusal(
+                f"{self._name}: a call of {self._before.whole.score_count:,} scores cannot be repeated more often"
+            )
         self._work.take(trials(self._before.whole.score_count))
         if inputs is None:
             case, inputs = anew(case, trace.inputs)
         if inputs is None:
             inputs = dict(zip(INPUTS, case.inputs(), strict=True))
         if any(not _same(y, trace.inputs.get(x)) for x, y in inputs.items() if x in MASKS):
-            raise Refusal(f"{self._name}: a call is made again with its own mask")
+            raise Refusal(f"{self._name}: a captured call can only be repeated with its own mask")
         for theirs, own in self._pairs:
             own.copy_(theirs)
         asked = self._read()
@@ -112,12 +116,12 @@ class Again:
             there[name].copy_(_tensor(inputs[name]))
         before = copied(before, there, 2**62)
         if any(not torch.equal(before.inputs[x].cpu().float(), _tensor(inputs[x])) for x in INPUTS):
-            raise Refusal(f"{self._name}: its q, k and v lie in the same memory")
+            raise Refusal(f"{self._name}: its q, k and v share memory")
         if any(not torch.equal(before.inputs[x], y) for x, y in self._masks.items()):
-            raise Refusal(f"{self._name}: its mask is made of its numbers, or was written into since")
+            raise Refusal(f"{self._name}: its mask depends on q, k or v, or has changed since the call")
         made = returned(before, self._called())
         if bool(made.changed):
-            raise Refusal(f"{self._name} changes what it is given")
+            raise Refusal(f"{self._name} changes its inputs")
         found = trace_of(made.on_host(), self._name, self._said, trace.notes)
         ran = trace.case.but(**{x: getattr(case, x) for x in _OF_NUMBERS})
         given = {**trace.inputs, **{x: inputs[x] for x in INPUTS}}
@@ -195,7 +199,7 @@ def causes(
     """
     if early := [x for x in INPUTS if x in trace.inputs and not np.isfinite(to_float64(trace.inputs[x])).all()]:
         given = f"{', '.join(early[:-1])} and {early[-1]}" if len(early) > 1 else early[0]
-        return (f"{given} of this call hold NaN or infinities already: look before it",)
+        return (f"the inputs already contain NaN or infinity, in {given}: look before this call",)
     shown = _looked_at(trace)
     if question is not None:
         try:

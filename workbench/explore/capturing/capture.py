@@ -47,11 +47,11 @@ class Capture(ContextDecorator):
         seed: int,
     ) -> None:
         if not 0 < sample <= 1:
-            raise Refusal(f"sample is the share of calls that are judged, above 0 and at most 1; got {sample!r}")
+            raise Refusal(f"sample (the share of calls to judge) must be above 0 and at most 1; got {sample!r}")
         if keep not in KEEP:
-            raise Refusal(f"keep is one of {', '.join(KEEP)}; got {keep!r}")
+            raise Refusal(f"keep must be one of {', '.join(KEEP)}; got {keep!r}")
         if not limit_mb > 0:
-            raise Refusal(f"limit_mb is the megabytes of calls that wait to be judged, above 0; got {limit_mb!r}")
+            raise Refusal(f"limit_mb (megabytes of calls that wait to be judged) must be above 0; got {limit_mb!r}")
         if contract is not None:
             check_names(fields_of(contract, Case()))  # before anything runs
         self._source = (models.source_of(function) if spec is None else None) or of_function(function, spec)
@@ -59,7 +59,7 @@ class Capture(ContextDecorator):
         self._limit = int(limit_mb * 2**20)
         self._folder = Path(folder)
         if found := sorted(self._folder.glob("**/*.safetensors")):
-            raise Refusal(f"{folder} holds {found[0].name} of an earlier capture: give another folder")
+            raise Refusal(f"{folder} has {found[0].name} of an earlier capture: use another folder")
         self._judging = Judging(self._source.name, function, self._folder, contract, keep == "all", self._limit)
         self._random = np.random.default_rng(seed)
         self._calls, self._next = 0, self._gap() - 1
@@ -108,7 +108,7 @@ class Capture(ContextDecorator):
             call = self._calls
             self._calls = call + 1
             if in_graph is not None and in_graph():
-                self._count("recorded into a CUDA graph, whose replays nobody sees")
+                self._count("recorded into a CUDA graph, whose replays cannot be watched")
                 return function(*args, **kwargs)
             if call < self._next:
                 return function(*args, **kwargs)

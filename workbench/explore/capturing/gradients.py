@@ -126,7 +126,7 @@ class Followed:
             x = (before.rows_of if name == "q" else before.keys_of)(asked.inputs[name])
             gradients[f"d{name}"] = (x if before.asked.cast is None else x.to(before.asked.cast)).clone()
         if not gradients:
-            raise Refusal("gradients of k and v alone, of some of its queries")
+            raise Refusal("only dk and dv, which cannot be judged from a part of the queries")
         event = torch.cuda.current_stream(self._dout.device).record_event() if self._dout.is_cuda else None
         self._found = {}
         return BackwardSnapshot(before, self._dout, gradients, event)
@@ -147,7 +147,7 @@ def judged_backward(taken: BackwardSnapshot, name: str, said: Any) -> tuple[Judg
         seen = seen & (to_float64(trace.inputs["bias"]) > -np.inf)
     empty = np.broadcast_to(~seen.any(axis=-1), dout.shape[:-1])
     if dout[empty].any():  # NaN too
-        raise Refusal("gradients of rows without keys, of which kernels make different things")
+        raise Refusal("gradients of empty rows, which kernels define differently")
     made = {stage: array(x) for stage, x in taken.gradients.items()}
     # what the backward pass kept of out and lse, as it was stored or before, nobody saw
     run = OperationRun(name, case, {**inputs, "dout": dout}, made, (OUT, LSE), (*conventions,))

@@ -23,8 +23,8 @@ _OF_TRANSFORMERS = {
 #: arguments of which nothing that is judged is known
 _UNKNOWN = ("indices", "block_indices", "cu_seq_lens_q", "cu_seq_lens_k", "block_table")
 _NO_MASK = (
-    "transformers makes no mask for {0!r}: its function is told no padding, and of a window no more than its length; "
-    "AttentionMaskInterface.register({0!r}, sdpa_mask) gives it a mask"
+    "transformers makes no mask for {0!r}, so its function cannot know padding or where a window lies. To give it a "
+    "mask: AttentionMaskInterface.register({0!r}, sdpa_mask)"
 )
 #: error of exp, in ulps of float32 for each unit of its argument, which was rounded to a dtype by half an ulp
 _OF_DIFFERENCE = {"torch.bfloat16": 2.0**15, "torch.float16": 2.0**12}
@@ -61,7 +61,7 @@ def watching(layers: Layers, watched: Watched, remark: Tell) -> Iterator[None]:
     """
     interface: Any = getattr(sys.modules["transformers.modeling_utils"], "AttentionInterface", None)
     if not hasattr(interface, "get_interface"):
-        raise Refusal("capture of a model needs transformers 5, whose models ask AttentionInterface.get_interface")
+        raise Refusal("capture of a model needs transformers 5 (AttentionInterface.get_interface)")
     right, masks = interface.get_interface, sys.modules["transformers.masking_utils"].ALL_MASK_ATTENTION_FUNCTIONS
 
     made_by: dict[Any, str] = {}
@@ -115,7 +115,7 @@ def asked_of(
     if attention_mask is not None and not hasattr(attention_mask, "mask_mod") and attention_mask.ndim == 4:
         rest = {name: x for name, x in rest.items() if not name.startswith("cu_seq_lens")}  # the mask has them
     if odd := [name for name, x in rest.items() if (name in _UNKNOWN and x is not None) or _of_numbers(x)]:
-        raise Refusal(f"attention with {odd[0]}")
+        raise Refusal(f"unsupported argument {odd[0]}")
     fields: dict[str, Any] = {"scale": scaling, "softcap": softcap or None}
     sinks: Any = getattr(module, "sinks", None) if s_aux is None else s_aux
     if sinks is not None:
@@ -176,7 +176,7 @@ def _mask(mask: Any, query: Any, key: Any) -> dict[str, Any]:
     if mask.ndim == 4:
         return {"mask" if mask.dtype == torch.bool else "bias": mask[..., : key.shape[2]]}
     if mask.ndim != 2:
-        raise Refusal(f"an attention_mask of {mask.ndim} axes")
+        raise Refusal(f"an attention_mask with {mask.ndim} axes")
     seen = mask.bool()[:, None, None, : key.shape[2]]
     if mask.shape[1] == query.shape[2]:  # rows of padding are none
         seen = seen & mask.bool()[:, None, :, None]

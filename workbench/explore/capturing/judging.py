@@ -84,7 +84,7 @@ class Judging:
             size += 0 if question is None else question.nbytes
             self._held += 0 if full else size
         if full:
-            self.dropped["more than limit_mb waited to be judged"] += 1
+            self.dropped["the queue of calls to judge was full (limit_mb)"] += 1
             return
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True, name="workbench.capture")
@@ -101,7 +101,7 @@ class Judging:
             try:
                 self.causes = causes(*asked, self._name, self._contract, self._limit)
             except Exception as error:  # of ours: the model goes on, and the report says it
-                self.unread[f"{type(error).__name__}: {error}, in the search for a cause".splitlines()[0]] += 1
+                self.unread[f"{type(error).__name__}: {error}, while searching for a cause".splitlines()[0]] += 1
             self.seconds += time.perf_counter() - start
 
     def wait(self) -> None:
@@ -177,7 +177,7 @@ class Judging:
         # what breaks a bound takes the place of what is beyond chance alone
         first = found.leaves and (self.kept is None or (found.proved and not self.kept.proved))
         if found.verdict == "untestable":
-            self.unread["nothing of it could be judged"] += 1
+            self.unread["no element could be judged"] += 1
         else:
             self._count(found, first)
         if first or self._keep_all:

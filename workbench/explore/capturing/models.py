@@ -40,9 +40,8 @@ def source_of(model: Any) -> Source | None:
         return call
 
     unseen = (
-        f"no module of {name} {'asked transformers for an attention function' if alone else _CALLED} while it was "
-        "watched; of attention that it computes itself name the function and say what it asks: "
-        "capture(function, folder, spec=...)"
+        f"no module of {name} {'asked transformers for an attention function' if alone else _CALLED} during "
+        "the capture. If it computes attention itself, capture that function: capture(function, folder, spec=...)"
     )
     return Source(name, read, called, watching, lambda: unseen)
 

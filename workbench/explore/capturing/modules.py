@@ -9,8 +9,8 @@ from workbench.explore.capturing.sources import Tell, Watched, replaced
 from workbench.foreign.calls import Call, placed, reader_of
 
 _ALONE = (
-    "nn.MultiheadAttention without scaled_dot_product_attention: it calls it with need_weights=False, and after "
-    "torch.backends.mha.set_fastpath_enabled(False)"
+    "nn.MultiheadAttention did not call scaled_dot_product_attention: pass need_weights=False, and call "
+    "torch.backends.mha.set_fastpath_enabled(False) first"
 )
 
 

@@ -84,7 +84,7 @@ class PackedSnapshot:
         first, last, first_key, last_key = (int(x) for x in self.bounds.cpu())
         rows, keys = last - first, last_key - first_key
         if not (0 < rows <= self.whole.seqlen_q and 0 < keys <= self.whole.seqlen_k):
-            raise Refusal(f"a sequence of {rows} queries and {keys} keys, where the longest is said to have "
+            raise Refusal(f"a sequence of {rows} queries and {keys} keys, but the longest is declared as "
                           f"{self.whole.seqlen_q} and {self.whole.seqlen_k}")  # fmt: skip
         places = _places(np.arange(self.count), rows, self.count, self.late)
         return rows, places[places < rows], keys
@@ -97,14 +97,14 @@ def taken_packed(asked: Call, call: int, limit: int, random: np.random.Generator
     packed = asked.packed
     assert packed is not None
     if "mask" in asked.inputs or "bias" in asked.inputs:
-        raise Refusal("a mask or a bias of packed sequences")
+        raise Refusal("packed sequences with a mask or a bias")
     whole = case_of_call(asked, (int(packed.max_seqlen_q), int(packed.max_seqlen_k)))
     sequences, group = len(packed.cu_seqlens_q) - 1, whole.heads // whole.kv_heads
     of_keys = len(packed.seqused_k if packed.seqused_k is not None else packed.cu_seqlens_k[1:])
     if sequences < 1 or of_keys != sequences:
-        raise Refusal(f"queries of {sequences} sequences and keys of {of_keys}")
+        raise Refusal(f"queries of {sequences} sequences but keys of {of_keys}")
     if packed.in_pages and len(packed.block_table) != sequences:
-        raise Refusal(f"queries of {sequences} sequences and pages of {len(packed.block_table)}")
+        raise Refusal(f"queries of {sequences} sequences but pages of {len(packed.block_table)}")
     sequence, head = int(random.integers(sequences)), int(random.integers(whole.kv_heads)) * group
     count = min(whole.seqlen_q, max(1, SCORES // (whole.seqlen_k * group)))
     ends = slice(sequence, sequence + 2)

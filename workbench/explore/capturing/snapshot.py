@@ -114,7 +114,7 @@ def copied(before: Any, now: Mapping[str, Any], limit: int) -> Any:
     """A snapshot with copies of what its call reads; Refusal for more than `limit` bytes."""
     size = sum(x.nbytes for x in now.values())
     if size > limit:
-        raise Refusal(f"a part of {size / 2**20:.3g} MB where limit_mb={limit / 2**20:.3g}")
+        raise Refusal(f"a part of {size / 2**20:.3g} MB, more than limit_mb={limit / 2**20:.3g}")
     return replace(before, inputs={name: x.detach().clone() for name, x in now.items()})
 
 
@@ -143,10 +143,10 @@ def returned(before: Any, made: Any) -> Any:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
             shape = [*of_q[:3], before.whole.head_dim_v]
-            raise Refusal(f"an out of shape {list(x.shape)} [b h q d] where its q, k and v make {shape}")
+            raise Refusal(f"an out of shape {list(x.shape)} [b h q d], where q, k and v give {shape}")
         results[name] = before.rows_of(x).clone()
     if OUT not in results:
-        raise Refusal("no out")
+        raise Refusal("it returned no out")
     same = [_bits(x.detach()).eq(_bits(before.inputs[name])).all() for name, x in before.now().items()]
     changed = torch.stack(same).all().logical_not()
     on_gpu = changed.is_cuda
@@ -169,12 +169,12 @@ def case_of_call(asked: Call, lengths: tuple[int, int] | None = None) -> Case:
     """
     q, k, v = (asked.inputs[x] for x in INPUTS)
     if any(x.ndim != len(BOX) or getattr(x, "is_nested", False) or x.is_sparse for x in (q, k, v)):
-        raise Refusal(f"q, k and v of {q.ndim}, {k.ndim} and {v.ndim} axes, nested or sparse")
+        raise Refusal(f"q, k and v with {q.ndim}, {k.ndim} and {v.ndim} axes, or nested or sparse")
     dtype = str(asked.cast or q.dtype)
     if dtype not in DTYPES:
-        raise Refusal(f"{dtype} is not judged")
+        raise Refusal(f"unsupported dtype {dtype}")
     if asked.cast is None and not q.dtype == k.dtype == v.dtype:
-        raise Refusal(f"q, k and v of {q.dtype}, {k.dtype} and {v.dtype}")
+        raise Refusal(f"q, k and v with different dtypes: {q.dtype}, {k.dtype}, {v.dtype}")
     if (q.shape[0] != k.shape[0] and not asked.in_pages) or k.shape[:3] != v.shape[:3]:
         raise Refusal(f"q, k and v that broadcast: {list(q.shape)}, {list(k.shape)}, {list(v.shape)}")
     seqlen_q, seqlen_k = lengths or (q.shape[2], k.shape[2])
@@ -217,7 +217,7 @@ def boxed(x: Any, axes: str) -> Any:
     axes = axes.replace("n", "s")  # rows of packed sequences
     order = [axis for axis in BOX if axis in axes]
     if x.ndim != len(axes):
-        raise Refusal(f"a result of {x.ndim} axes where [{' '.join(axes)}] is known")
+        raise Refusal(f"a result with {x.ndim} axes, where [{' '.join(axes)}] is expected")
     x = x.permute([axes.index(axis) for axis in order])
     for place, axis in enumerate(BOX[: 4 if "d" in axes else 3]):
         x = x if axis in axes else x.unsqueeze(place)

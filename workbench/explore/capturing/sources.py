@@ -15,15 +15,15 @@ Tell = Callable[[str], None]
 #: operations of aten, of nn.MultiheadAttention and nn.TransformerEncoderLayer, whose attention no mode sees
 _INSIDE = ("_native_multi_head_attention", "_transformer_encoder_layer_fwd")
 _HELD = (
-    "whoever holds the function itself, in a dict, a closure or a default, passes by what is watched: call c.function "
-    "in its place, the watched one, and of a function that is registered with transformers capture(model, folder)"
+    "callers that keep the function in a dict, a closure or a default bypass the capture: let them call c.function. "
+    "For a function that is registered with transformers use capture(model, folder)"
 )
-_NOWHERE = "no module has this function under a name: call c.function in its place, the watched one"
+_NOWHERE = "no module has this function as an attribute: call c.function instead"
 _DISPATCHER = (
-    "capture(torch.ops.aten.scaled_dot_product_attention, ...) sees torch's attention at the dispatcher, whoever calls "
-    "it, C++ and graphs that torch.compile made before, too"
+    "capture(torch.ops.aten.scaled_dot_product_attention, ...) sees all calls of torch's attention, from C++ "
+    "and compiled graphs, too"
 )
-_NOT_DISPATCHED = "nothing called torch's attention, but for its backend math, which is products and a softmax"
+_NOT_DISPATCHED = "nothing called torch's attention, except perhaps its math backend, which runs matmuls and a softmax"
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def _dispatched(watched: Watched, tell: Tell, remark: Tell) -> Any:
     aten = module("torch", "a capture").ops.aten
 
     def inside(op: Any, *args: Any, **kwargs: Any) -> Any:
-        tell(f"{op.overloadpacket}, which has attention inside")
+        tell(f"{op.overloadpacket} computes attention inside one operation")
         return op(*args, **kwargs)
 
     made_by = {

@@ -106,7 +106,7 @@ def _writing_nowhere() -> Any:
             for one in op._schema.arguments:
                 if one.alias_info is not None and one.alias_info.is_write and one.name in given:
                     if storages(given[one.name]) - self._own:
-                        raise Refusal(f"it writes into a tensor that was there before, by {op}")
+                        raise Refusal(f"it writes into an existing tensor ({op})")
             made = op(*args, **(kwargs or {}))
             self._own |= storages(made) - storages((args, kwargs))
             return made

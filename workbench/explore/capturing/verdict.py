@@ -84,7 +84,7 @@ def trace_of(
             declared[field] = LIBRARIES
     empty = int(np.broadcast_to(~visible(case, inputs).any(axis=-1), (case.batch, case.heads, case.seqlen_q)).sum())
     if empty and declared["empty_out"] == LIBRARIES:
-        notes = (*notes, f"{empty} rows see no key: 0, NaN or a mean of v is right there")
+        notes = (*notes, f"{empty} empty rows (no visible key): 0, NaN or a mean of v is right there")
     return told_apart(assembled(name, case, inputs, stages, declared, notes=notes, gpu=gpu))
 
 

@@ -81,6 +81,6 @@ def _checked(law: Law, s: Gradients) -> Verdict:
         with np.errstate(all="ignore"):
             return law.check(s)
     except Raised as raised:
-        return Break("", {}, np.nan, np.nan, 0.0, why=f"it ran on the case, and not on other values: {raised}")
+        return Break("", {}, np.nan, np.nan, 0.0, why=f"it ran on the case, but fails on other values: {raised}")
     except Refusal as refusal:
         return str(refusal).strip().splitlines()[-1]

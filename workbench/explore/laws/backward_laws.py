@@ -16,7 +16,7 @@ STEP = 2.0**-16
 
 
 def dout_times_power_of_two(s: Gradients) -> Verdict:
-    """4 dout, and 4 dlse, give 4 times every gradient, bit for bit, while nothing is subnormal."""
+    """Multiplying dout and dlse by 4 multiplies every gradient by 4, bit for bit, unless numbers are subnormal."""
     if s.case.dtype == "float16":
         return "dS may be subnormal in float16"
     names = [name for name in ("dout", "dlse") if name in s.inputs]
@@ -55,10 +55,10 @@ def _normal(s: Gradients) -> bool:
 
 
 def dq_of_a_row_without_keys_is_0(s: Gradients) -> Verdict:
-    """dQ of a row that sees no key is 0."""
+    """dQ of an empty row (no visible key) is 0."""
     empty = np.asarray(~s.visible.any(-1))
     if not empty.any():
-        return "each row sees a key"
+        return "there are no empty rows"
     dq = s.first.value("dq")
     return within("dq", "bhqd", dq, np.zeros(dq.shape), np.where(empty[..., None], 0.0, np.nan))
 
@@ -67,7 +67,7 @@ def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
     """dK and dV of a key that no row of its group sees are 0."""
     hidden = s.per_group(np.asarray(s.visible.any(2), np.int64)) == 0
     if not hidden.any():
-        return "each key is seen"
+        return "every key is visible"
     verdicts = []
     for name in ("dkv",) if s.case.numbers.get("shared_kv") else ("dk", "dv"):
         x = s.first.value(name)
@@ -77,11 +77,11 @@ def gradients_of_a_key_that_nobody_sees_are_0(s: Gradients) -> Verdict:
 
 
 def directional_derivative(s: Gradients) -> Verdict:
-    """<dQ, D>, <dK, D> and <dV, D> are what <out, dout> + <lse, dlse> grows by along D, from forward passes in float64
-    on either side.
+    """<dQ, D>, <dK, D> and <dV, D> are the derivatives of <out, dout> + <lse, dlse> along D, as forward passes in
+    float64 give them.
     """
     if s.has("softcap", "score_mod"):
-        return "the third derivative through a softcap or a score_mod is not bounded here"
+        return "no bound is known with a softcap or a score_mod"
     shared = s.case.numbers.get("shared_kv")  # K then moves V, too
     return first([_along(s, name) for name in ("q" if shared else "qkv")])
 

@@ -17,7 +17,7 @@ from workbench.operations.judge import OperationDiff, judged
 from workbench.refusal import Refusal
 
 Arrays = Mapping[str, np.ndarray]
-NOTHING = "no element can be told: their budgets are as large as their terms"
+NOTHING = "no element can be checked: budgets are as large as the terms"
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Found:
     def value(self, name: str) -> np.ndarray:
         """A stage in float64; Refusal where it was not given."""
         if name not in self.stages:
-            raise Refusal(f"{name} was not given")
+            raise Refusal(f"there is no {name}")
         return to_float64(self.stages[name])
 
     def bounded(self, name: str) -> Bounded:

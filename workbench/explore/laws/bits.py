@@ -28,18 +28,18 @@ SMALLEST = 2.0 ** (48 - 126)
 
 
 def v_times_power_of_two(s: Subject) -> Verdict:
-    """V times 2 doubles out and leaves lse.
+    """Doubling V doubles out and does not change lse.
 
     Where v is a part of k, q is halved. Preconditions of bits: as of this file; V holds its doubles.
     """
     for factor in (2.0, 0.5):
         if isinstance(run := _times(s, _of_v(s, factor)), Run):
             return _moved(s, run, factor)
-    return f"neither twice nor half of V is exact in {s.case.dtype}"
+    return f"neither 2 V nor V / 2 is exact in {s.case.dtype}"
 
 
 def v_negated(s: Subject) -> Verdict:
-    """The sign of V is the sign of out, and moves no lse.
+    """Negating V negates out and does not change lse.
 
     Where v is a part of k, q changes its sign too. Preconditions of bits: as of this file; rounding toward plus or
     minus infinity is not of IEEE arithmetic in kernels.
@@ -49,7 +49,7 @@ def v_negated(s: Subject) -> Verdict:
 
 
 def q_and_k_times_power_of_two(s: Subject) -> Verdict:
-    """Q times -4 and K times -1/4 leave every product of the two, and so out and lse.
+    """Multiplying Q by -4 and K by -1/4 changes neither out nor lse.
 
     Where v is a part of k, out is -1/4 of what it was. Preconditions of bits: as of this file; both are exact.
     """
@@ -58,7 +58,7 @@ def q_and_k_times_power_of_two(s: Subject) -> Verdict:
 
 
 def scale_times_power_of_two(s: Subject) -> Verdict:
-    """The scale times 4 and Q times 1/4 leave every score, and so out and lse.
+    """Multiplying the scale by 4 and Q by 1/4 changes neither out nor lse.
 
     4, so that the square root of the scale, by which some multiply q and k, is exact too. Preconditions of bits: as of
     this file; q / 4 is exact.
@@ -68,7 +68,7 @@ def scale_times_power_of_two(s: Subject) -> Verdict:
 
 
 def columns_of_v_permuted(s: Subject) -> Verdict:
-    """The columns of V permuted permute the columns of out.
+    """Permuting the columns of V permutes the columns of out.
 
     Where v is a part of k, the dims of q go with them; blocks of codes that have scales stay together. Preconditions of
     bits: as of this file, and columns that are computed alike: of kernels of ours, and where it is claimed. Libraries
@@ -91,7 +91,7 @@ def columns_of_v_permuted(s: Subject) -> Verdict:
 
 
 def pages_in_another_order(s: Subject) -> Verdict:
-    """The same keys in pages at other places give the same bits.
+    """Moving the pages of the same keys changes no bit.
 
     Preconditions: a paged cache, whose places are drawn from the seed; what stands in unused ones changes with them.
     """
@@ -103,7 +103,7 @@ def pages_in_another_order(s: Subject) -> Verdict:
 
 
 def runs_repeat(s: Subject) -> Verdict:
-    """The same inputs give the same bits, and other inputs of the same shapes in between leave them.
+    """The same inputs give the same bits again, even after a call with other inputs of the same shapes.
 
     Preconditions: none; atomic additions break it, as they break reproducibility.
     """
@@ -119,12 +119,12 @@ def runs_repeat(s: Subject) -> Verdict:
 
 
 def inputs_are_kept(s: Subject) -> Verdict:
-    """A call leaves its inputs as they were.
+    """A call does not change its inputs.
 
     Preconditions: a function, which runs in this process. Kernels of ours have inputs that are not written.
     """
     if s.behind is None:
-        return "it takes a function that is called in this process"
+        return "only for functions that run in this process"
     changed: list[str] = []
 
     def watching(function: object, *arrays: object, **options: object) -> object:
@@ -178,7 +178,7 @@ def _moved(s: Subject, run: Run, factor: float) -> Verdict:
     """Whether a run gives out times a factor, and the same lse."""
     rows = Rows.all(s.case)
     if s.quantises and not (_decodes_to_normal(s.first) and _decodes_to_normal(run)):
-        return "rows that quantised codes are decoded to hold subnormal numbers, or were not given"
+        return "dequantised rows contain subnormal numbers, or are unknown"
     if normal(s):
         return results((s.first, rows), (run, rows), {"out": factor})
     return budgets((s.first, rows), (run, rows), {"out": lambda x: x.times(factor)})

@@ -17,13 +17,13 @@ from workbench.explore.laws.run import Rows, Run
 from workbench.explore.laws.subject import Subject
 from workbench.refusal import Refusal
 
-_UNCLAIMED = "bits alone, asked where they are claimed to depend on nothing beside a row"
+_UNCLAIMED = "only with --invariant (the kernel claims that bits of a row depend on that row alone)"
 #: calls before a graph is recorded, in which what is made once is made
 _WARM = 3
 
 
 def chunks_are_one_shot(s: Subject) -> Verdict:
-    """A prompt in two chunks, the second with the keys of both, gives what it gives in one shot.
+    """A prompt in two chunks gives the same as in one; the second chunk has the keys of both.
 
     Preconditions: causal, and rows that do not see all keys; claimed.
     """
@@ -49,7 +49,7 @@ def chunks_are_one_shot(s: Subject) -> Verdict:
 
 
 def decode_is_prefill(s: Subject) -> Verdict:
-    """A token decoded, one query with the keys up to its own, gives what it gives in the prefill.
+    """Decoding a token (one query with the keys up to its own) gives the same as the prefill.
 
     The second, the middle and the last token. Preconditions: causal from the bottom right, several queries, at most as
     many as keys; claimed.
@@ -58,9 +58,9 @@ def decode_is_prefill(s: Subject) -> Verdict:
     if not s.claimed:
         return _UNCLAIMED
     if not case.causal or case.causal_alignment != "bottom-right" or case.seqlen_q == 1:
-        return "the mask is not causal from the bottom right, or there is one query"
+        return "the mask is not causal from the bottom right, or there is only one query"
     if case.ragged or case.seqlen_q > case.seqlen_k or not s.read:
-        return NO_CODES if not s.read else "asked of sequences of one length, with a key for each query"
+        return NO_CODES if not s.read else "the batch is ragged, or has more queries than keys"
     whole, found = Rows.all(case), []
     for row in dict.fromkeys((1, case.seqlen_q // 2, case.seqlen_q - 1)):
         keys = case.seqlen_k - case.seqlen_q + row + 1
@@ -70,14 +70,14 @@ def decode_is_prefill(s: Subject) -> Verdict:
 
 
 def graph_replay_is_eager(s: Subject) -> Verdict:
-    """A call that is replayed from a CUDA graph gives what it gives called.
+    """A call replayed from a CUDA graph gives the same as an eager call.
 
     Preconditions: a function in torch on a GPU, in this process; claimed.
     """
     if not s.claimed:
         return _UNCLAIMED
     if s.behind is None:
-        return "graphs are of functions in this process"
+        return "only for functions that run in this process"
     rows = Rows.all(s.case)
     return alike(s, (s.first, rows), (Run(s.behind(_replayed)(s.asked, s.given)), rows))
 
@@ -91,7 +91,7 @@ def _cuts(s: Subject) -> list[tuple[int, int]] | str:
         return "the mask is not causal"
     found = [_cut(one, case.causal_alignment == "bottom-right") for one in sequences(case)]
     if not any(keys for _, keys in found) or not s.read:
-        return "no row sees a part of the keys" if s.read else NO_CODES
+        return "no row sees only a part of the keys" if s.read else NO_CODES
     return found
 
 
@@ -109,7 +109,7 @@ def _alike(s: Subject) -> Callable[..., Verdict]:
 def _replayed(function: Callable[..., Any], *arrays: Any, **keywords: Any) -> Any:
     """What a function returns that is recorded into a CUDA graph, after a replay of it; Refusal without a GPU."""
     if not arrays or not getattr(arrays[0], "is_cuda", False):
-        raise Refusal("graphs are of functions in torch on a GPU: --arrays torch,device=cuda")
+        raise Refusal("CUDA graphs need a function in torch on a GPU: --arrays torch,device=cuda")
     import torch
 
     aside, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()

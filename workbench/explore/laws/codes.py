@@ -5,7 +5,7 @@ import numpy as np
 from workbench.case.formats import FORMATS, Format
 from workbench.explore.laws.subject import Subject
 
-NO_CODES = "the kernel gave no quantised codes and scales, which are of all batches and rows, or scales are of tiles"
+NO_CODES = "the kernel did not return its codes and scales, or has a scale per tile"
 
 
 def format_of(s: Subject) -> Format | None:

@@ -12,7 +12,7 @@ from workbench.explore.laws.run import Bounded, Rows, Run, smaller
 from workbench.explore.laws.subject import Subject
 from workbench.floats import largest, smallest_normal
 
-NOTHING = "no element can be told: rows without keys, or numbers that may overflow or lose all digits"
+NOTHING = "no element can be checked: rows are empty, or numbers may overflow or lose all digits"
 Change = Callable[[Bounded], Bounded]
 #: relative error of what a law makes of numbers, and of what the budgets are around: a few operations of float64. An
 #: error that is a cast's alone may be as large as its budget
@@ -28,7 +28,7 @@ def first(*verdicts: Verdict) -> Verdict:
     """The first break; why nothing could be told where that goes for all; else None."""
     if broken := next((one for one in verdicts if isinstance(one, Break)), None):
         return broken
-    return None if None in verdicts else next(iter(verdicts), "neither out nor lse was given")
+    return None if None in verdicts else next(iter(verdicts), "there is neither out nor lse")
 
 
 def within(name: str, wanted: Bounded, found: Bounded, rows: Rows) -> Verdict:
@@ -168,5 +168,5 @@ def _parting(name: str, axes: str, x: np.ndarray, y: np.ndarray, parts: np.ndarr
     at = np.unravel_index(int(parts.argmax()), parts.shape)
     own = dict(zip("bhq", rows, strict=True))
     place = {axis: own[axis][int(i)] if axis in own else int(i) for axis, i in zip(axes, at, strict=True)}
-    said = f"{name} is the first stage whose bits part{why and ', '}{why}"
+    said = f"{name} is the first stage whose bits differ{why and ' '}{why}"
     return Break(name, place, float(y[at]), float(x[at]), 0.0, int(parts.sum()), parts.size, said)

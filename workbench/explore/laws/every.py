@@ -65,8 +65,8 @@ _ARITHMETIC = ("input_precision", "accumulator_dtype", "scaled_q_dtype", "exp_ul
 FORGIVEN = ("exp_floor", "row_max")
 #: options of a run that laws cannot be asked with -> why
 _NOT = {
-    "where": "laws hold runs against each other whole",
-    "feed": "laws put in stages themselves",
+    "where": "laws compare whole runs",
+    "feed": "laws feed stages themselves",
 }
 
 
@@ -105,8 +105,11 @@ def _finding(law: Law, found: Verdict, choices: Sequence[Choice]) -> Finding:
     if found is None or not found.stage or not choices:
         return Finding(law, broke=found)
     if forgiven := [str(choice) for choice in choices if choice.field in FORGIVEN]:
-        return Finding(law, lacking=f"held only of a kernel with {' or '.join(forgiven)}: declare what it does")
-    why = f"within the budgets of a kernel with {' or '.join(map(str, choices))}: if it is so, declare it"
+        return Finding(
+            law, lacking=f"cannot be checked, as your kernel may have {' or '.join(forgiven)}: declare what it does"
+        )
+    some = " or ".join(map(str, choices[:3]))
+    why = f"within budget if your kernel really has {some}: then declare it, --contract {choices[0]}"
     return Finding(law, broke=replace(found, why="; ".join(filter(None, (found.why, why)))))
 
 

@@ -26,9 +26,9 @@ def exact_inputs(s: Subject) -> Verdict:
 def _exact(s: Subject, distribution: str) -> Verdict:
     run = Run(s.attend(s.asked.but(distribution=distribution, input_std=1.0)))
     if {*MASKS} & {*s.inputs}:
-        return "a mask or a bias is not of these inputs"
+        return "the case has a mask or a bias"
     if s.quantises and not is_exact(Observed(run.trace)):
-        return "the quantised codes round these inputs"
+        return "quantised codes round these inputs"
     rows = smaller(Rows.all(run.trace.case), run)
     right = elements(run.narrowed(rows))
     verdicts: list[Verdict] = []

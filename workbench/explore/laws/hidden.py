@@ -21,7 +21,7 @@ BEHIND = 128 * 256
 
 
 def hidden_keys_changed(s: Subject) -> Verdict:
-    """Finite numbers in keys and values that rows do not see change no bit of these rows.
+    """Changing masked keys and values to other finite numbers changes no bit of the rows that do not see them.
 
     Preconditions: rows that see no key from some on, or up to some; no codes, whose scales they would change. Keys
     become 8 times as large, values up to a quarter of the largest number; where the kernel does not say that exp has no
@@ -29,13 +29,13 @@ def hidden_keys_changed(s: Subject) -> Verdict:
     maximum: a bound by the norms of all keys moves with hidden ones, and out within the budgets.
     """
     if s.quantises:
-        return "other keys change the scale of quantised codes"
+        return "changed keys would change the scales of quantised codes"
     case, sees, groups = s.case, seen(s.case, s.inputs), sequences(s.case)
     by_row = [np.logical_or.reduce(sees[list(one.b), :, : one.q, : one.k], axis=(0, 1)) for one in groups]
     ends = zip(*(_ends(one.k) for one in groups), strict=True)
     found = [parts for keys in ends if any(parts := [_blind(*one) for one in zip(by_row, keys, strict=True)])]
     if not found:
-        return "every row sees a key at either end"
+        return "no keys at either end are hidden from any row"
     verdicts = []
     most = largest(s.inputs["v"].dtype) / 4
     if "exp_floor" in s.first.trace.contract.assumed or s.first.trace.contract.exp_floor is not None:
@@ -53,30 +53,30 @@ def hidden_keys_changed(s: Subject) -> Verdict:
         run = s.run(k=k, v=v)
         whole = Rows.all(case)
         verdicts += [_the_same(s, run, whole._replace(b=one.b, q=rows)) for one, rows, _ in hidden]
-    return first(*verdicts) if verdicts else f"8 times K leaves the range of {case.dtype}"
+    return first(*verdicts) if verdicts else f"8 K overflows {case.dtype}"
 
 
 def memory_of_no_sequence(s: Subject) -> Verdict:
-    """What stands behind the ends of sequences and in pages of nobody changes no bit: NaN, infinities, stale numbers.
+    """Memory past the ends of sequences and in unused pages changes no bit: NaN, infinities, stale numbers.
 
     Preconditions: a ragged batch or a paged cache; what stands there is drawn from the seed, each kind in turn
     (`case/memory.py`).
     """
     if not s.case.ragged and s.case.page_size is None:
-        return "all memory belongs to a sequence"
+        return "no memory lies outside the sequences"
     others = (s.run(s.case.but(seed=s.case.seed + kind)) for kind in range(1, len(POISONS)))
     return first(*(_the_same(s, run, Rows.all(s.case)) for run in others))
 
 
 def keys_appended(s: Subject) -> Verdict:
-    """Keys appended behind the last that a row sees change no bit of it.
+    """Appending keys after the last visible key of a row changes no bit of it.
 
     Preconditions: a causal mask that begins at the first key, for rows before the last key; of codes, those that the
     kernel gave. Bits of kernels of ours whose splits keep their tiles; others may choose other tiles for more keys.
     """
     case = s.case
     if not case.causal or case.causal_alignment != "top-left":
-        return "the mask is not causal from the first key on, and would move with the last one"
+        return "the mask is not causal from the top left, so that appended keys would move it"
     if not s.read:
         return NO_CODES
     added = range(case.block_k or 16)
@@ -89,13 +89,13 @@ def keys_appended(s: Subject) -> Verdict:
 
 
 def nan_behind_the_inputs(s: Subject) -> Verdict:
-    """NaN behind the last number of q, k and v, and of any other array, in memory reaches no row.
+    """NaN in memory right after q, k, v or any other array reaches no row.
 
     Preconditions: a function, which runs in this process, on arrays of NumPy or torch: each lies, with its own strides,
     at the beginning of a larger one. `workbench check` watches every load of kernels of ours.
     """
     if s.behind is None:
-        return "it takes a function that is called in this process"
+        return "only for functions that run in this process"
 
     def handing(function: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
         behind = {name: _before_nan(x) if hasattr(x, "dtype") else x for name, x in options.items()}

@@ -21,13 +21,13 @@ _CROWD, _SEAT = 8, 5
 
 
 def heads_alone(s: Subject) -> Verdict:
-    """The query heads of a kv head give the same without the others.
+    """The query heads of a kv head give the same without the other heads.
 
     Preconditions: several kv heads.
     """
     case, group = s.case, s.case.heads // s.case.kv_heads
     if case.kv_heads == 1 or not s.read:
-        return NO_CODES if not s.read else "one kv head has no others beside it"
+        return NO_CODES if not s.read else "there is only one kv head"
     found = []
     for g in (0, case.kv_heads - 1):
         heads = range(g * group, (g + 1) * group)
@@ -37,12 +37,12 @@ def heads_alone(s: Subject) -> Verdict:
 
 
 def batches_alone(s: Subject) -> Verdict:
-    """A sequence gives the same without the others of its batch.
+    """A sequence gives the same without the rest of its batch.
 
     The first and the last of a batch, each of a ragged one. Preconditions: several sequences.
     """
     if s.case.batch == 1 or not s.read:
-        return NO_CODES if not s.read else "one sequence has no others beside it"
+        return NO_CODES if not s.read else "there is only one sequence"
     found = []
     for b in range(s.case.batch) if s.case.ragged else (0, s.case.batch - 1):
         alone = s.part(b=[b])
@@ -51,7 +51,7 @@ def batches_alone(s: Subject) -> Verdict:
 
 
 def place_in_batch(s: Subject) -> Verdict:
-    """A sequence gives the same in a batch of 8, at another place, with other sequences beside it.
+    """A sequence gives the same at another place in a batch of 8, next to other sequences.
 
     Preconditions: none.
     """
@@ -65,13 +65,13 @@ def place_in_batch(s: Subject) -> Verdict:
 
 
 def other_sequences_beside_it(s: Subject) -> Verdict:
-    """A sequence of a ragged batch gives the same beside others that are longer or shorter, and hold other numbers.
+    """A sequence of a ragged batch gives the same next to longer or shorter sequences with other numbers.
 
     Preconditions: a ragged batch of several sequences.
     """
     case = s.case
     if not case.ragged or case.batch == 1 or not s.read:
-        return NO_CODES if not s.read else "no sequences of several lengths"
+        return NO_CODES if not s.read else "the batch is not ragged, or has one sequence"
     found = []
     for seat in (0, case.batch - 1):
         other = case.but(**{
@@ -95,13 +95,13 @@ def _others_negated(inputs: Arrays, seat: int) -> dict[str, np.ndarray]:
 
 
 def rows_alone(s: Subject) -> Verdict:
-    """Queries give the same without the others: the last ones of a mask that ends at the last key, else the first ones.
+    """Queries give the same without the others: the last ones if the mask ends at the last key, else the first ones.
 
     Of a ragged batch those of each sequence. Preconditions: several queries.
     """
     case = s.case
     if case.seqlen_q == 1 or not s.read:
-        return NO_CODES if not s.read else "one query has no others beside it"
+        return NO_CODES if not s.read else "there is only one query"
     last, whole = case.causal_alignment == "bottom-right", Rows.all(case)
     found = []
     for count in dict.fromkeys((1, (case.seqlen_q + 1) // 2)):
@@ -136,7 +136,7 @@ def tiles_change_nothing(s: Subject) -> Verdict:
     Preconditions: a kernel of ours, whose tiles are options; claimed, since each is another build.
     """
     if not s.ours or not s.claimed:
-        return "tiles are options of kernels of ours, and other ones a build of their own: asked where it is claimed"
+        return "only for built-in kernels and with --invariant (other tiles are another build)"
     rows = Rows.all(s.case)
     other = s.case.but(block_k=16 if s.case.block_k != 16 else 32)
     return alike(s, (s.first, rows), (s.part(other), rows))

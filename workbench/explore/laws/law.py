@@ -27,9 +27,9 @@ class Break:
         if not self.stage:
             return self.why
         place = " ".join(f"{axis}={i}" for axis, i in self.place.items())
-        rule = "the bits of both must be the same" if self.allowed == 0 else f"allowed {self.allowed:.3g} apart"
-        said = f"{self.stage} at {place} is {self.found:.9g}, by the law {self.wanted:.9g}, {rule}"
-        return f"{said}; {self.count} of {self.of} elements{'; ' if self.why else ''}{self.why}"
+        rule = "bit for bit" if self.allowed == 0 else f"within {self.allowed:.3g}"
+        said = f"{self.stage} at {place} is {self.found:.9g}; the law requires {self.wanted:.9g} {rule}"
+        return f"{said}; {self.count} of {self.of} elements break it{'; ' if self.why else ''}{self.why}"
 
 
 #: where it broke; why it does not apply; None where it held

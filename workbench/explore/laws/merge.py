@@ -16,7 +16,7 @@ PARTIALS = ("partial_O", "partial_max", "partial_sum")
 
 
 def partials_doubled(s: Subject) -> Verdict:
-    """Partial outputs and sums times 2 leave out, and sums alone halve it, bit for bit; lse grows by log(2).
+    """Doubling partial outputs and sums changes no bit of out; doubling sums alone halves it. lse grows by log(2).
 
     Preconditions: a kernel whose partial results can be put in; of bits, products with weights none of whose digits
     leaves the normal range of float32: of other elements out is within the budgets.
@@ -41,7 +41,7 @@ def partials_doubled(s: Subject) -> Verdict:
 
 
 def partial_maxima_moved(s: Subject) -> Verdict:
-    """A number added to all partial maxima moves lse by that, in natural units, and leaves the bits of out.
+    """Adding a number to all partial maxima adds it to lse (in base e) and changes no bit of out.
 
     The maxima are rounded to multiples of 2^-10 first, so that adding 8 is exact. Preconditions: as of
     partials-doubled.
@@ -65,16 +65,16 @@ def _partials(s: Subject) -> dict[str, np.ndarray] | str:
     """The partial results of the case, those of a kernel that takes them; why there are none."""
     stages = s.first.trace.stages
     if s.feed is None or not {*PARTIALS} <= {*stages}:
-        return "the kernel takes no partial results from outside, or did not give its own"
+        return "the kernel cannot be fed partial results, or does not return its own"
     if s.case.sinks is not None and s.first.trace.contract.sinks == "last":
-        return "a sink, which comes last, has no partial result"
+        return "the sink comes last and has no partial result"
     found = {}
     for name in PARTIALS:
         there = s.first.there(name, Rows.all(s.case))
         nothing = -np.inf if name == "partial_max" else 0.0
         found[name] = stages[name] if there is None else np.where(there, stages[name], nothing)
     if not all(np.isfinite(found[name]).all() for name in ("partial_O", "partial_sum")):
-        return "the partial results hold NaN or infinity"
+        return "the partial results contain NaN or infinity"
     return {name: x.astype(np.float32) for name, x in found.items()}
 
 

@@ -29,9 +29,9 @@ def parting(a: tuple[Run, Rows], b: tuple[Run, Rows]) -> str:
     """
     one, other = order(*a), order(*b)
     if not one or not other or {*one} & {*other}:
-        return "no tiles and no split of the keys that were tried make the errors of one and not of the other"
+        return "no tile size or split of the keys that was tried explains the difference"
     said = [" or ".join(words) for words in (one, other)]
-    return f"the errors of the case are those of {said[0]}, and those of the other run of {said[1]}"
+    return f"errors of the case fit {said[0]}, those of the other run {said[1]}"
 
 
 def order(run: Run, rows: Rows) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class Subject:
         is to change alone and is a part of k.
         """
         if self.case.shared_kv and "v" in changed and "k" not in changed:
-            raise Refusal("v is a part of k, and cannot change alone")
+            raise Refusal("v is a part of k and cannot change alone")
         return self.on(case or self.case, self.inputs | changed)
 
     def on(self, case: Case, inputs: Arrays) -> Run:
@@ -124,7 +124,7 @@ class Subject:
         except Refusal as refusal:
             if self.ours or _shape(case) != _shape(self.case):
                 raise
-            raise Failed(f"it ran on the case, and not on other values: {refusal}") from None
+            raise Failed(f"it ran on the case, but fails on other values: {refusal}") from None
 
     def part(self, case: Case | None = None, **some: Any) -> Run:
         """The kernel on a part of what it read (`part.taken`); `case` in place of the case where the part has another

@@ -27,9 +27,9 @@ class Outcome(Enum):
     """What came of a case; the value says it in a word."""
 
     FAILS = "fails"  #: in the same way
-    OTHERWISE = "fails otherwise"  #: another stage is wrong first, or the cause does not reproduce it
+    OTHERWISE = "fails differently"  #: another stage is wrong first, or the cause does not reproduce it
     PASSES = "passes"  #: no stage is wrong
-    REFUSED = "is refused"  #: there is no such case, or the kernel does not take it
+    REFUSED = "not applicable"  #: there is no such case, or the kernel does not take it
 
 
 @dataclass(eq=False)

@@ -130,16 +130,13 @@ def _repeatable(judged: Diff) -> Rerun:
     """What runs the kernel again; Refusal where that cannot be, and where nothing is wrong."""
     trace = judged.trace
     if judged.origin is None:
-        raise Refusal(
-            f"{trace.target}: a case is shrunk that has a first wrong stage; this one has none: its verdict is "
-            f"{judged.verdict}"
-        )
+        raise Refusal(f"{trace.target}: shrink needs a wrong stage, but this run has none (verdict: {judged.verdict})")
     if trace.box is not None:
-        raise Refusal(f"{trace.target}: a part of a run is not shrunk; run it without --where and --by-head")
+        raise Refusal(f"{trace.target}: a part of a run cannot be shrunk: leave out --where and --by-head")
     given = trace.case.distribution == GIVEN or trace.called_with.feed
     if trace.rerun is None or given:
-        why = "its inputs were put in, and other cases have others" if given else "it was not run here"
-        raise Refusal(f"{trace.target}: a case is shrunk by runs on others, which this trace cannot have: {why}")
+        why = "the inputs of this run are given" if given else "this trace was not run here"
+        raise Refusal(f"{trace.target}: shrink must run other cases, but {why}")
     again = trace.rerun
 
     def rerun(case: Case, inputs: Inputs | None = None) -> Trace:
@@ -162,8 +159,8 @@ def _repeats(attempts: Attempts, start: Trace, work: Work) -> tuple[int, int, bo
         other += not same
     if 2 * failed < runs:
         raise Refusal(
-            f"{start.target}: a case is shrunk that fails in at least half of its runs, with {attempts.symptom.origin} "
-            f"wrong first; on the same inputs this one failed so in {failed} of {runs} runs"
+            f"{start.target}: shrink needs a case that fails in at least half of its runs; on the same inputs "
+            f"{attempts.symptom.origin} was wrong first in {failed} of {runs}"
         )
     return failed, runs, not other
 
@@ -180,4 +177,4 @@ def _failing(attempts: Attempts) -> Diff:
         judged = attempts.judged(attempts.best, attempts.inputs)
         if attempts.symptom.shows_in(judged, attempts.work):
             return judged
-    raise Refusal(f"{attempts.best}: failed in most of its runs, and then in none of {AGAIN}")
+    raise Refusal(f"{attempts.best}: failed in most of its runs, but not in {AGAIN} more")

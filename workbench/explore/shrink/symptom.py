@@ -16,7 +16,7 @@ from workbench.readings.target import CALLS_OF_CODES
 from workbench.work import TRIALS_OF_RUN, Work, trials
 
 #: what may be wrong with the worst element of a stage, beside its number
-NO_NUMBERS = {State.NAN: "NaN or infinite on one side", State.UNWRITTEN: "never written"}
+NO_NUMBERS = {State.NAN: "non-finite on one side", State.UNWRITTEN: "never written"}
 #: trials at 128 x 128 that no measurement takes
 MEASURING = 4 * TRIALS_OF_RUN * CALLS_OF_CODES
 #: a number of a sentence, or several, as `0-3, 8 and 2 more`
@@ -76,8 +76,8 @@ class Symptom:
 def _without_numbers(text: str) -> str:
     """The words of a cause. Its numbers are rows, keys and heads of a case, and factors read to other digits.
 
-    >>> _without_numbers("keys 0-31, 64 and 2 more in rows 5 weigh nothing")
-    'keys # in rows # weigh nothing'
+    >>> _without_numbers("keys 0-31, 64 and 2 more in rows 5 get no weight")
+    'keys # in rows # get no weight'
     """
     return _NUMBERS.sub("#", text)
 
@@ -87,7 +87,7 @@ def kind(judged: Diff) -> str:
     assert judged.origin is not None
     stage = judged[judged.origin]
     worst = None if stage.decisive is None else stage.decisive.summary.worst
-    return "missing" if worst is None else NO_NUMBERS.get(worst.state, "outside its budget")
+    return "missing" if worst is None else NO_NUMBERS.get(worst.state, "over budget")
 
 
 def reached(judged: Diff) -> bool:

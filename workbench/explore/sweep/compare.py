@@ -111,7 +111,7 @@ def compare(old: str | Path, new: str | Path) -> Comparison:
     rows = {row.id: row for row in before.rows}
     pairs = [Pair(rows.pop(row.id, None), row) for row in now.rows]
     if not any(pair.old for pair in pairs):
-        raise Refusal(f"{old} and {new} have no case in common, so that there is nothing to compare")
+        raise Refusal(f"{old} and {new} have no case in common: there is nothing to compare")
     return Comparison(before, now, (*pairs, *(Pair(row, None) for row in rows.values())))
 
 

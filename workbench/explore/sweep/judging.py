@@ -38,7 +38,9 @@ def answer(ask: Ask, trace: Path) -> Answer:
     try:
         os.chdir(ask.folder)
     except OSError as error:
-        raise MachineLacks(f"the sweep runs in {ask.folder}; {platform.node()}: {error.strerror}") from None
+        raise MachineLacks(
+            f"cannot enter {ask.folder}, where the sweep runs, on {platform.node()}: {error.strerror}"
+        ) from None
     try:
         judged = diff(run_again(ask.target, ask.case, **ask.given))
     except Unavailable as missing:
@@ -49,7 +51,7 @@ def answer(ask: Ask, trace: Path) -> Answer:
         return Answer({"outcome": REFUSED, "reason": str(refusal)})
     except MemoryError as error:
         said = str(error) or "an array could not be allocated"
-        return Answer({"outcome": REFUSED, "reason": f"this machine has not the memory for this case: {said}"})
+        return Answer({"outcome": REFUSED, "reason": f"this machine has not enough memory for this case: {said}"})
     except Exception:
         return Answer({"outcome": DEFECT, "reason": traceback.format_exc()})
     fields = _fields(judged, ask.case)

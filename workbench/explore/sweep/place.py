@@ -17,7 +17,7 @@ def check_place(jobs: int | None, scheduler: str | None, own: Executor | None) -
     """Refusal where several of them are asked for."""
     asked = {"jobs": jobs, "scheduler": scheduler, "executor": own}
     if len(given := [name for name, value in asked.items() if value is not None]) > 1:
-        raise Refusal(f"a sweep runs in one place, of jobs, scheduler and executor; got {' and '.join(given)}")
+        raise Refusal(f"a sweep takes one of jobs, scheduler and executor; got {' and '.join(given)}")
 
 
 @contextmanager
@@ -53,13 +53,13 @@ def _cluster(scheduler: str) -> Iterator[Executor]:
         from distributed import Client
     except ImportError as error:
         raise Refusal(
-            f"--scheduler {scheduler} is of Dask, which cannot be imported here ({type(error).__name__}: {error}): "
-            'pip install "attention-workbench[sweep]"; without it cases run on this machine, --jobs N at a time'
+            f"--scheduler {scheduler} needs Dask, which cannot be imported here ({type(error).__name__}: {error}): "
+            'pip install "attention-workbench[sweep]". Without Dask, use --jobs N on this machine'
         ) from None
     try:
         client = Client(scheduler, timeout=_REACH_S)
         client.wait_for_workers(1, timeout=_REACH_S)
     except (OSError, ValueError) as error:
-        raise Unavailable(f"--scheduler {scheduler} has no worker that is reached: {error}") from None
+        raise Unavailable(f"no worker of --scheduler {scheduler} can be reached: {error}") from None
     with client:
         yield client.get_executor(pure=False)

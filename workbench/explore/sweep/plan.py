@@ -42,19 +42,16 @@ class Plan:
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
-            raise Refusal(
-                f"a sweep runs its target in other processes, which have no callable: give {self.target!r} as "
-                "path.py:function"
-            )
+            raise Refusal(f"a sweep runs its target in other processes: give {self.target!r} as path.py:function")
         found = target_of(self.target)
         if found.is_trace or found.is_log:
-            raise Refusal(f"{self.target} is {found.kind.value}, which is not run: a sweep runs its target")
+            raise Refusal(f"{self.target} is {found.kind.value}, which cannot be run: a sweep runs its target")
         if others := [name for name in self.given if name not in TAKEN]:
-            raise Refusal(f"a sweep takes of the options of a run {', '.join(TAKEN)}; got {others[0]}")
+            raise Refusal(f"a sweep takes these options of a run: {', '.join(TAKEN)}; got {others[0]}")
         if not self.cases:
-            raise Refusal("a sweep needs a case at least; got none")
+            raise Refusal("a sweep needs at least one case; got none")
         if given := [case for case in self.cases if case.distribution == GIVEN]:
-            raise Refusal(f"a sweep draws its inputs; {given[0]!r} has distribution given")
+            raise Refusal(f"a sweep draws its inputs, but {given[0]!r} has distribution given")
         for name, value in (("timeout", self.timeout), ("memory_gb", self.memory_gb)):
             if value is not None and not value > 0:
                 raise Refusal(f"{name} must be a number above 0; got {value!r}")

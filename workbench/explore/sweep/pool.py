@@ -37,8 +37,8 @@ def answers(pool: Executor, asks: Iterable[Ask], limits: Limits) -> Iterator[tup
         raise
     except Exception as error:  # a worker that was lost again and again, a pool that broke: each has its own
         raise Unavailable(
-            f"the executor of the sweep gave up: {type(error).__name__}: {error}; what was judged is kept, and "
-            "--resume goes on"
+            f"the executor of the sweep failed: {type(error).__name__}: {error}. Judged cases are kept: continue "
+            "with --resume"
         ) from error
     finally:
         for future in pending:

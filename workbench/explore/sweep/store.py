@@ -76,7 +76,7 @@ class Store:
 def created(path: Path, plan: Plan) -> Store:
     """A new file of a plan; Refusal where there is one, or none can be."""
     if path.exists():
-        raise Refusal(f"--out {path} exists: --resume continues it; else name a new file, or remove it")
+        raise Refusal(f"--out {path} exists: continue it with --resume, or use a new file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path)
@@ -95,10 +95,10 @@ def continued(path: Path, plan: Plan) -> Store:
     """The file of a sweep that was begun with the same plan; Refusal where it was another, with what differs."""
     store = opened(path)
     before, now = json.loads(_kept(store)["identity"]), plan.identity()
-    differ = [f"{name}: {before.get(name)} there, {now[name]} now" for name in now if now[name] != before.get(name)]
+    differ = [f"{name}: was {before.get(name)}, is {now[name]}" for name in now if now[name] != before.get(name)]
     if differ:
         store.connection.close()
-        raise Refusal(f"--resume continues a sweep with the same options; {path} has others:\n  " + "\n  ".join(differ))
+        raise Refusal(f"--resume needs the options with which {path} was begun:\n  " + "\n  ".join(differ))
     return store
 
 
@@ -114,7 +114,7 @@ def opened(path: Path) -> Store:
         schema = "none"
     if schema != SCHEMA:
         connection.close()
-        raise Refusal(f"{path} is no file of a sweep: its schema must be {SCHEMA}; got {schema}")
+        raise Refusal(f"{path} is not the file of a sweep: its schema must be {SCHEMA}; got {schema}")
     return store
 
 

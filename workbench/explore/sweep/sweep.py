@@ -181,7 +181,7 @@ def _say(tick: Tick, count: int, of: int, seconds: float, seen: Counter[str]) ->
 def _explain(plan: Plan, store: Store, kept: Kept, asked: Any) -> None:
     """Seek the causes of what failed."""
     rows = [row for row in store.rows() if row.fails]
-    with step(f"seek the causes of {sum(bool(row.origins) for row in rows)} failures of {plan.target}") as tick:
+    with step(f"find causes of {sum(bool(row.origins) for row in rows)} failures of {plan.target}") as tick:
 
         def told(row: Row, answer: Answer | None) -> None:
             store.add(row)

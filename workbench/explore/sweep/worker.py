@@ -143,7 +143,7 @@ class Worker:
         if not select.select([self.events], [], [], patience_s)[0]:
             return b""
         if not (event := os.read(self.events, 1)):
-            raise BrokenPipeError(f"the process that judges cases ended: {self._printed()}")
+            raise BrokenPipeError(f"the judging process ended: {self._printed()}")
         self.fresh = self.fresh or event == child.ENDED
         return event
 
@@ -158,7 +158,7 @@ class Worker:
         where = _alike(place(self.folder / f"{child.CRASH}.{pid}", child.FRAMES))
         said = how_it_ended(int((self.folder / f"{child.STATUS}.{pid}").read_text())) + where
         printed = self._printed()
-        return f"{said}\nprinted last: {printed}" if printed else said
+        return f"{said}\nlast output: {printed}" if printed else said
 
     def _printed(self) -> str:
         path = self.folder / child.PRINTED

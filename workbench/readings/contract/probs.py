@@ -42,7 +42,7 @@ def probs(subject: Subject) -> Iterator[Field]:
     dtype, rounding, normalised = fitting[0] or ("", "", False)
     of = "normalised probs" if normalised else "probs"
     if dtype in ("float32", "tf32"):
-        operand = " beside TF32, as for all operands" if dtype == "tf32" else ""
+        operand = " except TF32, as for all operands" if dtype == "tf32" else ""
         yield Field("probs_dtype", "float32", f"weights of scores 2^-12 apart show no rounding{operand}")
         yield unread("probs_rounding", "nothing is cast")
         yield unread("probs_normalised", "probs are not cast, so the order of cast and division does not matter")

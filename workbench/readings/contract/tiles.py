@@ -33,7 +33,7 @@ def tiles(subject: Subject) -> Iterator[Field]:
             return
     edges = _edges(found, subject.keys)
     if _one_by_one(found, subject.keys):
-        yield Field("block_k", 1, "each new maximum rescales all keys before it and none after it")
+        yield Field("block_k", 1, "each new maximum separates the keys before it from those after it")
         for name in NAMES[1:]:
             yield unread(name, "keys are rescaled one by one, in an unknown order")
     elif len(edges) == 2:
