@@ -145,7 +145,7 @@ def test_what_is_no_pair_is_refused_or_told(plain: Path, tmp_path: Path) -> None
     with pytest.raises(Refusal, match='keep="all"'):
         compare_runs(tmp_path, plain)
     short = captured_short(tmp_path / "short")
-    with pytest.raises(Refusal, match="call 0 has other shapes"):
+    with pytest.raises(Refusal, match="call 0 has different shapes"):
         compare_runs(plain, short)
 
 
