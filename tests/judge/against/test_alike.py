@@ -180,4 +180,4 @@ def test_codes_stand_for_inputs_that_nobody_knows() -> None:
     changed = replace(given, stages={**given.stages, "codes_k": other})
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(given), Observed(changed))
-    assert str(refused.value).startswith("fp8 against fp8: codes_k (both uint8) must be bit-identical, ")
+    assert str(refused.value).startswith("fp8 against fp8: codes_k (both uint8) must be bit-identical; ")
