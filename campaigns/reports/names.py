@@ -36,7 +36,7 @@ READ: Mapping[str, Mapping[str, bool]] = {
         "the scale is 0.178544 = 1.01/sqrt(head_dim), not the requested one": True,
     },
     "eager_sum_bf16": {
-        "row_sum is kept in bfloat16: what rows are divided by are numbers of it": True,
+        "row_sum is kept in bfloat16: rows are divided by bfloat16 values": True,
     },
     "eager_scores_bf16": {
         "scores are rounded to bfloat16": True,

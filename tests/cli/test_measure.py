@@ -90,7 +90,7 @@ def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (
             "diff",
             ("--measure", "--where", "q=0:4"),
-            "only .* of its run is judged, and a function is measured as a whole",
+            "only .* is judged, but measuring needs the whole run",
         ),
         (
             "show",

@@ -198,7 +198,7 @@ def test_wrong_usage_is_refused(words: list[str], expected: str) -> None:
 def test_what_has_no_worst_and_what_cannot_be_known(mine: str) -> None:
     options = ["--seqlen", "6", "--head-dim", "8"]
     assert message(mine, "row_max", *options, "--worst", "1") == (
-        "stage row_max was not judged, so that none of its elements is the worst"
+        "stage row_max was not judged, so it has no worst element"
     )
     assert message(mine, "row_max", *options, "--reference") == (
         f"stage row_max of {mine}: the contract does not declare block_k, so its key tiles are unknown"

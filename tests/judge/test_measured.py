@@ -281,7 +281,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
     trace = run(kernel(""), SMALL)
     with pytest.raises(Refusal, match="is a dump: measure must call its target"):
         diff(replace(trace, rerun=None), measure=True)
-    with pytest.raises(Refusal, match="only .* of its run is judged, and a function is measured as a whole"):
+    with pytest.raises(Refusal, match="only .* is judged, but measuring needs the whole run"):
         measurement(Observed(narrowed(trace, "q=0:4")))
     with pytest.raises(Refusal, match="cannot be measured: it returns no out"):
         diff(replace(trace, stages={"lse": np.zeros((1, 1, 8), np.float32)}), measure=True)

@@ -79,7 +79,7 @@ def test_text(text: str, expected: dict[str, range]) -> None:
         ("qk[q=1,q=2]", "an axis is given once; got q twice in 'qk[q=1,q=2]'"),
         ("qk[0,0,0,0,0]", "stage qk has 4 axes, b h q k; got 5 indices"),
         ("qk[0,0,0,0,...,0]", "stage qk has 4 axes, b h q k; got 5 indices"),
-        ("qk[...,0,...]", "stage qk: one ... at most stands for the axes not named; got 2"),
+        ("qk[...,0,...]", "stage qk: at most one ... stands for the axes not named; got 2"),
         ("qk[0,3]", "stage qk: head h is 0 to 2; got 3"),
         ("qk[q=-6]", "stage qk: query q is 0 to 4; got -6"),
         ("qk[d=0]", "stage qk has the axes b h q k; got 'd'"),
@@ -145,7 +145,7 @@ def test_a_stage_that_was_not_judged_shows_its_values_alone() -> None:
     assert (row["actual"], row["expected"], row["error"], row["state"]) == (1.0, None, None, None)
     with pytest.raises(Refusal) as refused:
         found.worst(1)
-    assert str(refused.value) == "stage row_max was not judged, so that none of its elements is the worst"
+    assert str(refused.value) == "stage row_max was not judged, so it has no worst element"
     with pytest.raises(Refusal) as refused:
         judged["acc"][0]
     assert str(refused.value) == "stage acc has no values: not given"

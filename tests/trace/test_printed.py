@@ -71,7 +71,7 @@ def test_what_is_said_of_it(tmp_path: Path) -> None:
     assert "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)" in said
     assert not any(line.startswith("  not given, so that") for line in said)
     said = findings(found, full=True)
-    assert any(line.endswith("% the digits that were printed") for line in said)
+    assert any(line.endswith("% the printed digits") for line in said)
 
 
 @pytest.mark.parametrize("form", ["%f", "%g", "%e", "%a", "%.9g", "%.2f", "%.3g", "%.12f"])

@@ -58,5 +58,5 @@ def diagnostics(run: Observed) -> Diagnostics:
     def one(part: Box) -> None:
         found.gather(Expectation(read, read.readable, part), Expectation(right, {}, part))
 
-    over_parts(read, "cpu", one, f"other rules and bits lost of {run.trace.target}")
+    over_parts(read, "cpu", one, f"rounding rules and lost bits of {run.trace.target}")
     return found

@@ -60,7 +60,7 @@ class Selection:
         Refusal where the stage was not judged.
         """
         if self.over_budget is None:
-            raise Refusal(f"stage {self.stage} was not judged, so that none of its elements is the worst")
+            raise Refusal(f"stage {self.stage} was not judged, so it has no worst element")
         over = np.asarray(self.over_budget).ravel()
         candidates = np.flatnonzero(~np.isnan(over))
         order = candidates[np.argsort(-over[candidates], kind="stable")[:n]]
@@ -176,7 +176,7 @@ def chosen(
         one_each = {axis: index.get(axis, slice(None)) for axis in axes}
     else:
         if index.count(...) > 1:
-            raise Refusal(f"stage {stage}: one ... at most stands for the axes not named; got {index.count(...)}")
+            raise Refusal(f"stage {stage}: at most one ... stands for the axes not named; got {index.count(...)}")
         given = len(index) - index.count(...)
         if given > len(axes):
             raise Refusal(f"stage {stage} has {len(axes)} axes, {names}; got {given} indices")

@@ -48,7 +48,7 @@ def test_splits_of_other_keys_are_not_comparable() -> None:
     """2 splits start at tiles 0 and 4, 4 splits at 0, 2, 4 and 6."""
     found = shared(Observed(trace("split_k", splits=2)), Observed(trace("split_k", splits=4)))
     assert found.tiles["acc"] is not None and list(np.flatnonzero(found.tiles["acc"])) == [0, 1, 4, 5]
-    reason = "2 splits in A, 4 in B, of other keys"
+    reason = "2 splits in A, 4 in B, with different keys"
     assert found.apart == dict.fromkeys([*PARTIALS, "merge_weight"], reason)
     assert [found.tiles[name] for name in ("merge_max", "merge_sum", "out", "lse")] == [None] * 4
 
@@ -66,8 +66,8 @@ def test_tiles_of_another_size_are_not_comparable_but_splits_of_the_same_keys_ar
 def test_what_is_not_given_or_not_told_is_not_comparable() -> None:
     whole = trace("flash")
     b = replace(whole, stages={name: x for name, x in whole.stages.items() if name != "qk"})
-    assert shared(Observed(whole), Observed(b)).apart == {"qk": "B did not give it"}
-    assert shared(Observed(b), Observed(whole)).apart == {"qk": "A did not give it"}
+    assert shared(Observed(whole), Observed(b)).apart == {"qk": "B did not return it"}
+    assert shared(Observed(b), Observed(whole)).apart == {"qk": "A did not return it"}
     assert shared(Observed(b), Observed(b)).apart == {}
     untold = replace(whole, contract=of_foreign({}, whole.case))
     reason = "A: the contract does not declare block_k, so its key tiles are unknown"
@@ -115,12 +115,12 @@ def test_windows_on_other_parts_are_refused() -> None:
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(part), Observed(other))
     assert str(refused.value) == (
-        "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and b=0:1,h=0:1,q=8:16"
+        "flash against flash: both must cover the same part of the run; they cover b=0:1,h=0:1,q=0:8 and b=0:1,h=0:1,q=8:16"
     )
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(part), Observed(whole))
     assert str(refused.value) == (
-        "flash against flash: both must be the same part of their runs; they are b=0:1,h=0:1,q=0:8 and all of it"
+        "flash against flash: both must cover the same part of the run; they cover b=0:1,h=0:1,q=0:8 and all of it"
     )
 
 
@@ -128,8 +128,7 @@ def test_other_inputs_are_refused() -> None:
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(trace("flash")), Observed(trace("split_k", seed=1)))
     assert str(refused.value) == (
-        "flash against split_k: q (both float32) must be bit-identical, so that a difference of inputs is not taken for "
-        "one of arithmetic; 800 of 800 elements differ, first at [0, 0, 0, 0]: 0.125730217 and 0.345584184"
+        "flash against split_k: q (both float32) must be bit-identical; 800 of 800 elements differ, first at [0, 0, 0, 0]: 0.125730217 and 0.345584184"
     )
 
 
@@ -148,8 +147,7 @@ def test_inputs_of_other_dtypes_and_other_numbers_are_refused() -> None:
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(a), Observed(replace(b, inputs={**b.inputs, "v": v})))
     assert str(refused.value) == (
-        "flash against flash: v (float32 and float16) may differ by one rounding to each dtype, so that a difference of "
-        "inputs is not taken for one of arithmetic; 1 of 800 elements differ, first at [0, 0, 2, 3]: "
+        "flash against flash: v (float32 and float16) may differ by one rounding to each dtype; 1 of 800 elements differ, first at [0, 0, 2, 3]: "
         f"{a.inputs['v'][0, 0, 2, 3]:.9g} and {v[0, 0, 2, 3]:.9g}"
     )
 
@@ -182,4 +180,4 @@ def test_codes_stand_for_inputs_that_nobody_knows() -> None:
     changed = replace(given, stages={**given.stages, "codes_k": other})
     with pytest.raises(Refusal) as refused:
         check_same_problem(Observed(given), Observed(changed))
-    assert str(refused.value).startswith("fp8 against fp8: codes_k (both uint8) must be bit-identical, ")
+    assert str(refused.value).startswith("fp8 against fp8: codes_k (both uint8) must be bit-identical; ")

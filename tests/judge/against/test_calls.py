@@ -98,7 +98,7 @@ def test_a_rounding_that_did_not_happen_has_no_share(plain: Path, tmp_path: Path
     split = captured(tmp_path / "b", partial_of(splits=3), {"splits": 3, "block_k": 16, **BF16})
     found = {one.words: one.share for one in compare_runs(plain, split).shares}
     # a cast of probs would be a thousand times the difference, and nothing like it
-    assert {*found} <= {"the split of keys in 3 of B"} and all(abs(share) < 1 for share in found.values())
+    assert {*found} <= {"the split of keys into 3 of B"} and all(abs(share) < 1 for share in found.values())
 
 
 def test_two_that_ask_different_things_part_there(plain: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_what_is_no_pair_is_refused_or_told(plain: Path, tmp_path: Path) -> None
     with pytest.raises(Refusal, match='keep="all"'):
         compare_runs(tmp_path, plain)
     short = captured_short(tmp_path / "short")
-    with pytest.raises(Refusal, match="call 0 has other shapes"):
+    with pytest.raises(Refusal, match="call 0 has different shapes"):
         compare_runs(plain, short)
 
 

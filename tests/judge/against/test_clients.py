@@ -86,10 +86,10 @@ OTHER_BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
 @pytest.mark.parametrize(
     ("a", "b", "run", "call", "words"),
     [
-        (lambda: llama(), lambda: llama(rms_norm_eps=1e-5), forward, 0, "the norm before (its eps)"),
-        (lambda: llama(BF16), lambda: llama(BF16, rms_norm_eps=1e-5), forward, 0, "the norm before (its eps)"),
+        (lambda: llama(), lambda: llama(rms_norm_eps=1e-5), forward, 0, "the preceding norm (its eps)"),
+        (lambda: llama(BF16), lambda: llama(BF16, rms_norm_eps=1e-5), forward, 0, "the preceding norm (its eps)"),
         (lambda: llama(BF16), lambda: llama(**OTHER_BASE), forward, 0, "q and k of call 0 (layer 0, step 0) differ"),
-        (lambda: llama(), lambda: llama(seed=1), forward, 0, "other weights, or other tokens"),
+        (lambda: llama(), lambda: llama(seed=1), forward, 0, "different weights or tokens"),
         (lambda: llama(), lambda: llama(), one_token, 0, "in row 7 alone of sequence 0 of the batch: look before it"),
         (lambda: llama(), lambda: louder(llama()), forward, 3, "look between call 2 (layer 2, step 0) and it"),
         (lambda: llama(BF16), lambda: louder(llama(BF16)), forward, 3, "q, k and v of call 3 (layer 3, step 0) differ"),

@@ -154,7 +154,7 @@ def test_a_wrong_decoding_is_seen_against_float64_alone(flash_beside_codes: Diff
 def test_two_quantised_kernels_are_compared_from_their_codes_on() -> None:
     table, direct = (judged("fp8", ON_CODES.but(decode=decode)) for decode in ("table", "direct"))
     pair = against(table, direct)
-    assert pair.parts_at is None and pair.apart == dict.fromkeys(["lut_k", "lut_v"], "B did not give it")
+    assert pair.parts_at is None and pair.apart == dict.fromkeys(["lut_k", "lut_v"], "B did not return it")
     assert [stage.name for stage in pair][:9] == [
         *("scale_q", "scale_k", "scale_v", "codes_q", "codes_k", "codes_v", "dequant_q", "dequant_k", "dequant_v")
     ]
@@ -199,7 +199,7 @@ def test_nothing_in_common_is_untestable(flash: Diff) -> None:
 
     pair = against(diff(only("out")), diff(only("lse")))
     assert (pair.verdict, pair.stages) == ("untestable", ())
-    assert pair.apart == {"out": "B did not give it", "lse": "A did not give it"}
+    assert pair.apart == {"out": "B did not return it", "lse": "A did not return it"}
 
 
 def test_other_problems_are_refused(flash: Diff) -> None:

@@ -82,7 +82,7 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
     codes = replace(trace, inputs={"q": trace.inputs["q"]}, put_in=QUANTISED_INPUTS)
     for made, message in [
         (alone, "the loss of quantisation needs out; fp8 gave none"),
-        (codes, "the loss of quantisation needs q, k and v; only quantised codes were put in for k, v"),
+        (codes, "the loss of quantisation needs q, k and v; only quantised codes were given for k, v"),
     ]:
         with pytest.raises(Refusal) as refused:
             loss(Observed(made))

@@ -150,7 +150,7 @@ def test_terms_of_other_sums(name, change, case, text):
         ("qk", lambda s, x: product(x, x["k"] * (DIMS != 31)), {}, "k as read: actual = 0, dim 31 of 32"),
         ("qk", lambda s, x: product(x, x["k"] * (1 + (DIMS % 8 == 3))), {}, "k as read: actual = expected * 2, dims with d % 8 == 3 of 32"),
         ("qk", lambda s, x: product(x, x["k"] + np.where((DIMS % 8 == 3) & (KEYS[:, None] >= 48), np.sin(x["k"] * 99), 0)), {},
-         "k as read is another at dims with d % 8 == 3 of 32; the last 48 of 96 keys, from 48 on"),
+         "k as read differs at dims with d % 8 == 3 of 32; the last 48 of 96 keys, from 48 on"),
         ("qk", lambda s, x: product(x, x["k"][:, ::2].reshape(1, 96, 2, 32).swapaxes(1, 2).repeat(2, axis=1)), {},
          "k as read: as if it were stored [b, s, h, d]"),
         ("acc", lambda s, x: acc(x, x["v"][:, :, KEYS ^ 8]), {}, "v as read: actual at k = expected at k ^ 8"),
@@ -171,7 +171,7 @@ def test_elements_are_counted():
     assert found.of == found.wrong == 6 * 96 * 4 and found.residual < 1 and found.unexplained < 1e-6
     assert (
         str(found)
-        == f"actual = expected * 3, at 2304 of 2304 wrong elements, residual {found.residual:.2g} x of budget"
+        == f"actual = expected * 3, at 2304 of 2304 wrong elements, residual {found.residual:.2g}x its budget"
     )
 
 

@@ -214,7 +214,7 @@ def test_sums_of_16_bits_in_whatever_order(
 ) -> None:
     explained = diff(run(kernel(of=of)(lse), case)).explain()
     (cause,) = explained.causes
-    assert cause.text == f"row_sum is kept in {name}: what rows are divided by are numbers of it"
+    assert cause.text == f"row_sum is kept in {name}: rows are divided by {name} values"
     assert cause.stands and cause.trial is not None and cause.trial.of >= 2 and explained.tried == 1
 
 

@@ -92,7 +92,7 @@ def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
     found = of(judged, "lse")
     assert (found.right, found.left) == ("out", ("row_max", "lse"))
     assert found.cleared == ("qk", "scores", "correction", "probs", "row_sum")
-    assert any("all scores of a row alike: a constant or a bias of the row" in line for line in findings(judged))
+    assert any("all scores of a row equally: a constant or a per-row bias" in line for line in findings(judged))
 
 
 def test_what_was_given_is_neither_cleared_nor_left():

@@ -36,7 +36,7 @@ def check_same_problem(one: Observed, two: Observed) -> None:
     where = f"{a.target} against {b.target}"
     if a.box != b.box:
         parts = " and ".join("all of it" if trace.box is None else str(trace.box) for trace in (a, b))
-        raise Refusal(f"{where}: both must be the same part of their runs; they are {parts}")
+        raise Refusal(f"{where}: both must cover the same part of the run; they cover {parts}")
     fields = (*_PROBLEM, "diagonal") if a.case.causal or a.case.window else _PROBLEM
     for name in fields:
         if getattr(a.case, name) != getattr(b.case, name):
@@ -65,7 +65,7 @@ def _check_same(where: str, name: str, one: np.ndarray, other: np.ndarray) -> No
         place = tuple(int(i) for i in np.argwhere(~same)[0])
         dtypes = f"both {one.dtype}" if alike else f"{one.dtype} and {other.dtype}"
         raise Refusal(
-            f"{where}: {name} ({dtypes}) {rule}, so that a difference of inputs is not taken for one of arithmetic; "
+            f"{where}: {name} ({dtypes}) {rule}; "
             f"{(~same).sum()} of {same.size} elements differ, first at {list(place)}: {x[place]:.9g} and {y[place]:.9g}"
         )
 
@@ -92,7 +92,7 @@ def _alone(a: Observed, b: Observed, name: str) -> str:
         if name not in run.known:
             return f"{letter} has no such stage"
         if name not in run.dumped:
-            return f"{letter} did not give it"
+            return f"{letter} did not return it"
         if why := run.unjudgeable.get(name):
             return f"{letter}: {why}"
     return ""
@@ -104,12 +104,12 @@ def _of_other_keys(a: Observed, b: Observed, name: str) -> str:
     if STAGES[name].by_tile and blocks[0] != blocks[1]:
         return f"key tiles of {blocks[0]} in A, of {blocks[1]} in B"
     if STAGES[name].by_tile and a.tiling.keys != b.tiling.keys:
-        return "key tiles of other keys in A than in B"
+        return "key tiles cover different keys in A and in B"
     if "s" in a.axes(name):
         if not (a.split_keys_known and b.split_keys_known):
             return "the contract does not declare block_k and splits, so the keys of a split are unknown"
         if _keys_of_splits(a) != _keys_of_splits(b):
-            return f"{a.splits} splits in A, {b.splits} in B, of other keys"
+            return f"{a.splits} splits in A, {b.splits} in B, with different keys"
     return ""
 
 

@@ -67,9 +67,7 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
                 causes[name] = cause
         pairs.append(pair)
     if elsewhere:
-        first = (
-            f"{_numbers(elsewhere)}: the parts that were captured have no rows in common, {[*elsewhere.values()][0]}"
-        )
+        first = f"{_numbers(elsewhere)}: the captured parts have no rows in common, {[*elsewhere.values()][0]}"
         if not pairs:
             raise Refusal(f"{first}; capture both with the same seed")
     departed = _departed(pairs, sides, caches)
@@ -99,7 +97,7 @@ def _calls(given: str | Path | Mapping[int, Trace]) -> Calls:
     found = {}
     for path in files:
         if re.fullmatch(r"\d+", path.stem) is None:
-            raise Refusal(f"{path}: a call is named by its number")
+            raise Refusal(f"{path}: the file name of a call must be its number")
         found[int(path.stem)] = lambda path=path: load(path)
     return dict(sorted(found.items()))
 
@@ -113,8 +111,8 @@ def _in_passes(a: Calls, b: Calls) -> tuple[list[Calls], list[str]]:
         return [a, b], []
     made = [passes.joined(run, side) for run, side in zip(runs, "AB", strict=True)]
     counts = [len(run) // len(one) for run, one in zip(runs, made, strict=True)]
-    how_many = " and ".join(f"{name} in {n} pass{'es' * (n != 1)}" for name, n in zip("AB", counts, strict=True))
-    said = f"the tokens were read by {how_many}: the calls of each layer are joined"
+    how_many = " and ".join(f"{n} in {name}" for name, n in zip("AB", counts, strict=True))
+    said = f"passes over the tokens: {how_many}; the calls of each layer are joined"
     return [_calls(one) for one in made], [said]
 
 
@@ -155,7 +153,7 @@ def _part(found: Diff, told: str) -> tuple[np.ndarray, ...]:
 def _pair(call: int, a: Diff, b: Diff, one: Question, other: Question) -> CallPair:
     for name, run in (("A", a.run), ("B", b.run)):
         if OUT not in run.whole:
-            raise Refusal(f"call {call} of {name} holds no whole out, which both sides are compared by")
+            raise Refusal(f"call {call} of {name} has no complete out to compare")
     used = (one.asked & other.asked)[..., None]
 
     def rows(x: np.ndarray, of: Question) -> np.ndarray:

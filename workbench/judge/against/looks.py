@@ -73,22 +73,22 @@ def where_to_look(
             cached = bool(kept_by) or of_queries.size < a.seen.shape[2]
             return f"the cache: {said}" if cached else said
         if not of_tokens:
-            return f"what makes {' and '.join(over)}"
+            return f"whatever computes {' and '.join(over)}"
     if of_tokens and len(at["k"]) < a.read.any(0).sum():
         one = len(at["k"]) == 1
-        others = "another token there, or its embedding" if one else "other tokens there, or their embeddings"
-        made = f"what is made of {'that token' if one else 'these tokens'}"
+        others = "a different token or embedding there" if one else "different tokens or embeddings there"
+        made = f"the computation on {'that token' if one else 'those tokens'}"
         if new is None:
             return f"{others}, or {made}"
-        return others if new else f"{made}; a router of experts may have been at a tie there"
+        return others if new else f"{made}; an expert router may have tied there"
     if "v" not in over and all(_as_long(a, b, name, allowed) for name in over):
         both = "the rotation (RoPE): its base, positions or pairs"
         return both if len(over) == 2 else f"the rotation (RoPE) of {next(iter(over))}"
     if all(factor_of(a, b, name) != 1 and _parallel(a, b, name, allowed) for name in over):
-        norm = "the norm before (its eps), or " if len(over) == 3 else ""
-        return f"{norm}a scale: each row is a factor larger"
+        norm = "the preceding norm (its eps), or " if len(over) == 3 else ""
+        return f"{norm}a scale: each row differs by a factor"
     if all(_unlike(a, b, name) for name in over) and len(over) == 3:
-        return "the two have nothing in common" + (": other weights, or other tokens" if new else "")
+        return "the two have nothing in common" + (": different weights or tokens" if new else "")
     return ""
 
 
@@ -97,7 +97,9 @@ def unread_nan(a: Question, b: Question) -> str:
     said = []
     for side, x in (("A", a), ("B", b)):
         if names := [name for name in "kv" if not np.isfinite(getattr(x, name)[~x.read]).all()]:
-            said.append(f"{' and '.join(names)} of {side} hold{'s' * (len(names) == 1)} NaN where no query sees")
+            said.append(
+                f"{' and '.join(names)} of {side} {'has' if len(names) == 1 else 'have'} NaN in keys that no query sees"
+            )
     return said[0] if len(said) == 1 else ""
 
 
@@ -109,7 +111,7 @@ def _narrower(a: Question, b: Question, over: Iterable[str]) -> str:
         }
         for side, name in ((i, "AB"[i]) for i in (0, 1)):
             if limit > (a, b)[side].roundoff and all(one[side] and not one[1 - side] for one in held.values()):
-                return f"{' and '.join(over)} of {name} hold{'s' * (len(held) == 1)} numbers of {dtype} alone"
+                return f"{' and '.join(over)} of {name} contain{'s' * (len(held) == 1)} only {dtype} values"
     return ""
 
 
@@ -131,9 +133,7 @@ def _moved(a: Question, b: Question, at: Mapping[str, np.ndarray], allowed: floa
             alike &= used.all(0) & (np.arange(len(alike)) != j)
             if alike.any():
                 i = int(np.flatnonzero(alike)[0])
-                return (
-                    f"row {a.places[0][j]} of {name} in {names[1]} holds what row {a.places[0][i]} holds in {names[0]}"
-                )
+                return f"row {a.places[0][j]} of {name} in {names[1]} equals row {a.places[0][i]} in {names[0]}"
     return ""
 
 
@@ -145,7 +145,7 @@ def _changed(a: Question, at: Mapping[str, np.ndarray], kept: Sequence[Kept]) ->
         for has, lacks in ((0, 1), (1, 0)):
             if calls[has] is not None and calls[lacks] is None:
                 row = f"row {place} of {name}"
-                return f"{row} is in {'AB'[has]} as it was in call {calls[has]}, in {'AB'[lacks]} it is not"
+                return f"{row} still has its value of call {calls[has]} in {'AB'[has]}, but not in {'AB'[lacks]}"
     return ""
 
 

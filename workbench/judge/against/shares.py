@@ -108,7 +108,7 @@ def _roundings(run: Observed) -> tuple[Rounding, ...]:
             stage = field.removesuffix("_dtype")
             found.append(Rounding(field, f"{dtype} {stage}", _with(**{field: "float32"})))
     if contract.splits not in (None, 1):
-        found.append(Rounding("splits", f"the split of keys in {contract.splits}", _unsplit))
+        found.append(Rounding("splits", f"the split of keys into {contract.splits}", _unsplit))
     elif contract.block_k is not None and contract.block_k < run.case.seqlen_k:
         found.append(Rounding("tiles", f"tiles of {contract.block_k} keys", _with(block_k=None)))
     if contract.out_dtype != "float32":

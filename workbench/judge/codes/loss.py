@@ -40,7 +40,7 @@ def loss(run: Observed) -> Loss:
         raise Refusal(f"the loss of quantisation needs out; {trace.target} gave none")
     if missing := [name for name in INPUTS if name not in trace.inputs]:
         raise Refusal(
-            f"the loss of quantisation needs q, k and v; only quantised codes were put in for {', '.join(missing)}"
+            f"the loss of quantisation needs q, k and v; only quantised codes were given for {', '.join(missing)}"
         )
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
     read = {name: to_float64(x) for name, x in run.attention.trace.inputs.items()}
@@ -61,7 +61,7 @@ def loss(run: Observed) -> Loss:
             of_part = (part.of_input(trace.case, name, arrays[name]) for name in INPUTS)
             part.of(out, "bhqd")[...] = dense.attention(*of_part, **options)[OUT]
 
-    over_parts(run, "cpu", one, f"what quantisation costs {trace.target}")
+    over_parts(run, "cpu", one, f"the quantisation loss of {trace.target}")
     return Loss(
         inputs={name: read[name] - inputs[name] for name in coded},
         of_out=reached - wanted,

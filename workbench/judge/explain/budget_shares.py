@@ -31,7 +31,7 @@ def terms(observed: Observed, stage: StageDiff) -> Mapping[str, float]:
     codes, run = observed.case.codes, observed.attention
     if stage.name not in run.known:
         if codes is None:
-            return {"what the coarsest 8-bit format loses": 1.0}
+            return {"the loss of the coarsest 8-bit format": 1.0}
         return _of_decoding(worst, codes, comparison.actual.dtype)
     within = {axis: i - stage.first.get(axis, 0) for axis, i in worst.index.items()}
     part = Box(**{axis: slice(within[axis], within[axis] + 1) for axis in "bhq"})
@@ -52,8 +52,8 @@ def terms(observed: Observed, stage: StageDiff) -> Mapping[str, float]:
         words: bound(replace(whole, losses=losses, input_errors={})) for words, losses in alone(whole.losses).items()
     }
     if whole.input_errors:
-        found["the decoding that nobody saw"] = bound(replace(whole, losses=without(whole.losses)))
-    found["the digits that were printed"] = printed
+        found["the decoding, which was not dumped"] = bound(replace(whole, losses=without(whole.losses)))
+    found["the printed digits"] = printed
     total = sum(found.values())
     shares = {words: value / total for words, value in found.items() if total > 0 and value > 0}
     return dict(sorted(shares.items(), key=lambda item: -item[1]))

@@ -207,30 +207,30 @@ def _lacking() -> Iterator[Hypothesis]:
         "last-of-4": ("splits past the last full group of 4", lambda n: list(range(n // 4 * 4, n))),
         "last-of-2": ("splits past the last full pair", lambda n: list(range(n // 2 * 2, n))),
     }
-    for (name, (words, which)), (factor, verb, end) in product(
-        places.items(), ((0, "leaves out", "lost"), (2, "counts twice", "twice"))
+    for (name, (words, which)), (factor, form, end) in product(
+        places.items(), ((0, "leaves out {}", "lost"), (2, "counts {} twice", "twice"))
     ):
         if factor and name not in ("last", "first"):
             continue
-        id_, of_splits = f"{name}-{end}", partial(_at_splits, which)
+        id_, of_splits, does = f"{name}-{end}", partial(_at_splits, which), form.format(words)
         weighed: Change = lambda at, w, f=factor, at_=of_splits: at_(w, lambda x: f * x)  # noqa: E731
         nan: Change = lambda at, w, at_=of_splits: at_(w, lambda x: np.nan)  # noqa: E731
         lowest: Change = lambda at, m, at_=of_splits: at_(m, lambda x: -np.inf)  # noqa: E731
         of_out, of_sum = read_as("numerator", "merge_weight", weighed), sum_of(weighed)
         of_max, weight = read_as("merge_max", "partial_max", lowest), altered("merge_weight", weighed)
-        yield of(f"{id_}-in-out", f"the sum of partial_O {verb} {words}", of_out)
-        yield of(f"{id_}-in-sum", f"merge_sum {verb} {words}", of_sum)
+        yield of(f"{id_}-in-out", f"the sum of partial_O {does}", of_out)
+        yield of(f"{id_}-in-sum", f"merge_sum {does}", of_sum)
         if not factor:
             whole = read_as("numerator", "merge_weight", lambda at, w: np.nan_to_num(w, posinf=np.inf))
             never = altered("merge_weight", nan), whole
-            yield of(f"{id_}-unwritten", f"the loop over splits {verb} {words}", *never)
-            yield of(f"{id_}-unwritten-in-both", f"every loop over splits {verb} {words}", *never, of_sum)
-        yield of(f"{id_}-in-both", f"the merge {verb} {words}", of_out, of_sum)
+            yield of(f"{id_}-unwritten", f"the loop over splits {does}", *never)
+            yield of(f"{id_}-unwritten-in-both", f"every loop over splits {does}", *never, of_sum)
+        yield of(f"{id_}-in-both", f"the merge {does}", of_out, of_sum)
         yield of(f"{id_}-weight", f"the weights of {words} are {'doubled' if factor else '0'}", weight)
         if not factor:
-            yield of(f"{id_}-in-max", f"merge_max {verb} {words}", of_max)
-            yield of(f"{id_}-everywhere", f"the whole merge {verb} {words}", of_max, of_out, of_sum)
-            yield of(f"{id_}-weights-too", f"the whole merge {verb} {words}", of_max, weight, of_sum)
+            yield of(f"{id_}-in-max", f"merge_max {does}", of_max)
+            yield of(f"{id_}-everywhere", f"the whole merge {does}", of_max, of_out, of_sum)
+            yield of(f"{id_}-weights-too", f"the whole merge {does}", of_max, weight, of_sum)
 
 
 def _at_splits(

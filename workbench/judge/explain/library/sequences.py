@@ -83,7 +83,7 @@ def _lengths() -> Iterator[tuple[str, str, Lengths]]:
 
 
 #: which diagonal goes with other lengths -> in words
-_FOLLOWING = {"": "", "-followed": ", and its diagonal moves with them", "-corner": ", and the diagonal of the longest"}
+_FOLLOWING = {"": "", "-followed": ", and its diagonal moves with it", "-corner": ", and the diagonal of the longest"}
 
 
 def _reaching(name: str, text: str, lengths: Lengths, memory: str, diagonal: str) -> Hypothesis:

@@ -109,7 +109,7 @@ def _diagonal(found: Difference, around: Tensors) -> Labels:
 
 #: which of no key, some and all, in words
 _SEEN = {
-    (0,): "no key", (1,): "some keys and not all", (2,): "all keys",
+    (0,): "no key", (1,): "some but not all keys", (2,): "all keys",
     (0, 1): "not all keys", (1, 2): "a key", (0, 2): "no key or all keys",
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ class Formula:
     kind: str = ""
 
     def __str__(self) -> str:
-        return f"{self.text}, at {self.of} of {self.wrong} wrong elements, residual {self.residual:.2g} x of budget"
+        return f"{self.text}, at {self.of} of {self.wrong} wrong elements, residual {self.residual:.2g}x its budget"
 
 
 @dataclass(frozen=True, eq=False)

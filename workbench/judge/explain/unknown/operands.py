@@ -145,6 +145,6 @@ def _where(product: Product, x: np.ndarray, as_read: Difference) -> Iterator[For
     whole = of_operand(product.operand, axes, product.y, product.bound, product.a @ right)
     some = places(whole)
     for rule in rules[:1]:
-        words = f"{product.operand} as read is another at {rule}"
+        words = f"{product.operand} as read differs at {rule}"
         if (formula := holds(words, some, some.of(product.a @ x))) is not None:
             yield formula

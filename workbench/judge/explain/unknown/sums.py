@@ -61,6 +61,6 @@ def summed(found: Difference, around: Tensors) -> list[Formula]:
         if held.mean() >= SHARE:
             left = np.linalg.norm((found.actual - made)[wrong])
             error = np.linalg.norm((found.actual - found.expected)[wrong])
-            text = f"row_sum is kept in {dtype}: what rows are divided by are numbers of it"
+            text = f"row_sum is kept in {dtype}: rows are divided by {dtype} values"
             return [Formula(text, float(over[held].max()), int(held.sum()), held.size, float(left / error))]
     return []
