@@ -11,7 +11,7 @@ CAUSAL = J <= I
 LEFT = np.stack([J >= n for n in (0, 3, 5)])[:, None, None]
 RIGHT = np.stack([J < n for n in (KEYS, 9, 13)])[:, None, None]
 FULL = np.ones((3, 1, ROWS, KEYS), bool)
-SPEC = "which the spec does not say: if it should, the spec is wrong"
+SPEC = "which the spec does not mention: if that is intended, fix the spec"
 MASKS = {
     "full": (FULL, Band(None, None), ""),
     "causal": (FULL & CAUSAL, Band(None, 0), ""),

@@ -68,9 +68,7 @@ def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff", asked="--help-all"))
     assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["Case (lists run every combination)"]}
     assert {"--arrays", "--isolate", "--runs"} <= {*found["Your kernel"]}
-    assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
-        *found["What is printed"]
-    }
+    assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {*found["Output"]}
 
 
 def test_diff_has_at_most_50_options():
@@ -211,11 +209,11 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff mine.py:f --operation rmsnorm --seqlen 16",
-            "--operation rmsnorm takes no --seqlen; say --axes rows=,dim=",
+            "--operation rmsnorm takes no --seqlen; pass --axes rows=,dim=",
         ),
         (
             "diff mine.py:f --operation attention_backward --causal",
-            "--operation attention_backward takes no --causal; say --operation attention_backward,causal",
+            "--operation attention_backward takes no --causal; pass --operation attention_backward,causal",
         ),
         (
             "diff mine.py:f --operation attention_backward,cusal",

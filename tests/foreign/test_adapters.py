@@ -266,7 +266,9 @@ def test_inputs_that_it_does_not_take_are_refused() -> None:
 def test_other_options_are_refused() -> None:
     assert refusal(run, SDPA, SMALL, arrays="jax") == f"{SDPA} takes torch arrays in its own layout; got arrays='jax'"
     assert refusal(run, SDPA, SMALL, layout="bshd") == f"{SDPA} takes torch arrays in its own layout; got layout='bshd'"
-    assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(f"{SDPA} reads no stage that could be fed")
+    assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(
+        f"{SDPA} has no parameter named after a stage"
+    )
 
 
 def test_a_target_is_the_function_by_its_own_name_or_itself() -> None:

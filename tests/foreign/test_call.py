@@ -463,7 +463,7 @@ def test_a_compiled_function_need_not_tell_its_parameters() -> None:
     assert diff(run(compiled, CASE)).verdict == "rounding"
     with pytest.raises(Refusal) as refused:
         run(compiled, CASE, feed={"partial_O": "reference"})
-    assert str(refused.value).startswith("compiled reads no stage that could be fed")
+    assert str(refused.value).startswith("compiled has no parameter named after a stage")
 
 
 def test_an_out_of_the_other_layout_is_named() -> None:

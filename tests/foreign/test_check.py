@@ -187,8 +187,8 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
         (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (
             ["other"],
-            "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; a "
-            "function that takes others is wrapped in one that takes these:\n"
+            "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; "
+            "wrap a function that takes others:\n"
             "  def attention(q, k, v, *, scale, causal):\n"
             "      return other(q, k, v)\n"
             "or in one without parameters, which makes its own arrays and launches attend or sums",

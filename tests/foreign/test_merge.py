@@ -177,7 +177,7 @@ def test_a_mask_among_the_inputs_is_the_partials_own() -> None:
     ("options", "message"),
     [
         ({"feed": {"partial_O": "reference"}}, "is a merge, whose outs and lses are computed: partial_O cannot be fed"),
-        ({"contract": "row_max=running"}, "in the place of each maximum: row_max=\"upper_bound\"; got 'running'"),
+        ({"contract": "row_max=running"}, "in place of each maximum: declare row_max=\"upper_bound\"; got 'running'"),
         ({"contract": "tile_order=[0,1]"}, r"tile_order must list the 4 ranks of this case; got \[0, 1\]"),
         ({"contract": "split_bounds=[0,5]"}, "split_bounds must end with 24"),
     ],

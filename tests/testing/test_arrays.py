@@ -198,7 +198,7 @@ def test_packed_sequences_are_taken_and_other_ends_fail():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"cu_seqlens_q": np.array([0, 5, 11], np.int32)}, "are of as many sequences; got 2 and 3"),
+        ({"cu_seqlens_q": np.array([0, 5, 11], np.int32)}, "must have as many sequences; got 2 and 3"),
         (
             {"cu_seqlens_q": np.array([0, 5, 5, 10])},
             r"q of packed .* a total of 10 by cu_seqlens_q; got shape \[11, 2, 8\]",
@@ -290,7 +290,7 @@ def swapped(x):
         (lambda a: a | {"out": a["out"][:, :, :5]}, r"q \[2, 2, 6, 8\].*out \[2, 2, 5, 8\]"),
         (lambda a: a | {"lse": np.zeros((2, 6, 2), np.float32)}, r"lse \[2, 6, 2\]"),
         (lambda a: {name: swapped(x) for name, x in a.items()}, "these are shapes of bshd: pass layout='bshd'"),
-        (lambda a: a | {"out": swapped(a["out"])}, "the other way round than q: give both in one layout"),
+        (lambda a: a | {"out": swapped(a["out"])}, "are swapped relative to q: give both in one layout"),
         (lambda a: a | {"layout": "sbhd"}, "layout is one of bhsd, bshd; got 'sbhd'"),
         (
             lambda a: a | {"q": np.where(a["q"] < 2, a["q"], np.float16(np.inf))},

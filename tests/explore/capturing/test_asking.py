@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 F = torch.nn.functional
 
 Change = Callable[[Any], Any]
-SPEC = "which the spec does not say: if it should, the spec is wrong"
+SPEC = "which the spec does not mention: if that is intended, fix the spec"
 
 
 #: arguments of calls, of a module's own: what functions close over is put back
