@@ -256,7 +256,7 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
         "--against splits=N is for kernels that split the keys (split_k, split_mma); flash does not"
     )
     assert message("split_k", "--against", f"{mine}:attention,block_k=16", *SMALL) == (
-        f"--against block_k=16 is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is not built in"
+        f"--against block_k=16 is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is your kernel"
     )
     assert message("flash", "--against", f"{trace},backend=emulator") == (
         f"--against backend=emulator is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"

@@ -107,7 +107,7 @@ def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(t
     ("words", "said"),
     [
         ((), "TARGET is missing"),
-        (("flash", "--by-head"), "take no --by-head"),
+        (("flash", "--by-head"), "--by-head is not allowed"),
         (("flash", "--where", "b=0"), "where is not for laws"),
         (("flash", "--random", "2", "--inputs", "x.npz"), "--random draws inputs"),
     ],

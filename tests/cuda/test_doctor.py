@@ -218,7 +218,7 @@ def test_driver_errors_are_named():
         def cuInit(self, flags):
             return (Failure,)
 
-    with pytest.raises(RuntimeError, match="^cuInit of the NVIDIA driver failed with CUDA_ERROR_UNKNOWN$"):
+    with pytest.raises(RuntimeError, match="^the NVIDIA driver answers cuInit with CUDA_ERROR_UNKNOWN$"):
         first_gpu(Broken(count=1))
 
 

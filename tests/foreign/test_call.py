@@ -484,5 +484,5 @@ def test_an_out_of_the_other_layout_is_named() -> None:
 def test_a_field_that_is_like_another_is_asked_after() -> None:
     with pytest.raises(Refusal, match="no field 'blockk'; did you mean block_k\\? It is one of block_k, "):
         run(lambda q, k, v, *, scale, causal: v, contract={"blockk": 32})
-    with pytest.raises(Refusal, match="no preset 'tritn'; did you mean triton\\? It is one of flash-"):
+    with pytest.raises(Refusal, match="unknown preset 'tritn'; did you mean triton\\? It is one of flash-"):
         run(lambda q, k, v, *, scale, causal: v, contract="tritn")

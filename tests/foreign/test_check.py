@@ -289,5 +289,5 @@ def test_numba_may_be_imported_by_the_function_itself(mine: Path, first: str) ->
 def test_a_kernel_with_its_grid_is_no_function_either(mine: Path) -> None:
     mine.write_text(mine.read_text() + "\n\nconfigured = sums[1, 2]\n")
     assert refused("check", f"{mine}:configured").startswith(
-        f"{mine}:configured is a kernel of numba.cuda, which is launched, not called: "
+        f"{mine}:configured is a numba.cuda kernel, which is launched, not called: "
     )

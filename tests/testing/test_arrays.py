@@ -157,7 +157,7 @@ def test_dropout_comes_with_its_mask():
     with pytest.raises(AttentionError):
         assert_attention_close(*arrays, **said, dropout_p=0.25, dropout_mask=~mask)
     for half in ({"dropout_p": 0.25}, {"dropout_mask": mask}):
-        with pytest.raises(Refusal, match="dropout_p and dropout_mask, which says what was kept, come together"):
+        with pytest.raises(Refusal, match="give both dropout_p and dropout_mask; got one of them"):
             assert_attention_close(*arrays, **said, **half)
 
 
@@ -168,7 +168,7 @@ def test_attn_mask_is_a_mask_or_a_bias_and_an_inverted_one_is_named():
     added = np.where(seen, 0, -np.inf).astype(np.float32)
     assert_attention_close(*arrays, **said, attn_mask=added)
     assert "it passes with the mask inverted: True must mean a visible key" in failure(*arrays, **said, attn_mask=~seen)
-    with pytest.raises(Refusal, match="attn_mask is torch's word for a mask or a bias; got mask, too"):
+    with pytest.raises(Refusal, match="give attn_mask or mask; got both"):
         assert_attention_close(*arrays, **said, attn_mask=seen, mask=seen)
 
 
@@ -203,9 +203,12 @@ def test_packed_sequences_are_taken_and_other_ends_fail():
             {"cu_seqlens_q": np.array([0, 5, 5, 10])},
             r"q of packed .* a total of 10 by cu_seqlens_q; got shape \[11, 2, 8\]",
         ),
-        ({"cu_seqlens_k": np.array([0, 5, 4, 21])}, r"cu_seqlens_k is \[batch \+ 1\], .* got \[0, 5, 4, 21\]"),
+        (
+            {"cu_seqlens_k": np.array([0, 5, 4, 21])},
+            r"cu_seqlens_k must have shape \[batch \+ 1\], .* got \[0, 5, 4, 21\]",
+        ),
         ({"lse": np.zeros((11, 2), np.float32)}, r"lse of packed sequences is \[heads, total\]"),
-        ({"layout": "bshd"}, "packed sequences are .* and have no layout; got 'bshd'"),
+        ({"layout": "bshd"}, "packed sequences are .* and take no layout; got 'bshd'"),
     ],
 )
 def test_packed_arrays_that_do_not_fit_are_refused(change, said):

@@ -144,7 +144,7 @@ def test_a_gate_is_no_pass():
         return out, lse
 
     error = failure(unsteady, CASE, runs=2)
-    assert error.diff.verdict == "rounding" and str(error).startswith("gate failed: unsteady gives other bits")
+    assert error.diff.verdict == "rounding" and str(error).startswith("gate failed: unsteady gives different bits")
 
 
 def test_wrong_usage_is_no_verdict():

@@ -203,7 +203,7 @@ def test_the_other_commands_take_it(tmp_path: Path) -> None:
         (["contract", "RUN", "--measure"], "no contract is read of a trace at rest"),
         (["laws", "RUN"], "laws compare runs"),
         (["sweep", "RUN"], "a sweep runs its target"),
-        (["check", "RUN"], "which is not run"),
+        (["check", "RUN"], "which cannot be run"),
     ],
 )
 def test_what_needs_a_function_says_so(words: list[str], what: str, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_case_that_contradicts_the_arrays_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"run\.npz has seqlen_q=20; got seqlen_q=24"):
         load(path, case=CASE.but(seqlen=24))
     assert refused("diff", path, "--seqlen", "24") == f"{path} has seqlen_q=20; got seqlen_q=24"
-    assert refused("diff", path, "--runs", "2").startswith(f"{path} is not run: it takes the options of a case")
+    assert refused("diff", path, "--runs", "2").startswith(f"{path} cannot be run: it takes the options of a case")
     assert refused("diff", str(tmp_path / "none.npz"), "--causal") == f"{tmp_path}/none.npz: no such file"
     (tmp_path / "half.pt").write_bytes(b"PK")
     assert "not a complete .pt file" in refused("diff", str(tmp_path / "half.pt"))

@@ -156,7 +156,7 @@ def concatenated(files: Sequence[Path]) -> Trace:
         by_rank[one.rank] = one
     ranks, name = first.told["ranks"], first.told["target"]
     if lacking := [str(rank) for rank in range(ranks) if rank not in by_rank]:
-        raise Refusal(f"{', '.join(lacking)} of {ranks} ranks left no file next to {told_by}")
+        raise Refusal(f"no file of rank {', '.join(lacking)} of {ranks} next to {told_by}")
     case, order = first.case.but(splits=ranks), first.told["order"]
     held = [
         Rank(keys, queries)

@@ -82,7 +82,7 @@ class _Calls:
         call = arguments_of(self.function, adapter, of_case, {}, self.name, self.layout)
         if case.codes is not None and not call.put_in:
             due = ", ".join(formats.beside(case.codes, case.coded))
-            raise Refusal(f"it takes no {case.codes} codes, which the spec has: give it the keywords {due}")
+            raise Refusal(f"it takes no {case.codes} codes, which the spec has: add the keywords {due}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
         self._leave(asked["stale"], arrays, device)
