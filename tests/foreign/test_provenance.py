@@ -279,9 +279,9 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
     code, lines = diff("--against", f"since={previous}")
     assert code == 1
     assert lines[0].startswith(
-        f"gate failed: stale: kernel.cpp changed since {previous}, but what ran is the same: kernel.so (sha256 "
+        f"gate failed: stale: kernel.cpp changed since {previous}, but the binary that ran did not: kernel.so (sha256 "
     )
-    assert lines[0].endswith("); rebuild it, the verdict is on the old code")
+    assert lines[0].endswith("); rebuild it, the old code was judged")
     assert lines[1].startswith("mine.py:attention: float32") and lines[-1].endswith(f"--against since={previous}")
     build(wrong)
     code, lines = diff("--against", f"since={previous}")

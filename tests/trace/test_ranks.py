@@ -114,7 +114,7 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="^no file of rank 2 of 3 next to "):
         load_all(str(tmp_path))
     changed(tmp_path, 1, schema="workbench.rank/9")
-    with pytest.raises(Refusal, match="not what a rank leaves: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
+    with pytest.raises(Refusal, match="not a file of a rank: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
         load(tmp_path)
     right = {"schema": "workbench.rank/1", "rank": 1, "ranks": RANKS, "results": [], "case": CASE.as_dict()}
     for wrong, message in (
