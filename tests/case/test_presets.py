@@ -108,7 +108,7 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
         ({"tile_order": [2, 1, 0]}, "tile_order=[0,1,2]", "tile_order=[2,1,0]"),
     ):
         assert refusal(run, made, CASE, contract=said) == (
-            f'attention says {own_word} in its "contract", and --contract says {said_word}: leave out the one that is wrong'
+            f'attention says {own_word} in its "contract", but --contract says {said_word}: leave out the wrong one'
         )
 
 

@@ -195,8 +195,8 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff fp8 --codes e4m3,scale_of=token,block",
-            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; several "
-            "values of a word are separated by a slash: scale_of=.../block",
+            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; separate "
+            "several values of a word by slashes: scale_of=.../block",
         ),
         (
             "diff flash --against block-k=32",
@@ -301,8 +301,8 @@ def test_a_command_that_is_a_campaign_now_says_so(name):
     assert name in campaigns.commands.commands
     result = CliRunner().invoke(commands, ["bench", name, "--jobs", "2"])
     assert isinstance(result.exception, Refusal) and str(result.exception) == (
-        f"{name} is a campaign, which is not installed with workbench: in a checkout of its repository, run "
-        f"python -m campaigns {name} --jobs 2"
+        f"{name} is a campaign, not a command of workbench: in a checkout of the repository run python -m "
+        f"campaigns {name} --jobs 2"
     )
 
 

@@ -181,8 +181,8 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing"], "{mine}:nothing launched no kernel of numba.cuda: there is nothing to watch"),
-        (["plain", "--seqlen", "16"], "{mine}:plain launched no kernel of numba.cuda: there is nothing to watch"),
+        (["nothing"], "{mine}:nothing launched no numba.cuda kernel: there is nothing to watch"),
+        (["plain", "--seqlen", "16"], "{mine}:plain launched no numba.cuda kernel: there is nothing to watch"),
         (["attend"], "{mine}:launch launches sums, but not attend"),
         (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (
@@ -191,7 +191,7 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
             "wrap a function that takes others:\n"
             "  def attention(q, k, v, *, scale, causal):\n"
             "      return other(q, k, v)\n"
-            "or in one without parameters, which makes its own arrays and launches attend or sums",
+            "or give one without parameters, which makes its own arrays and launches attend or sums",
         ),
         (["launch", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (["launch", "--arrays", "layout=bshd"], "{mine}:launch has no parameters, so it takes no --arrays layout"),
@@ -251,7 +251,7 @@ def test_what_python_does_not_take_is_refused(mine: Path) -> None:
 
 def test_a_run_on_the_emulator_launches_something(mine: Path) -> None:
     assert refusal(run, f"{mine}:plain", CASE, backend="emulator") == (
-        f"{mine}:plain launched no kernel of numba.cuda: --backend emulator is for those"
+        f"{mine}:plain launched no numba.cuda kernel: --backend emulator is for such kernels"
     )
 
 

@@ -190,7 +190,9 @@ def test_what_does_not_fit_a_merge_is_refused(options: dict[str, Any], message: 
 def test_what_is_no_result_of_a_merge_is_refused() -> None:
     with pytest.raises(Refusal, match="a merge returns merge_max, merge_weight, merge_sum, out, lse; got partial_max"):
         run(lambda outs, lses: {"partial_max": lses}, CASE)
-    with pytest.raises(Refusal, match=r"merge_weight has the shape of lses, \[4, 1, 2, 24\]; got \[1, 2, 4, 24\]"):
+    with pytest.raises(
+        Refusal, match=r"merge_weight must have the shape of lses, \[4, 1, 2, 24\]; got \[1, 2, 4, 24\]"
+    ):
         run(lambda outs, lses: {"merge_weight": np.moveaxis(lses, 0, 2)}, CASE)
     with pytest.raises(Refusal, match="reads no quantised codes"):
         run(by_division, CASE.but(codes="e4m3"))

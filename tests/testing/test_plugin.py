@@ -124,7 +124,7 @@ def test_a_summary_counts_checks_and_names_failures(pytester):
         [
             r"=+ attention =+",
             rf"5 checks in 2 tests; closest passing check: 0\.\d+x its budget, {file}::test_\w+",
-            rf"{file}::test_wrong: bug in lse, .* x of budget.* \({file}:wrong\)",
+            rf"{file}::test_wrong: bug in lse, .*x its budget.* \({file}:wrong\)",
             r"=+ short test summary info =+",
         ],
         consecutive=True,

@@ -86,7 +86,7 @@ def test_a_dict_of_arrays_is_judged() -> None:
     told = {**arrays(), "contract": {"probs_dtype": "float32"}, "row_max": None}
     assert load(told, case=CASE).contract.probs_dtype == "float32"
     assert load(told, case=CASE, contract="block_k=16").contract.probs_dtype == "float32"
-    with pytest.raises(Refusal, match='arrays says probs_dtype=float32 in its "contract", and --contract says'):
+    with pytest.raises(Refusal, match='arrays says probs_dtype=float32 in its "contract", but --contract says'):
         load(told, case=CASE, contract="probs_dtype=float16")
 
 
@@ -164,7 +164,7 @@ def test_codes_are_what_the_kernel_was_given() -> None:
     found = load(made, case=told)
     assert {*found.put_in} == {*made} - {"out"} and diff(found).verdict == "rounding"
     assert diff(load({**made, "scale_v": made["scale_v"] * np.float32(1.5)}, case=told)).verdict == "bug"
-    with pytest.raises(Refusal, match="^arrays: codes need their format: --codes e4m3"):
+    with pytest.raises(Refusal, match="^arrays: codes need their format: pass --codes e4m3"):
         load(made, case={"causal": True})
 
 

@@ -139,7 +139,7 @@ def test_what_does_not_fit_the_case_is_refused(tmp_path: Path) -> None:
         "results": {"out": outs[0]},
     }
     for changes, message in (
-        ({"outs": outs[:2]}, "rank 0: outs has an entry for each of 3 ranks; got 2"),
+        ({"outs": outs[:2]}, "rank 0: outs must have one entry for each of 3 ranks; got 2"),
         ({"lses": [lses[0], lses[0], lses[0][..., :9]]}, r"rank 0: lses\[2\] must have shape \[1, 2, 16\]"),
         ({"results": {"scores": q}}, "rank 0: results are merge_max, merge_weight, merge_sum, out, lse; got scores"),
         ({"inputs": {"q": q, "k": k}}, r"rank 0: v must have shape \[1, 1, 16, 16\] for this case; got none"),

@@ -60,7 +60,7 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     for name, x in arrays.items():
         click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
-    click.echo(f"written: {out}; call the kernel with scale {case.scale!r}, {mask}; what judges it:")
+    click.echo(f"written: {out}; call the kernel with scale {case.scale!r}, {mask}; judge:")
     for what, one in judged_by.items():
         if one:
             click.echo(f"  {what}:\n    {one}")

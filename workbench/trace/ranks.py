@@ -124,7 +124,7 @@ def _shapes(case: Case, rank: int, ranks: int, order: str) -> dict[str, tuple[in
 def _stacked(what: str, given: Sequence[Any], shape: tuple[int, ...], nothing: float) -> np.ndarray:
     """Partial results of all ranks, `nothing` where there are none."""
     if len(given) != shape[0]:
-        raise Refusal(f"{what} has an entry for each of {shape[0]} ranks; got {len(given)}")
+        raise Refusal(f"{what} must have one entry for each of {shape[0]} ranks; got {len(given)}")
     each = {i: as_numpy(x, f"{what}[{i}]") for i, x in enumerate(given) if x is not None}
     dtypes = {x.dtype for x in each.values()} or {np.dtype(np.float32)}
     if len(dtypes) > 1:
