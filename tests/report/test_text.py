@@ -146,7 +146,8 @@ def test_short(judged):
         f"reproduces {n} of {n} elements within their budgets, {over_budget_of_cause(judged['fault']):.3g} x at most; "
         f"not proved: it moves {n} elements, and fewer than 100 may fit by chance",
         f"  outside the budget: {n} of {merged.summary.size} ({n / merged.summary.size:.1%})",
-        f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, allowed error {worst.budget:.3g}, {worst.over_budget:.3g}x its budget",
+        f"  worst at {place}: actual {worst.actual:.6g}, expected {worst.expected:.6g}, "
+        f"allowed error {worst.budget:.3g}, {worst.over_budget:.3g} x of budget",
         f"  look at: {judged['fault'].trace.lines['merge_weight']}",
         "victim: out (right from what it read; a victim's row shows the error from q, k and v)",
         f"effect on out: {out.outside} of {out.size} elements outside the budget from q, k and v, "

@@ -171,7 +171,7 @@ def test_elements_are_counted():
     assert found.of == found.wrong == 6 * 96 * 4 and found.residual < 1 and found.unexplained < 1e-6
     assert (
         str(found)
-        == f"actual = expected * 3, at 2304 of 2304 wrong elements, residual {found.residual:.2g}x its budget"
+        == f"actual = expected * 3, at 2304 of 2304 wrong elements, residual {found.residual:.2g} x of budget"
     )
 
 

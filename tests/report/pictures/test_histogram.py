@@ -128,5 +128,5 @@ def test_a_victim_is_drawn_by_its_propagated_errors_as_tables_show_it():
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["propagated", "isolated"]
     drawn = heatmap(victim, case=CASE)
     assert (pixels(drawn) == shades.colours(shades.shade(np.array([300.0]), np.zeros(1, np.uint8)))[0]).all()
-    assert any("expected 2, 300x its budget" in text for text in texts(drawn))
+    assert any("expected 2, 300 x of budget" in text for text in texts(drawn))
     assert any("16 outside" in text for text in texts(plots.errors(victim)))
