@@ -297,8 +297,8 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
 
 def test_what_is_no_target() -> None:
     assert message("flash", "--against", "flesh", *SMALL) == (
-        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace "
-        "FILE.safetensors, arrays FILE.npz or .pt"
+        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma; pass your own as path.py:function, a trace as "
+        "FILE.safetensors, arrays as FILE.npz or .pt"
     )
     assert (
         message("--against", "flash", *SMALL)

@@ -279,7 +279,7 @@ def test_wrong_results_are_refused(result: Any, message: str) -> None:
     assert str(refusal.value) == message
 
 
-HINT = "\nIf it expects torch tensors, say --arrays torch."
+HINT = "\nIf it expects torch tensors, pass --arrays torch."
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
         (
             {"device": "cuda"},
             Refusal,
-            "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax",
+            "NumPy arrays live on the cpu; got device 'cuda': pass --arrays torch, cupy or jax",
         ),
         (
             {"probes": "lean"},

@@ -98,4 +98,4 @@ def _assumed(by_inputs: dict[str, Any]) -> str:
     for kind, value in by_inputs.items():
         kinds.setdefault(INPUTS if len(own) > 1 and kind in own else word(value), []).append(kind)
     usual, *others = sorted(kinds, key=lambda value: -len(kinds[value]))
-    return "; ".join([usual, *(f"{value} of {' and '.join(kinds[value])}" for value in others)])
+    return "; ".join([usual, *(f"{value} for {' and '.join(kinds[value])}" for value in others)])

@@ -96,7 +96,7 @@ CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     ),
     "chunks": (
         {"mask": lambda m: torch.arange(20)[:, None] // 4 == torch.arange(20) // 4}, None, {},
-        f"the function hides keys of other chunks of 4 keys, {SPEC}",
+        f"the function hides keys outside the chunk of 4 keys of the query, {SPEC}",
     ),
     "padding": ({"mask": lambda m: causal(20, 20)}, padded(0, 7), {}, "the padding mask of the first keys is not applied"),
     "all padded": ({"mask": lambda m: causal(20, 20)}, padded(2, 7), {}, "the padding mask of the first keys is not applied"),
