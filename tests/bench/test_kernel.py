@@ -139,7 +139,7 @@ def test_right_attention_is_timed_beside_torch(mine):
         for times in (row, row["torch"]):
             of_times(times, ("latency",))
             assert all(times[f"kernel_{suffix}"] is None for suffix in PERCENTILES)
-            assert times["no_kernel_us"] == "a CPU has whole calls only"
+            assert times["no_kernel_us"] == "on a CPU only whole calls are timed"
     assert not wrong(results)
 
 
@@ -176,7 +176,7 @@ def test_a_verdict_goes_before_each_time(mine):
 @pytest.mark.parametrize(
     ("function", "other"),
     [
-        ("right_once", "another run of it gives another result than the one that was judged"),
+        ("right_once", "another run gave a different result than the judged one"),
         ("runs_once", "another run of it raised AssertionError: once"),
     ],
 )
@@ -262,8 +262,8 @@ def test_the_screen_and_the_document(mine):
     assert re.fullmatch(rf"--seqlen 8 --head-dim 8   rounding  -       {spread} +{spread} +[\d.e+-]+", lines[1])
     assert re.fullmatch(r"--seqlen 24 --head-dim 8  bug       out     - +- +-", lines[2])
     assert lines[3:] == [
-        f"{mine}:wrong_when_long beside scaled_dot_product_attention of torch {torch.__version__} on cpu: "
-        "median (10th to 90th percentile); ratios below 1 are faster than torch",
+        f"{mine}:wrong_when_long against scaled_dot_product_attention of torch {torch.__version__} on cpu: median (10th to "
+        "90th percentile); ratios below 1 are faster than torch",
         "not timed: --seqlen 24 --head-dim 8: correctness first: bug, the first wrong stage is out",
         f"  workbench diff {mine}:wrong_when_long --seqlen 24 --head-dim 8",
     ]
@@ -314,7 +314,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         ),
         (
             ["flash", "--backend", "emulator"],
-            "backend of bench kernel is auto or cuda, as the emulator's time is no kernel's; got 'emulator'",
+            "bench kernel takes --backend auto or cuda, since emulator times mean nothing; got 'emulator'",
         ),
         (["nowhere.py:f"], "nowhere.py: no such file"),
         (
@@ -332,7 +332,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
-            "calls of JAX functions return before they are done, and off torch's streams: they are not timed",
+            "JAX calls return early and run on other streams than torch's: they are not timed",
         ),
         (["MINE:attention", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
     ],
@@ -349,13 +349,13 @@ def test_our_kernels_need_a_gpu(words):
     result = command(*words)
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr == (
-        f"workbench: {words[0]} is timed on an NVIDIA GPU, and none was found; `workbench doctor` says what is here\n"
+        f"workbench: {words[0]} is timed on an NVIDIA GPU, but none was found: run `workbench doctor`\n"
     )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch has a GPU")
 def test_a_gpu_that_torch_does_not_find(mine):
-    message = f"mine.py:batched is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none"
+    message = f"mine.py:batched is timed against PyTorch on a GPU, but torch {torch.__version__} finds none"
     with pytest.raises(Unavailable) as missing:
         measure(f"{mine}:batched", [SMALL], arrays="torch", device="cuda")
     assert str(missing.value).endswith(message)
@@ -388,8 +388,8 @@ def test_a_faulty_kernel_of_ours_is_refused_before_it_is_built(monkeypatch):
     case = "--seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert result.stdout.splitlines()[1:] == [
         f"{case}  bug      merge_weight  -          -                -             -           -                 -            ",
-        f"split_k beside scaled_dot_product_attention of torch {torch.__version__} on a GPU: "
-        "median (10th to 90th percentile); ratios below 1 are faster than torch",
+        f"split_k against scaled_dot_product_attention of torch {torch.__version__} on a GPU: median (10th to 90th "
+        "percentile); ratios below 1 are faster than torch",
         f"not timed: {case}: correctness first: bug, the first wrong stage is merge_weight",
         f"  workbench diff split_k --fault reduce-double-counts-sum {case}",
     ]

@@ -107,7 +107,7 @@ def test_what_is_told_is_the_time_of_one_run(played, monkeypatch):
 def test_work_outside_of_the_graph_is_seen(played, outside):
     steps = {step: at_once if outside in (step, "both") else played.send for step in ("first", "second")}
     assert captured(doubling(played, **steps)) == (
-        "a CUDA graph of it, replayed, gives another result: part of its work is not on torch's current stream"
+        "its replayed CUDA graph gives a different result: part of its work is not on torch's current stream"
     )
 
 
@@ -141,7 +141,7 @@ def test_another_run_must_be_right_too():
     runs = iter((1, 2))
     call = Call(lambda: next(runs), lambda result: result == 1, lambda: latency.poisoned([]))
     assert unrepeatable(call, on_gpu=False) is None
-    assert unrepeatable(call, on_gpu=False) == "another run of it gives another result than the one that was judged"
+    assert unrepeatable(call, on_gpu=False) == "another run gave a different result than the judged one"
     assert unrepeatable(call, on_gpu=False) == "another run of it raised StopIteration: "
 
 

@@ -321,8 +321,8 @@ def test_a_float_mask_on_a_gpu_is_in_the_dtype_of_q_or_refused() -> None:
 def test_what_calls_functions_itself_refuses_those_with_an_adapter() -> None:
     message = refusal(measure, SDPA, [SMALL])
     assert message == (
-        f"bench kernel times what is called with q, k and v, scale and causal; {SDPA} takes others: give a function that "
-        "calls it, as path.py:function"
+        f"bench kernel calls functions with q, k, v, scale and causal; {SDPA} takes others: wrap it in such a "
+        "function, path.py:function"
     )
 
 

@@ -82,7 +82,7 @@ def measure(
     name, attention = _named(target, backend)
     ours = attention is None
     if foreign.get("arrays") == "jax":
-        raise Refusal("calls of JAX functions return before they are done, and off torch's streams: they are not timed")
+        raise Refusal("JAX calls return early and run on other streams than torch's: they are not timed")
     on_gpu = ours or foreign.get("arrays") == "cupy" or foreign.get("device") == "cuda"
     torch = torch_on_gpu(name, ours, on_gpu)
     found = machine()
@@ -129,7 +129,7 @@ def tables(results: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
 def sentences(results: Mapping[str, Any]) -> list[str]:
     """What the tables leave out: what the numbers are, and each number that is missing with its reason."""
     lines = [
-        f"{results['target']} beside {PEER} of torch {results['versions']['torch']} on {results['device']}: "
+        f"{results['target']} against {PEER} of torch {results['versions']['torch']} on {results['device']}: "
         "median (10th to 90th percentile); ratios below 1 are faster than torch"
     ]
     for row in results["rows"]:
@@ -157,8 +157,8 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
         name = target if isinstance(target, str) else getattr(target, "__name__", "callable")
         if adapter_of(function) is not None:
             raise Refusal(
-                f"bench kernel times what is called with q, k and v, scale and causal; {name} takes others: give a "
-                "function that calls it, as path.py:function"
+                f"bench kernel calls functions with q, k, v, scale and causal; {name} takes others: wrap it in such "
+                "a function, path.py:function"
             )
         if reads := [*stages_read(function), *(scale for scale in SCALES if scale in parameters_of(function))]:
             raise Refusal(f"bench kernel times attention of q, k and v; {name} reads {', '.join(reads)}")
@@ -168,9 +168,7 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
             f"bench kernel times a built-in kernel ({', '.join(KERNELS)}) or yours, path.py:function; got {target!r}"
         )
     if backend not in ("auto", "cuda"):
-        raise Refusal(
-            f"backend of bench kernel is auto or cuda, as the emulator's time is no kernel's; got {backend!r}"
-        )
+        raise Refusal(f"bench kernel takes --backend auto or cuda, since emulator times mean nothing; got {backend!r}")
     return target, None
 
 
@@ -179,12 +177,10 @@ def torch_on_gpu(name: str, ours: bool, on_gpu: bool) -> Any:
     from workbench.cuda.gpu import gpu
 
     if ours and gpu() is None:
-        raise Unavailable(
-            f"{name} is timed on an NVIDIA GPU, and none was found; `{command('doctor')}` says what is here"
-        )
+        raise Unavailable(f"{name} is timed on an NVIDIA GPU, but none was found: run `{command('doctor')}`")
     torch = torch_for("the peer, PyTorch's attention,")
     if on_gpu and not torch.cuda.is_available():
-        raise Unavailable(f"{name} is timed beside PyTorch on a GPU, and torch {torch.__version__} finds none")
+        raise Unavailable(f"{name} is timed against PyTorch on a GPU, but torch {torch.__version__} finds none")
     return torch
 
 
@@ -227,7 +223,7 @@ def _time(sides: Sequence[tuple[dict[str, Any], Call]], on_gpu: bool) -> None:
         tell(side, "latency", sample)
     recorded = []
     for side, call in sides:
-        graph = latency.captured(call) if on_gpu else "a CPU has whole calls only"
+        graph = latency.captured(call) if on_gpu else "on a CPU only whole calls are timed"
         if isinstance(graph, str):
             side["no_kernel_us"] = graph
         else:

@@ -68,7 +68,7 @@ def unrepeatable(call: Call, *, on_gpu: bool) -> str | None:
             _wait()
     except Exception as error:  # a foreign function's own
         return f"another run of it raised {type(error).__name__}: {error}"
-    return None if call.right(result) else "another run of it gives another result than the one that was judged"
+    return None if call.right(result) else "another run gave a different result than the judged one"
 
 
 def captured(call: Call) -> Recorded | str:
@@ -108,7 +108,7 @@ def captured(call: Call) -> Recorded | str:
         first = str(failures[0]) or type(failures[0]).__name__
         return f"no CUDA graph of it could be recorded: {first.strip().splitlines()[0]}"
     if not call.right(result):
-        return "a CUDA graph of it, replayed, gives another result: part of its work is not on torch's current stream"
+        return "its replayed CUDA graph gives a different result: part of its work is not on torch's current stream"
     return Recorded(graph, launches)
 
 
