@@ -106,8 +106,8 @@ def test_a_dlpack_array_that_only_torch_could_read_needs_torch(monkeypatch: pyte
 @pytest.mark.parametrize(
     ("arrays", "device", "message"),
     [
-        ("numpy", "cuda", "NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax"),
-        ("cupy", "cpu", "CuPy arrays live on a GPU; got device 'cpu': say --arrays numpy, torch or jax"),
+        ("numpy", "cuda", "NumPy arrays live on the cpu; got device 'cuda': pass --arrays torch, cupy or jax"),
+        ("cupy", "cpu", "CuPy arrays live on a GPU; got device 'cpu': pass --arrays numpy, torch or jax"),
         ("torch", "gpu", "device is one of cpu, cuda; got 'gpu'"),
     ],
 )

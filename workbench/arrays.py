@@ -33,9 +33,9 @@ def home(arrays: str, device: str | None) -> str:
     if device not in (None, *DEVICES):
         raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
     if arrays == "numpy" and device == "cuda":
-        raise Refusal("NumPy arrays live on the cpu; got device 'cuda': say --arrays torch, cupy or jax")
+        raise Refusal("NumPy arrays live on the cpu; got device 'cuda': pass --arrays torch, cupy or jax")
     if arrays == "cupy" and device == "cpu":
-        raise Refusal("CuPy arrays live on a GPU; got device 'cpu': say --arrays numpy, torch or jax")
+        raise Refusal("CuPy arrays live on a GPU; got device 'cpu': pass --arrays numpy, torch or jax")
     library = module(arrays)
     chosen = device or ("cuda" if arrays == "cupy" else "cpu")
     if chosen == "cuda" and not _has_gpu(arrays, library):
@@ -55,7 +55,7 @@ def handed_over(x: np.ndarray, arrays: str, device: str) -> Any:
         try:
             made = library.asarray(base).transpose(order)
         except (TypeError, ValueError) as error:
-            raise Refusal(f"CuPy {library.__version__} takes no {x.dtype} ({error}); say --arrays torch") from None
+            raise Refusal(f"CuPy {library.__version__} takes no {x.dtype} ({error}); pass --arrays torch") from None
         library.cuda.runtime.deviceSynchronize()
         return made
     if arrays == "jax":
@@ -91,8 +91,8 @@ def advice(error: BaseException, function: Any, arrays: str, device: str) -> str
         return ""
     if arrays != "numpy":
         on_gpu = device == "cpu" and re.search(r"cuda|cpu tensor|\bgpu\b", said, re.IGNORECASE)
-        return f"\nIf it expects arrays on a GPU, say --arrays {arrays},device=cuda." if on_gpu else ""
-    return "\nIf it expects torch tensors, say --arrays torch." if _may_be_of_torch(error, function) else ""
+        return f"\nIf it expects arrays on a GPU, pass --arrays {arrays},device=cuda." if on_gpu else ""
+    return "\nIf it expects torch tensors, pass --arrays torch." if _may_be_of_torch(error, function) else ""
 
 
 def of_torch(error: BaseException, function: Any, arrays: str) -> bool:

@@ -132,7 +132,7 @@ def test_words_of_softcap_and_window() -> None:
     [
         (("--window", "16,left"), 2, "'16,left' is not a comma-separated list of integers"),
         (("--window", "16"), None, "--window must be two whole numbers, left and right, of at least -1; got 16"),
-        (("--softcap", "0"), None, "--softcap must be above 0 and a normal number of float32; got 0"),
+        (("--softcap", "0"), None, "--softcap must be a normal float32 above 0; got 0"),
     ],
 )
 def test_what_is_no_softcap_and_no_window_is_refused(words: tuple, code: int | None, expected: str) -> None:

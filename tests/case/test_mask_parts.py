@@ -11,7 +11,7 @@ CAUSAL = J <= I
 LEFT = np.stack([J >= n for n in (0, 3, 5)])[:, None, None]
 RIGHT = np.stack([J < n for n in (KEYS, 9, 13)])[:, None, None]
 FULL = np.ones((3, 1, ROWS, KEYS), bool)
-SPEC = "which the spec does not say: if it should, the spec is wrong"
+SPEC = "which the spec does not mention: if that is intended, fix the spec"
 MASKS = {
     "full": (FULL, Band(None, None), ""),
     "causal": (FULL & CAUSAL, Band(None, 0), ""),
@@ -54,14 +54,14 @@ PLACES = {
         FULL & LEFT, CAUSAL & (J > I - 4) & LEFT,
         f"the function hides keys more than 3 before the query, and keys after the query (a window of 4 keys), {SPEC}",
     ),
-    "chunks": (FULL & CAUSAL, CAUSAL & (I // 5 == J // 5), f"the function hides keys of other chunks of 5 keys, {SPEC}"),
+    "chunks": (FULL & CAUSAL, CAUSAL & (I // 5 == J // 5), f"the function hides keys outside the chunk of 5 keys of the query, {SPEC}"),
     "left padding": (CAUSAL & LEFT, CAUSAL, "the padding mask of the first keys is not applied"),
     "right padding": (FULL & RIGHT, FULL, "the padding mask of the last keys is not applied"),
     "padding of windows": (
         CAUSAL & (J > I - 4) & LEFT, CAUSAL & (J > I - 4), "the padding mask of the first keys is not applied",
     ),
     "the other end": (
-        FULL & RIGHT, FULL & RIGHT[..., ::-1], "the padding mask hides the first keys in place of the last",
+        FULL & RIGHT, FULL & RIGHT[..., ::-1], "the padding mask hides the first keys instead of the last",
     ),
     "no window": (CAUSAL & (J > I - 4) & LEFT, CAUSAL & LEFT, "the window is not applied"),
     "not causal": (CAUSAL & LEFT, FULL & LEFT, "keys after the query are not hidden (causal)"),

@@ -61,9 +61,9 @@ def test_lengths_settle_each_other():
     [
         (
             dict(seqlens_q=(3, 5), batch=3),
-            "seqlens_q has a length for each sequence of batch=3; got 2: 3,5",
+            "seqlens_q must have one length per sequence (batch=3); got 2: 3,5",
         ),
-        (dict(seqlens_q=(3, 5), seqlen_q=4), "seqlen_q=4 is the largest of seqlens_q; got 3,5"),
+        (dict(seqlens_q=(3, 5), seqlen_q=4), "seqlen_q=4 must be the largest of seqlens_q; got 3,5"),
         (
             dict(shared_kv=True),
             "shared_kv (absorbed MLA) needs head_dim_v and scale, such as --head-dim 576,v=512,shared_kv --scale 0.0722: v "
@@ -71,9 +71,9 @@ def test_lengths_settle_each_other():
         ),
         (
             dict(shared_kv=True, head_dim=8, head_dim_v=9, scale=1.0),
-            "shared_kv: v is the first head_dim_v dims of k, of which there are head_dim=8; got head_dim_v=9",
+            "shared_kv: v is the first head_dim_v dims of k, so at most head_dim=8; got head_dim_v=9",
         ),
-        (dict(sinks=(1.0, 2.0)), "sinks has a number for each of heads=1; got 2: 1.0,2.0"),
+        (dict(sinks=(1.0, 2.0)), "sinks must have one number per head (heads=1); got 2: 1.0,2.0"),
         (
             dict(alibi_slopes=(float("nan"),)),
             "alibi_slopes must be geometric, or finite numbers, one for each query head; got (nan,)",
@@ -251,5 +251,5 @@ def test_a_v_that_is_not_k_s_is_refused_where_they_share_memory():
     with pytest.raises(Refusal) as refused:
         run(lambda *qkv, **more: qkv[0], case, inputs={"q": q, "k": k, "v": v})
     assert str(refused.value) == (
-        f"<lambda>: shared_kv says that v is the first 4 dims of k; at [0, 0, 2, 1] v holds 7.0 and k {k[0, 0, 2, 1]}"
+        f"<lambda>: with shared_kv, v is the first 4 dims of k; at [0, 0, 2, 1] v holds 7.0 and k {k[0, 0, 2, 1]}"
     )

@@ -108,7 +108,7 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
         ({"tile_order": [2, 1, 0]}, "tile_order=[0,1,2]", "tile_order=[2,1,0]"),
     ):
         assert refusal(run, made, CASE, contract=said) == (
-            f'attention says {own_word} in its "contract", and --contract says {said_word}: leave out the one that is wrong'
+            f'attention says {own_word} in its "contract", but --contract says {said_word}: leave out the wrong one'
         )
 
 
@@ -165,11 +165,11 @@ def test_fields_and_presets_are_listed() -> None:
     assert len([line for line in lines if line.split(":")[0] in fields]) == len(fields) > 30
     assert (
         "mma_extra_bits: bits that a tensor core keeps below float32's last bit; negative for a narrower accumulator (a whole "
-        "number from -23 to 64) [0; -10 of e4m3 codes and e5m2 codes]" in lines
+        "number from -23 to 64) [0; -10 for e4m3 codes and e5m2 codes]" in lines
     )
     assert (
         "scores_dtype: dtype to which qk and scores are rounded (one of float32, float16, bfloat16) "
-        "[inputs; bfloat16 of e4m3 codes and e5m2 codes]" in lines
+        "[inputs; bfloat16 for e4m3 codes and e5m2 codes]" in lines
     )
     assert f"torch-sdpa: {words(PRESETS['torch-sdpa'])}" in lines
     assert "hopper, tf32: mma_block=8,mma_extra_bits=2" in lines and len(document["tensor_cores"]) == 17

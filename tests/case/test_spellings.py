@@ -127,7 +127,7 @@ def test_several_ragged_batches_are_a_list() -> None:
 def test_random_cases_have_given_lengths_of_sequences() -> None:
     limits = random_limits(params("--seqlen-k", "9+8", "--seqlen-q", "3,4", "--causal"))
     assert limits == {"seqlen_q": (3, 4), "seqlens_k": ((9, 8),), "causal": (True,)}
-    with pytest.raises(Refusal, match=r"random cases have lengths .* got --seqlen-k 9\+8,7$"):
+    with pytest.raises(Refusal, match=r"random cases take one ragged batch .* got --seqlen-k 9\+8,7$"):
         random_limits(params("--seqlen-k", "9+8,7"))
 
 

@@ -256,7 +256,7 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
         "--against splits=N is for kernels that split the keys (split_k, split_mma); flash does not"
     )
     assert message("split_k", "--against", f"{mine}:attention,block_k=16", *SMALL) == (
-        f"--against block_k=16 is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is not built in"
+        f"--against block_k=16 is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {mine}:attention is your kernel"
     )
     assert message("flash", "--against", f"{trace},backend=emulator") == (
         f"--against backend=emulator is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
@@ -297,8 +297,8 @@ def test_a_trace_brings_its_own_case_and_is_not_run(trace: str) -> None:
 
 def test_what_is_no_target() -> None:
     assert message("flash", "--against", "flesh", *SMALL) == (
-        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace "
-        "FILE.safetensors, arrays FILE.npz or .pt"
+        "unknown kernel 'flesh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma; pass your own as path.py:function, a trace as "
+        "FILE.safetensors, arrays as FILE.npz or .pt"
     )
     assert (
         message("--against", "flash", *SMALL)

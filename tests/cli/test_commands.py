@@ -68,9 +68,7 @@ def test_options_that_belong_together_stand_together():
     found = sections(help_of("diff", asked="--help-all"))
     assert {"--seqlen", "--causal", "--dtype", "--inputs"} <= {*found["Case (lists run every combination)"]}
     assert {"--arrays", "--isolate", "--runs"} <= {*found["Your kernel"]}
-    assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {
-        *found["What is printed"]
-    }
+    assert {"--effort", "--json", "--html", "-v", "--out", "--fail-on", "-h", "--help-all"} == {*found["Output"]}
 
 
 def test_diff_has_at_most_50_options():
@@ -197,8 +195,8 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff fp8 --codes e4m3,scale_of=token,block",
-            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; several "
-            "values of a word are separated by a slash: scale_of=.../block",
+            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; separate "
+            "several values of a word by slashes: scale_of=.../block",
         ),
         (
             "diff flash --against block-k=32",
@@ -211,11 +209,11 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff mine.py:f --operation rmsnorm --seqlen 16",
-            "--operation rmsnorm takes no --seqlen; say --axes rows=,dim=",
+            "--operation rmsnorm takes no --seqlen; pass --axes rows=,dim=",
         ),
         (
             "diff mine.py:f --operation attention_backward --causal",
-            "--operation attention_backward takes no --causal; say --operation attention_backward,causal",
+            "--operation attention_backward takes no --causal; pass --operation attention_backward,causal",
         ),
         (
             "diff mine.py:f --operation attention_backward,cusal",
@@ -250,7 +248,9 @@ def test_a_fault_may_be_given_twice_and_a_word_in_any_case():
 
 
 def test_the_first_help_says_where_every_option_is():
-    assert "`workbench COMMAND --help-all` every option" in CliRunner().invoke(commands, ["--help"]).stdout
+    assert "`workbench COMMAND --help-all` every option" in " ".join(
+        CliRunner().invoke(commands, ["--help"]).stdout.split()
+    )
 
 
 OF_CASES = [name for name, command in commands.commands.items() if getattr(command, "takes_cases", False)]
@@ -301,8 +301,8 @@ def test_a_command_that_is_a_campaign_now_says_so(name):
     assert name in campaigns.commands.commands
     result = CliRunner().invoke(commands, ["bench", name, "--jobs", "2"])
     assert isinstance(result.exception, Refusal) and str(result.exception) == (
-        f"{name} is a campaign, which is not installed with workbench: in a checkout of its repository, run "
-        f"python -m campaigns {name} --jobs 2"
+        f"{name} is a campaign, not a command of workbench: in a checkout of the repository run python -m "
+        f"campaigns {name} --jobs 2"
     )
 
 

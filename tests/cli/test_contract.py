@@ -65,10 +65,13 @@ def test_files_that_hold_none_are_refused(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("mine.py:attention",), "is read with --measure: workbench contract mine.py:attention --measure"),
+        (
+            ("mine.py:attention",),
+            "--measure reads the contract of mine.py:attention: workbench contract mine.py:attention --measure",
+        ),
         (("--measure",), "need a TARGET: workbench contract FILE.py:FUNCTION --measure"),
         (("flash", "--measure", "--seqlen", "16,32"), "a contract is measured on one case; the case options make 2"),
-        (("flash", "--measure", "--by-head"), "takes no --by-head"),
+        (("flash", "--measure", "--by-head"), "--by-head is not allowed"),
     ],
 )
 def test_refusals(words: tuple[str, ...], message: str) -> None:

@@ -178,4 +178,4 @@ def test_it_takes_what_diff_takes(tmp_path: Path, form: str) -> None:
 
 def test_what_it_takes_in_the_place_of_a_target_is_said_where_there_is_none() -> None:
     missing = CliRunner().invoke(commands, ["explain"]).exception
-    assert str(missing).endswith("or, of `diff` and `explain`, --values LOG")
+    assert str(missing).endswith("`diff` and `explain` also take --values LOG")

@@ -67,11 +67,11 @@ def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest
         "q        float32 [1, 2, 12, 16]",
         "k        float32 [1, 1, 12, 16]",
         "v        float32 [1, 1, 12, 16]",
-        "written: my inputs.npz; call the kernel with scale 0.30000001192092896, causal bottom-right; what judges it:",
-        "  the lines that it prints:",
+        "written: my inputs.npz; call the kernel with scale 0.30000001192092896, causal bottom-right; to judge",
+        "  lines that it prints:",
         "    workbench diff --values run.log --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "
         "--causal --inputs 'my inputs.npz'",
-        "  the trace that it writes, with these inputs:",
+        "  a trace that it writes, with these inputs:",
         "    workbench diff run.safetensors",
         "  a function that runs it:",
         "    workbench diff mine.py:attention --seqlen 12 --heads 2,kv=1 --head-dim 16 --scale 0.30000001192092896 "

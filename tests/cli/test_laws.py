@@ -71,7 +71,7 @@ def test_of_a_function_without_grouped_heads_the_option_that_spares_it_them_is_n
     limits = ("--random", "3", "--seqlen", "8", "--head-dim", "16", "--distribution", "normal", "--causal", "no")
     none = asked(tmp_path, "1", *limits, "--heads", "4,kv=2")
     assert isinstance(none.exception, Refusal)
-    assert str(none.exception).endswith(f"took none of the cases: ValueError: as many kv heads as heads; {hint}")
+    assert str(none.exception).endswith(f"refused every case: ValueError: as many kv heads as heads; {hint}")
     assert hint not in asked(tmp_path, "1", *limits, "--heads", "2,kv=2").stdout
     some = asked(tmp_path, "1", *limits, "--heads", "2,kv=1/2").stdout
     assert some.splitlines()[-2:] == ["1 case refused: ValueError: as many kv heads as heads", hint]
@@ -107,7 +107,7 @@ def test_random_cases_give_a_row_a_law_with_the_command_that_repeats_the_first(t
     ("words", "said"),
     [
         ((), "TARGET is missing"),
-        (("flash", "--by-head"), "take no --by-head"),
+        (("flash", "--by-head"), "--by-head is not allowed"),
         (("flash", "--where", "b=0"), "where is not for laws"),
         (("flash", "--random", "2", "--inputs", "x.npz"), "--random draws inputs"),
     ],

@@ -240,7 +240,7 @@ def test_untestable_exits_with_1() -> None:
     [
         (
             ["flsh"],
-            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace FILE.safetensors, arrays FILE.npz or .pt",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma; pass your own as path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt",
         ),
         (
             ["flash", "--fault", "reduce-double-counts-sum"],

@@ -86,7 +86,7 @@ def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("command", "words", "message"),
     [
-        ("diff", ("--measure", "--against", "flash"), "--measure judges one function, and --against holds two"),
+        ("diff", ("--measure", "--against", "flash"), "--measure judges one function, but --against compares two"),
         (
             "diff",
             ("--measure", "--where", "q=0:4"),
@@ -95,9 +95,9 @@ def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (
             "show",
             ("--measure", "--reference"),
-            "--reference shows what float64 makes of q, k and v, and measures nothing",
+            "--reference shows only the float64 reference and measures nothing",
         ),
-        ("show", (), "weights of .* are no stage that is dumped: --measure reads them, or diff"),
+        ("show", (), "cannot dump weights: measure them with --measure, or diff"),
     ],
 )
 def test_what_measured_stages_do_not_go_with(

@@ -115,7 +115,7 @@ def test_a_watched_kernel_of_ours() -> None:
     )
     assert refused("check", "flash", "--axes", "q=1") == "--axes is for other operations: pass --operation"
     assert refused("check", "backward", *words[:2], "--seqlen", "8").startswith(
-        "--operation attention_backward takes no --seqlen; say --axes batch=,heads=,"
+        "--operation attention_backward takes no --seqlen; pass --axes batch=,heads=,"
     )
 
 

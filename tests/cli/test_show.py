@@ -187,7 +187,7 @@ def test_every_state_has_a_word() -> None:
         (["flash", "qk[q=0]", "--causal", "no,yes"], "show takes one run; the target and the case options make 2"),
         (
             ["flsh", "qk"],
-            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function, a trace FILE.safetensors, arrays FILE.npz or .pt",
+            "unknown kernel 'flsh'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma; pass your own as path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt",
         ),
     ],
 )

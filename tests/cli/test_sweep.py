@@ -121,7 +121,7 @@ def test_a_comparison_as_junit(before_and_after: Any, tmp_path: Path) -> None:
 
 def test_what_they_refuse(before_and_after: Any, tmp_path: Path) -> None:
     old, new, target = before_and_after
-    assert refused("compare", old, new, "--json", "--markdown") == "one of --json and --markdown is printed; got both"
+    assert refused("compare", old, new, "--json", "--markdown") == "--json and --markdown exclude each other; got both"
     assert "no such file" in refused("compare", old, tmp_path / "none")
     assert refused("sweep", target, *WORDS, "--scheduler", "tcp://x", "--jobs", 1, "--out", tmp_path / "s").startswith(
         "a sweep runs in one place"

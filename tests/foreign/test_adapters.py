@@ -266,7 +266,9 @@ def test_inputs_that_it_does_not_take_are_refused() -> None:
 def test_other_options_are_refused() -> None:
     assert refusal(run, SDPA, SMALL, arrays="jax") == f"{SDPA} takes torch arrays in its own layout; got arrays='jax'"
     assert refusal(run, SDPA, SMALL, layout="bshd") == f"{SDPA} takes torch arrays in its own layout; got layout='bshd'"
-    assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(f"{SDPA} reads no stage that could be fed")
+    assert refusal(run, SDPA, SMALL, feed={"acc": "reference"}).startswith(
+        f"{SDPA} has no parameter named after a stage"
+    )
 
 
 def test_a_target_is_the_function_by_its_own_name_or_itself() -> None:
@@ -312,14 +314,15 @@ def test_a_float_mask_on_a_gpu_is_in_the_dtype_of_q_or_refused() -> None:
     assert packages._float_mask(other, "float16", on_gpu=False).dtype == np.float32
     assert refusal(packages._float_mask, other, "float16", on_gpu=True) == (
         "scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and float16 cannot represent what "
-        "this case adds to scores: choose dtype=float32, or slopes and lengths with products that it can"
+        "this case adds to scores: choose dtype=float32, or slopes and lengths whose products it can represent"
     )
 
 
 def test_what_calls_functions_itself_refuses_those_with_an_adapter() -> None:
     message = refusal(measure, SDPA, [SMALL])
     assert message == (
-        f"bench kernel calls f(q, k, v, scale, causal); {SDPA} takes other arguments: give a wrapper as path.py:function"
+        f"bench kernel calls functions with q, k, v, scale and causal; {SDPA} takes others: wrap it in such a "
+        "function, path.py:function"
     )
 
 

@@ -23,21 +23,21 @@ def of_reduce(partial_O: Any, partial_sum: Any, *, scale: float) -> Any: ...
         (
             of_flash_attn,
             "of_flash_attn(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any is called with q, k, v and "
-            f"the keywords scale, causal: {MISSING_KEYWORD}: 'softmax_scale'; a function that takes others is "
-            "wrapped in one that takes these:\n  def attention(q, k, v, *, scale, causal):\n"
+            f"the keywords scale, causal: {MISSING_KEYWORD}: 'softmax_scale'; wrap a function that takes "
+            "others:\n  def attention(q, k, v, *, scale, causal):\n"
             "      return of_flash_attn(q, k, v, softmax_scale=scale, causal=causal)",
         ),
         (
             of_torch,
             "of_torch(q: Any, k: Any, v: Any, attn_mask: Any = None, *, is_causal: bool = False, scale: float = 1.0) -> Any "
-            "is called with q, k, v and the keywords scale, causal: got an unexpected keyword argument 'causal'; a function "
-            "that takes others is wrapped in one that takes these:\n  def attention(q, k, v, *, scale, causal):\n"
+            "is called with q, k, v and the keywords scale, causal: got an unexpected keyword argument 'causal'; wrap a "
+            "function that takes others:\n  def attention(q, k, v, *, scale, causal):\n"
             "      return of_torch(q, k, v, scale=scale, is_causal=causal)",
         ),
         (
             of_three,
             "of_three(q: Any, k: Any, v: Any) -> Any is called with q, k, v and the keywords scale, causal: got an "
-            "unexpected keyword argument 'scale'; a function that takes others is wrapped in one that takes these:\n"
+            "unexpected keyword argument 'scale'; wrap a function that takes others:\n"
             "  def attention(q, k, v, *, scale, causal):\n      return of_three(q, k, v)",
         ),
         (
@@ -47,8 +47,8 @@ def of_reduce(partial_O: Any, partial_sum: Any, *, scale: float) -> Any: ...
         (
             of_reduce,
             "of_reduce(partial_O: Any, partial_sum: Any, *, scale: float) -> Any is called with partial_O, partial_sum and "
-            "the keywords scale, causal: got an unexpected keyword argument 'causal'; a function that takes others is "
-            "wrapped in one that takes these:\n  def attention(*, partial_O, partial_sum, scale, causal):\n"
+            "the keywords scale, causal: got an unexpected keyword argument 'causal'; wrap a function that takes "
+            "others:\n  def attention(*, partial_O, partial_sum, scale, causal):\n"
             "      return of_reduce(partial_O=partial_O, partial_sum=partial_sum, scale=scale)",
         ),
     ],

@@ -90,7 +90,7 @@ def test_what_no_reference_is_known_of_is_told(tmp_path: Path) -> None:
 
 
 def test_a_function_that_nobody_knows_needs_a_spec() -> None:
-    with pytest.raises(Refusal, match="say what a call asks"):
+    with pytest.raises(Refusal, match="pass a spec of its calls"):
         reader_of(run)
 
 

@@ -180,17 +180,17 @@ def test_the_command_line_and_its_document(mine: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nothing"], "{mine}:nothing launched no kernel of numba.cuda: there is nothing to watch"),
-        (["plain", "--seqlen", "16"], "{mine}:plain launched no kernel of numba.cuda: there is nothing to watch"),
+        (["nothing"], "{mine}:nothing launched no numba.cuda kernel: there is nothing to watch"),
+        (["plain", "--seqlen", "16"], "{mine}:plain launched no numba.cuda kernel: there is nothing to watch"),
         (["attend"], "{mine}:launch launches sums, but not attend"),
         (["sums", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (
             ["other"],
-            "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; a "
-            "function that takes others is wrapped in one that takes these:\n"
+            "{mine}:other(a, b) is called with q, k, v and the keywords scale, causal: too many positional arguments; "
+            "wrap a function that takes others:\n"
             "  def attention(q, k, v, *, scale, causal):\n"
             "      return other(q, k, v)\n"
-            "or in one without parameters, which makes its own arrays and launches attend or sums",
+            "or give one without parameters, which makes its own arrays and launches attend or sums",
         ),
         (["launch", "--seqlen", "5"], "{mine}:launch has no parameters, so it takes no --seqlen"),
         (["launch", "--arrays", "layout=bshd"], "{mine}:launch has no parameters, so it takes no --arrays layout"),
@@ -250,7 +250,7 @@ def test_what_python_does_not_take_is_refused(mine: Path) -> None:
 
 def test_a_run_on_the_emulator_launches_something(mine: Path) -> None:
     assert refusal(run, f"{mine}:plain", CASE, backend="emulator") == (
-        f"{mine}:plain launched no kernel of numba.cuda: --backend emulator is for those"
+        f"{mine}:plain launched no numba.cuda kernel: --backend emulator is for such kernels"
     )
 
 
@@ -288,5 +288,5 @@ def test_numba_may_be_imported_by_the_function_itself(mine: Path, first: str) ->
 def test_a_kernel_with_its_grid_is_no_function_either(mine: Path) -> None:
     mine.write_text(mine.read_text() + "\n\nconfigured = sums[1, 2]\n")
     assert refused("check", f"{mine}:configured").startswith(
-        f"{mine}:configured is a kernel of numba.cuda, which is launched, not called: "
+        f"{mine}:configured is a numba.cuda kernel, which is launched, not called: "
     )

@@ -203,7 +203,7 @@ def test_tiles_and_splits_are_for_functions_that_read_stages(tmp_path: Path) -> 
     )
     done = workbench("diff", f"{tmp_path}/mine.py:attention", "--splits", "3")
     assert str(done.exception) == (
-        f"--splits is for built-in kernels; what {tmp_path}/mine.py:attention does is told: --contract splits=3, or "
+        f"--splits is for built-in kernels; declare what {tmp_path}/mine.py:attention does with --contract splits=3, or "
         'splits in the "contract" that it returns'
     )
     read = workbench("diff", f"{tmp_path}/mine.py:reduce", "--splits", "3", "--block-k", "32", "--json")

@@ -70,11 +70,11 @@ def test_nothing_is_listed_where_no_package_ships_any() -> None:
         ),
         (
             {},
-            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, yours is path.py:function",
+            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma; pass your own as path.py:function",
         ),
         (
             {"other": "shippedtwo_kernels:forward"},
-            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, other, ",
+            "^unknown kernel 'shipped'; kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma, other; ",
         ),
     ],
     ids=["no module", "no function", "not a function", "none", "another"],

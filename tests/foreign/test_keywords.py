@@ -222,7 +222,7 @@ def test_a_dropout_mask_without_dropout_is_refused() -> None:
     inputs = dict(zip("qkv", SMALL.inputs(), strict=True)) | {"dropout_mask": np.eye(9, 12, dtype=bool)}
     for target in (everything, "flash"):
         assert refusal(run, target, SMALL, inputs=inputs).endswith(
-            ": dropout_mask needs dropout_p: probs that are kept are divided by 1 - dropout_p"
+            ": dropout_mask needs dropout_p: kept probs are divided by 1 - dropout_p"
         )
 
 

@@ -187,7 +187,7 @@ def test_wrong_usage_is_refused() -> None:
         "plain takes quantised codes (keyword scale_k): choose codes, one of simulated, e4m3, "
     )
     assert refusal(kernel("int8", "out"), case, inputs=drawn(case.but(codes_of="qkv"))) == (
-        "plain takes quantised codes of k and v alone; among the inputs are scale_q, codes_q"
+        "plain takes quantised codes of k and v only; the inputs also have scale_q, codes_q"
     )
 
     def of_all(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, scale: float, causal: bool) -> Any:

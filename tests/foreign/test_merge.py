@@ -177,7 +177,7 @@ def test_a_mask_among_the_inputs_is_the_partials_own() -> None:
     ("options", "message"),
     [
         ({"feed": {"partial_O": "reference"}}, "is a merge, whose outs and lses are computed: partial_O cannot be fed"),
-        ({"contract": "row_max=running"}, "in the place of each maximum: row_max=\"upper_bound\"; got 'running'"),
+        ({"contract": "row_max=running"}, "in place of each maximum: declare row_max=\"upper_bound\"; got 'running'"),
         ({"contract": "tile_order=[0,1]"}, r"tile_order must list the 4 ranks of this case; got \[0, 1\]"),
         ({"contract": "split_bounds=[0,5]"}, "split_bounds must end with 24"),
     ],
@@ -188,9 +188,11 @@ def test_what_does_not_fit_a_merge_is_refused(options: dict[str, Any], message: 
 
 
 def test_what_is_no_result_of_a_merge_is_refused() -> None:
-    with pytest.raises(Refusal, match="a merge gives merge_max, merge_weight, merge_sum, out, lse; got partial_max"):
+    with pytest.raises(Refusal, match="a merge returns merge_max, merge_weight, merge_sum, out, lse; got partial_max"):
         run(lambda outs, lses: {"partial_max": lses}, CASE)
-    with pytest.raises(Refusal, match=r"merge_weight has the shape of lses, \[4, 1, 2, 24\]; got \[1, 2, 4, 24\]"):
+    with pytest.raises(
+        Refusal, match=r"merge_weight must have the shape of lses, \[4, 1, 2, 24\]; got \[1, 2, 4, 24\]"
+    ):
         run(lambda outs, lses: {"merge_weight": np.moveaxis(lses, 0, 2)}, CASE)
     with pytest.raises(Refusal, match="reads no quantised codes"):
         run(by_division, CASE.but(codes="e4m3"))

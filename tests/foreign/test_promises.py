@@ -117,7 +117,7 @@ def test_a_function_that_writes_into_its_inputs_is_a_finding(
     function: Callable[..., Any], written: str, case: Case
 ) -> None:
     trace = run(function, case)
-    assert trace.gates[0].endswith(f"wrote into {written}, an input, which its caller may read again")
+    assert trace.gates[0].endswith(f"wrote to its input {written}, which the caller may read again")
     assert trace.resident is None  # which would call it with what it left
     assert classed(diff(trace)) in failing()
 
@@ -150,7 +150,7 @@ def test_a_function_of_an_operation_that_writes_into_its_inputs_is_a_finding(tmp
     assert judged.run.gates == (f"{file}:rmsnorm wrote to its input x, which the caller may read again",)
     page = tmp_path / "page.html"
     result = CliRunner().invoke(commands, ["diff", f"{file}:rmsnorm", "--operation", "rmsnorm", "--html", str(page)])
-    assert "wrote into x, an input" in page.read_text()
+    assert "wrote to its input x" in page.read_text()
     assert result.exit_code == 1 and result.stdout.startswith("gate failed: ")
-    with pytest.raises(AssertionError, match="wrote into x, an input"):
+    with pytest.raises(AssertionError, match="wrote to its input x"):
         assert_operation(f"{file}:rmsnorm", "rmsnorm")

@@ -50,7 +50,7 @@ def test_a_source_that_changed_alone_is_stale() -> None:
     gates, remark = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=False)
     assert remark == f"since {PREVIOUS}: changed: mine.cu"
     assert gates == (
-        f"stale: mine.cu changed since {PREVIOUS}, but the binary that ran did not: mine.so (sha256 22222222, of "
+        f"stale: mine.cu changed since {PREVIOUS}, but what ran is unchanged: mine.so (sha256 22222222, of "
         "2026-01-02T03:04:05Z); rebuild it, the old code was judged",
     )
 
@@ -279,9 +279,9 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
     code, lines = diff("--against", f"since={previous}")
     assert code == 1
     assert lines[0].startswith(
-        f"gate failed: stale: kernel.cpp changed since {previous}, but what ran is the same: kernel.so (sha256 "
+        f"gate failed: stale: kernel.cpp changed since {previous}, but what ran is unchanged: kernel.so (sha256 "
     )
-    assert lines[0].endswith("); rebuild it, the verdict is on the old code")
+    assert lines[0].endswith("); rebuild it, the old code was judged")
     assert lines[1].startswith("mine.py:attention: float32") and lines[-1].endswith(f"--against since={previous}")
     build(wrong)
     code, lines = diff("--against", f"since={previous}")

@@ -41,7 +41,7 @@ def test_what_is_none_was_not_given_and_what_stands_behind_lse_is_not_read(form:
 
 def test_none_and_what_has_not_run_are_refused() -> None:
     assert refusal(run, giving(lambda out, lse: None), CASE) == (
-        f"kernel returned None; {FORMS}: return the array that it wrote, too"
+        f"kernel returned None; {FORMS}, including arrays that it wrote in place"
     )
     assert refusal(run, giving(lambda out, lse: (None, None)), CASE) == f"kernel returned no stage; {FORMS}"
 

@@ -54,8 +54,8 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         target_of("ring")
     assert str(refused.value) == (
-        f"unknown kernel 'ring'; kernels are {ours}, theirs, yours is path.py:function, a trace "
-        "FILE.safetensors, arrays FILE.npz or .pt"
+        f"unknown kernel 'ring'; kernels are {ours}, theirs; pass your own as path.py:function, a trace as "
+        "FILE.safetensors, arrays as FILE.npz or .pt"
     )
     with pytest.raises(Refusal) as refused:
         run("run.safetensors")

@@ -176,7 +176,7 @@ def test_faults_of_a_score_mod(fault: str, dtype: str) -> None:
     [
         (
             lambda score, b, h, q, k: np.tanh(np.asarray(score)),
-            "on tensors of which autograd sees every operation: Run",
+            "needs torch's autograd, which must see every operation: Run",
         ),
         (lambda score, b, h, q, k: score.no_such_thing, "score_mod="),
     ],

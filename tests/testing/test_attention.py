@@ -144,7 +144,7 @@ def test_a_gate_is_no_pass():
         return out, lse
 
     error = failure(unsteady, CASE, runs=2)
-    assert error.diff.verdict == "rounding" and str(error).startswith("gate failed: unsteady gives other bits")
+    assert error.diff.verdict == "rounding" and str(error).startswith("gate failed: unsteady gives different bits")
 
 
 def test_wrong_usage_is_no_verdict():
@@ -164,7 +164,9 @@ def test_it_says_where_why_and_how_to_repeat_it(request, monkeypatch):
     monkeypatch.setattr("workbench.judge.diff.QUICK", 4000.0)
     first, *lines = str(failure(in_base_2, CASE.but(seqlen=64))).splitlines()
     name = "tests/testing/test_attention.py:in_base_2"
-    assert first.startswith("bug in lse, ") and first.endswith(f"x of budget: lse is in base 2, not in base e ({name})")
+    assert first.startswith("bug in lse, ") and first.endswith(
+        f"x its budget: lse is in base 2, not in base e ({name})"
+    )
     assert any(line.startswith("lse    bug <- origin") for line in lines)
     assert any(line.startswith("cause: lse is in base 2, not in base e; reproduces 128 of 128") for line in lines)
     assert f"repeat: workbench diff {name} --seqlen 64 --heads 2 --head-dim 16" in lines

@@ -171,7 +171,7 @@ def test_torch_by_the_name_of_its_adapter(fields: dict[str, Any]) -> None:
     [
         ("flash", {}, {}, "gradients= needs a torch function; flash is a built-in kernel"),
         (in_numpy, {}, {}, "gradients= needs a torch function: pass arrays='torch'; got numpy"),
-        (no_lse, {}, {"arrays": "torch", "layout": "strided"}, "arrays of layout bhsd or bshd; got strided"),
+        (no_lse, {}, {"arrays": "torch", "layout": "strided"}, "needs layout bhsd or bshd; got strided"),
     ],
     ids=["ours", "numpy", "strided"],
 )

@@ -123,8 +123,8 @@ def test_a_summary_counts_checks_and_names_failures(pytester):
     result.stdout.re_match_lines(
         [
             r"=+ attention =+",
-            rf"5 checks in 2 tests; nearest to its budget of those within: 0\.\d+ x, {file}::test_\w+",
-            rf"{file}::test_wrong: bug in lse, .* x of budget.* \({file}:wrong\)",
+            rf"5 checks in 2 tests; closest passing check: 0\.\d+x its budget, {file}::test_\w+",
+            rf"{file}::test_wrong: bug in lse, .*x its budget.* \({file}:wrong\)",
             r"=+ short test summary info =+",
         ],
         consecutive=True,
@@ -172,7 +172,7 @@ def test_workers_of_xdist_tell_theirs(pytester):
     )
     result.assert_outcomes(passed=1, failed=1)
     file = "test_workers_of_xdist_tell_theirs.py"
-    nearest = r"4 checks in 2 tests; nearest to its budget of those within: 0\.\d+ x, .*"
+    nearest = r"4 checks in 2 tests; closest passing check: 0\.\d+x its budget, .*"
     result.stdout.re_match_lines([nearest, rf"{file}::test_suspicious: suspicious in out, .*"], consecutive=True)
     assert len(sections(result)) == 1
 

@@ -125,21 +125,21 @@ def test_a_plain_folder_needs_no_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"layuot": "bhsd"}, "layuot='bhsd' is nothing that a mapping says"),
-        ({"layout": "bhsdd"}, "layout is axes"),
+        ({"layuot": "bhsd"}, "layuot='bhsd' is not allowed in a mapping"),
+        ({"layout": "bhsdd"}, "layout lists the axes"),
         ({"case": {"casual": True}}, "no field casual"),
         ({"tensors": {"q": "a", "k": "b", "out": "c"}}, "lacks v"),
-        ({"tensors": {x: SGLANG["tensors"][x] for x in ("q", "k", "v")}}, "holds inputs alone"),
+        ({"tensors": {x: SGLANG["tensors"][x] for x in ("q", "k", "v")}}, "holds only inputs"),
         ({"tensors": {**SGLANG["tensors"], "w": "w.pt"}}, "got w"),
-        ({"tensors": {**SGLANG["tensors"], "q": "none_{call}.pt"}}, "no file is 'none_{call}.pt'"),
+        ({"tensors": {**SGLANG["tensors"], "q": "none_{call}.pt"}}, "no file matches 'none_{call}.pt'"),
         ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "*")}}, "is both"),
-        ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "attn_q")[:-6]}}, "which a key behind a colon"),
+        ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "attn_q")[:-6]}}, "name one after a colon"),
         (
             {"tensors": {**SGLANG["tensors"], "q": FILE.replace("{call}", "0").replace("NAME", "attn_q")}},
             "call 1 has no q",
         ),
         ({"case": {"causal": True}}, "heads and dims in one"),
-        ({"records": "records.pt"}, "said together"),
+        ({"records": "records.pt"}, "give records and op together"),
     ],
 )
 def test_a_mapping_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -192,7 +192,7 @@ def test_the_command_line_judges_every_call_and_repeats_itself(tmp_path: Path) -
     [
         (["--causal", "no"], r"\[case\] has causal=True; got causal=False"),
         (["--heads", "2"], r"\[case\] has heads=4; got heads=2"),
-        (["--against", "flash"], "--against holds two beside each other"),
+        (["--against", "flash"], "--against compares two"),
         (["--runs", "2"], "got --runs"),
     ],
 )

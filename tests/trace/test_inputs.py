@@ -195,7 +195,7 @@ def test_what_does_not_fit_is_refused() -> None:
             codes | {"scale_k": np.ones((2, 2), np.float32)},
             "here: scale_k must have shape [head], be one number, or have axes [batch head row block]; got shape [2, 2]",
         ),
-        (spoilt, "here: scale_q must hold finite numbers of float32, 0 or more; got [1.0, nan, 1.0, 1.0]"),
+        (spoilt, "here: scale_q must be finite float32 numbers of at least 0; got [1.0, nan, 1.0, 1.0]"),
     ]:  # fmt: skip
         assert refusal(normalised, given, "here") == message
     assert refusal(run, "flash", CASE, inputs=codes) == (
@@ -232,7 +232,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     torch.save(torch.zeros(3), tmp_path / "tensor.pt")
     assert message("tensor.pt") == "FILE: must hold a dict of name -> tensor; got Tensor"
     torch.save({"q": Fraction(1)}, tmp_path / "code.pt")
-    assert message("code.pt") == "FILE: must hold a dict of name -> tensor alone; it holds a fractions.Fraction"
+    assert message("code.pt") == "FILE: must hold only a dict of name -> tensor; it holds a fractions.Fraction"
 
 
 @pytest.mark.parametrize(("given", "got"), [((Q, Q), "2 of them"), ([Q] * 4, "4 of them"), (3, "int")])

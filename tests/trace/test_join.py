@@ -94,7 +94,7 @@ def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
     assert of(target="other") == "b=0 and b=1 are not of one run: target differs"
     assert of(whole=CASE.but(seed=1)) == "b=0 and b=1 are not of one run: case differs"
     fewer = {name: stage for name, stage in two[1].stages.items() if name != "qk"}
-    assert of(stages=fewer) == "b=0 and b=1 are not of one run: qk is in one of them alone"
+    assert of(stages=fewer) == "b=0 and b=1 are not of one run: qk is in only one of them"
     wide = two[1].stages | {"out": two[1].stages["out"].astype(np.float64)}
     assert of(stages=wide) == "b=0 and b=1 are not of one run: out differs in shape or dtype"
     a, b = parts(flash, "h=0", "h=1").items()

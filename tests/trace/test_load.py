@@ -114,7 +114,7 @@ def test_what_is_none_of_these_and_what_says_itself_what_it_holds_are_refused(tm
         ),
         (
             (folder,),
-            f"{folder}: no .safetensors file there; a mapping reads what another program wrote (--mapping FILE)",
+            f"{folder}: no .safetensors file there; read files of another program with --mapping FILE",
         ),
     ):
         with pytest.raises(Refusal) as refused:

@@ -86,7 +86,7 @@ def test_a_dict_of_arrays_is_judged() -> None:
     told = {**arrays(), "contract": {"probs_dtype": "float32"}, "row_max": None}
     assert load(told, case=CASE).contract.probs_dtype == "float32"
     assert load(told, case=CASE, contract="block_k=16").contract.probs_dtype == "float32"
-    with pytest.raises(Refusal, match='arrays says probs_dtype=float32 in its "contract", and --contract says'):
+    with pytest.raises(Refusal, match='arrays says probs_dtype=float32 in its "contract", but --contract says'):
         load(told, case=CASE, contract="probs_dtype=float16")
 
 
@@ -164,7 +164,7 @@ def test_codes_are_what_the_kernel_was_given() -> None:
     found = load(made, case=told)
     assert {*found.put_in} == {*made} - {"out"} and diff(found).verdict == "rounding"
     assert diff(load({**made, "scale_v": made["scale_v"] * np.float32(1.5)}, case=told)).verdict == "bug"
-    with pytest.raises(Refusal, match="^arrays: codes need their format: --codes e4m3"):
+    with pytest.raises(Refusal, match="^arrays: codes need their format: pass --codes e4m3"):
         load(made, case={"causal": True})
 
 
@@ -201,9 +201,9 @@ def test_the_other_commands_take_it(tmp_path: Path) -> None:
         (["diff", "RUN", "--causal", "--measure"], "measure calls its target on inputs of its own"),
         (["show", "RUN", "weights", "--measure"], "measure calls its target on inputs of its own"),
         (["contract", "RUN", "--measure"], "no contract is read of a trace at rest"),
-        (["laws", "RUN"], "laws hold runs against each other"),
+        (["laws", "RUN"], "laws compare runs"),
         (["sweep", "RUN"], "a sweep runs its target"),
-        (["check", "RUN"], "which is not run"),
+        (["check", "RUN"], "which cannot be run"),
     ],
 )
 def test_what_needs_a_function_says_so(words: list[str], what: str, tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_needs_a_function_says_so(words: list[str], what: str, tmp_path: Pa
         ({"k": None}, "k is missing; it holds q, v, out, lse, scores"),
         ({"k": None, "key": 1}, "k is missing; it holds q, v, out, lse, scores, key"),
         ({"probz": 1}, "it holds 'probz', which is no input, stage or field of a case; did you mean probs?"),
-        ({"out": None, "lse": None, "scores": None}, "it holds inputs alone: q, k, v"),
+        ({"out": None, "lse": None, "scores": None}, "it holds only inputs: q, k, v"),
         ({"v": 3.0}, "v is a float, no array"),
         ({"q": np.ones((1, 4, 20, 8), np.int64)}, "q must be an array of float32, float16 or bfloat16; got int64"),
         ({"lse": np.ones((1, 20, 4), np.float32)}, "stage lse has axes [b h q] and must have shape [1, 4, 20]"),
@@ -240,7 +240,7 @@ def test_a_case_that_contradicts_the_arrays_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"run\.npz has seqlen_q=20; got seqlen_q=24"):
         load(path, case=CASE.but(seqlen=24))
     assert refused("diff", path, "--seqlen", "24") == f"{path} has seqlen_q=20; got seqlen_q=24"
-    assert refused("diff", path, "--runs", "2").startswith(f"{path} is not run: it takes the options of a case")
+    assert refused("diff", path, "--runs", "2").startswith(f"{path} cannot be run: it takes the options of a case")
     assert refused("diff", str(tmp_path / "none.npz"), "--causal") == f"{tmp_path}/none.npz: no such file"
     (tmp_path / "half.pt").write_bytes(b"PK")
     assert "not a complete .pt file" in refused("diff", str(tmp_path / "half.pt"))

@@ -254,14 +254,14 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
         (
             "WB row_max 0 0 0 0 1",
             CASE,
-            "run.log, line 1: stage row_max has the axis t (tile), so that the keys of a tile must be known: a log needs "
-            '--block-k, a function says block_k in its "contract"',
+            "run.log, line 1: stage row_max has the axis t (tile), which needs block_k: pass --block-k for a log, or return "
+            'block_k in the "contract"',
         ),
         (
             "WB partial_max 0 0 0 0 1",
             CASE,
-            "run.log, line 1: stage partial_max has the axis s (split), so that how the keys are split must be known: a "
-            'log needs --splits, a function says splits in its "contract"',
+            "run.log, line 1: stage partial_max has the axis s (split), which needs splits: pass --splits for a log, or "
+            'return splits in the "contract"',
         ),
         (
             "WB qk 0 0 0 0 1",

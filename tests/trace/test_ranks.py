@@ -111,10 +111,10 @@ def test_what_is_not_of_one_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match="rank0.safetensors and .*rank2.safetensors are not of one run: order differs"):
         load(tmp_path)
     (tmp_path / "rank2.safetensors").unlink()
-    with pytest.raises(Refusal, match="of 3 ranks 2 left no file beside"):
+    with pytest.raises(Refusal, match="^no file of rank 2 of 3 next to "):
         load_all(str(tmp_path))
     changed(tmp_path, 1, schema="workbench.rank/9")
-    with pytest.raises(Refusal, match="not what a rank leaves: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
+    with pytest.raises(Refusal, match="not a file of a rank: .* schema 'workbench.rank/1'; got 'workbench.rank/9'"):
         load(tmp_path)
     right = {"schema": "workbench.rank/1", "rank": 1, "ranks": RANKS, "results": [], "case": CASE.as_dict()}
     for wrong, message in (
@@ -139,7 +139,7 @@ def test_what_does_not_fit_the_case_is_refused(tmp_path: Path) -> None:
         "results": {"out": outs[0]},
     }
     for changes, message in (
-        ({"outs": outs[:2]}, "rank 0: outs has an entry for each of 3 ranks; got 2"),
+        ({"outs": outs[:2]}, "rank 0: outs must have one entry for each of 3 ranks; got 2"),
         ({"lses": [lses[0], lses[0], lses[0][..., :9]]}, r"rank 0: lses\[2\] must have shape \[1, 2, 16\]"),
         ({"results": {"scores": q}}, "rank 0: results are merge_max, merge_weight, merge_sum, out, lse; got scores"),
         ({"inputs": {"q": q, "k": k}}, r"rank 0: v must have shape \[1, 1, 16, 16\] for this case; got none"),

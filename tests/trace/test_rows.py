@@ -100,5 +100,5 @@ def test_rows_that_are_others_elsewhere_are_refused(case: Case, has: str) -> Non
 
 
 def test_a_trace_at_rest_is_refused() -> None:
-    with pytest.raises(Refusal, match="at rest"):
+    with pytest.raises(Refusal, match="is a stored trace, which cannot be run again$"):
         of_rows(replace(run(attention, CASE), rerun=None), slice(0, 1), slice(0, 2), ROWS)

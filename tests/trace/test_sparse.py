@@ -81,8 +81,8 @@ def test_tiles_come_from_the_contract() -> None:
         ),
         (
             {"row_max": {"indices": INDICES, "values": np.zeros(3)}},
-            "attention: row_max: stage row_max has the axis t (tile), so that the keys of a tile must be known: a log needs "
-            '--block-k, a function says block_k in its "contract"',
+            "attention: row_max: stage row_max has the axis t (tile), which needs block_k: pass --block-k for a log, or return "
+            'block_k in the "contract"',
         ),
         (
             {"kq": {"indices": INDICES, "values": np.zeros(3)}},

@@ -168,8 +168,8 @@ def _one_of(*words: str) -> Word:
 
 
 _COUNT = Whole()
-_SCALE = Number("fit in float32, in which kernels take it", lambda x: x == 0 or TINIEST <= abs(x) <= LARGEST, True)
-_CAP = Number("be above 0 and a normal number of float32", lambda x: SMALLEST_NORMAL <= x <= LARGEST, True)
+_SCALE = Number("fit in float32, as kernels take it", lambda x: x == 0 or TINIEST <= abs(x) <= LARGEST, True)
+_CAP = Number("be a normal float32 above 0", lambda x: SMALLEST_NORMAL <= x <= LARGEST, True)
 
 #: both lengths, which are fields of their own
 SEQLEN = Field(PROBLEM, _COUNT, "Both sequence lengths [128]")

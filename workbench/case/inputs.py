@@ -98,7 +98,7 @@ def _read(name: str, value: Any, where: str) -> np.ndarray:
     below = -np.inf if kind == "zero" else 0
     if not np.all(np.isfinite(scale)) or np.any(scale < below) or np.any(scale != stretched.astype(np.float64)):
         shown = f"{stretched[:8].tolist()}" + (" ..." if stretched.size > 8 else "")
-        raise Refusal(f"{where}: {name} must hold finite numbers of float32, 0 or more; got {shown}")
+        raise Refusal(f"{where}: {name} must be finite float32 numbers of at least 0; got {shown}")
     return scale if one_of_heads else scale.reshape(array.shape)
 
 

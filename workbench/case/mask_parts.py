@@ -149,7 +149,7 @@ def in_place_of(told: np.ndarray, sees: np.ndarray) -> str:
             return f"the padding mask{f' of the {found.end} keys' if found.end else ''} is not applied"
         if found.end and np.array_equal(found.flipped & known, sees):
             other = "last" if found.end == "first" else "first"
-            return f"the padding mask hides the {other} keys in place of the {found.end}"
+            return f"the padding mask hides the {other} keys instead of the {found.end}"
     if (sees == known).all():
         return "no key is masked"
     if told.shape[0] > 1 and np.array_equal(told[:1] & known, sees):
@@ -177,7 +177,7 @@ def _more_hidden(told: np.ndarray, sees: np.ndarray) -> str:
         if np.array_equal(told & band.made(rows, keys), sees):
             return hides(band.hidden)
     if size := _chunk(told, sees):
-        return hides(f"keys of other chunks of {size} keys")
+        return hides(f"keys outside the chunk of {size} keys of the query")
     return ""
 
 

@@ -52,7 +52,7 @@ class Options:
     )
     isolate: bool = _option(FOREIGN, _ISOLATE, default=False, is_flag=True)
     values: str | None = _option(AT_REST)  #: the log in which the values were found
-    arrays: str = _option(FOREIGN, "Arrays passed to your kernel: numpy, torch, cupy or jax [numpy]", default="numpy")
+    arrays: str = _option(FOREIGN, "Array library: numpy, torch, cupy or jax [numpy]", default="numpy")
     device: str | None = _option(FOREIGN, "Device of the arrays: cpu or cuda [cpu; cupy: cuda]")
     #: of q, k, v and out; strided: of shape [b, h, s, d], but in memory [b, s, h, d]
     layout: str = _option(

@@ -178,7 +178,7 @@ def merged(declared: Mapping[str, Any], own: Mapping[str, Any], name: str) -> di
         # NaN is itself
         if declared[field] != own[field] and not (declared[field] != declared[field] and own[field] != own[field]):
             raise Refusal(
-                f'{name} says {field}={word(own[field])} in its "contract", and --contract says '
-                f"{field}={word(declared[field])}: leave out the one that is wrong"
+                f'{name} says {field}={word(own[field])} in its "contract", but --contract says '
+                f"{field}={word(declared[field])}: leave out the wrong one"
             )
     return {**declared, **own}

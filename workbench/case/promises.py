@@ -120,7 +120,7 @@ AT_LEAST_0 = Rule("a number of at least 0", lambda x: _number(x) and x >= 0)
 NEGATIVE = Rule("a negative number", lambda x: _number(x) and x < 0)
 FLOOR = Rule("a negative number, or None", lambda x: x is None or (_number(x) and -math.inf < x < 0))
 BOUNDS = Rule(
-    "the keys at which splits begin and end, from 0 on and none below the one before, such as [0, 40, 128]",
+    "whole numbers from 0, never decreasing, such as [0, 40, 128]",
     lambda x: _wholes(x) and len(x) > 1 and x[0] == 0 and list(x) == sorted(x),
 )
 ORDER = Rule(

@@ -39,12 +39,12 @@ def lengths_of(given: Mapping[str, Any]) -> dict[str, Any]:
     for x, lengths in several.items():
         if len(lengths) != found["batch"]:
             raise Refusal(
-                f"seqlens_{x} has a length for each sequence of batch={found['batch']}; got {len(lengths)}: "
+                f"seqlens_{x} must have one length per sequence (batch={found['batch']}); got {len(lengths)}: "
                 f"{typed(lengths)}"
             )
         largest = found[f"seqlen_{x}"]
         if isinstance(largest, int) and max(lengths) > largest:
-            raise Refusal(f"seqlen_{x}={largest} is the largest of seqlens_{x}; got {typed(lengths)}")
+            raise Refusal(f"seqlen_{x}={largest} must be the largest of seqlens_{x}; got {typed(lengths)}")
     return found
 
 
@@ -66,10 +66,10 @@ def check_heads(case: Any) -> None:
         raise Refusal(f"heads must be a multiple of kv_heads; got heads={case.heads}, kv_heads={case.kv_heads}")
     for name in OF_HEADS:
         if isinstance(x := getattr(case, name), tuple) and len(x) != case.heads:
-            raise Refusal(f"{name} has a number for each of heads={case.heads}; got {len(x)}: {typed(x)}")
+            raise Refusal(f"{name} must have one number per head (heads={case.heads}); got {len(x)}: {typed(x)}")
     if case.shared_kv and case.head_dim_v > case.head_dim:
         raise Refusal(
-            f"shared_kv: v is the first head_dim_v dims of k, of which there are head_dim={case.head_dim}; got "
+            f"shared_kv: v is the first head_dim_v dims of k, so at most head_dim={case.head_dim}; got "
             f"head_dim_v={case.head_dim_v}"
         )
 

@@ -28,7 +28,7 @@ _SETTINGS = {
     "splits": "splits of the keys",
     "block_q": "queries in a tile",
     "block_k": "keys in a tile",
-    "pack_gqa": "rows of a tile: yes, (query, head of a group), or no",
+    "pack_gqa": "pack (query, head of a group) rows: yes or no",
     "backend": "backend, emulator or cuda",
 }
 #: the word of an earlier run, whose trace is the file behind it

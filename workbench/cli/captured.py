@@ -9,13 +9,13 @@ import click
 from workbench.cli.exits import BUG
 
 #: what is said in place of a command
-IN_PYTHON = """capture is a call of Python, where the model runs:
+IN_PYTHON = """call capture in Python, where the model runs:
 
     with workbench.capture(model, "seen") as c:
         model(**inputs)
     print(c.report)
 
-The first wrong call is kept in the folder seen, which diff judges again"""
+The first wrong call is kept in the folder seen; judge it again with diff"""
 
 
 def diff_captured(target: str, as_json: bool) -> None:

@@ -185,7 +185,7 @@ class Commands(click.Group):
             raise Refusal(IN_PYTHON)
         if args[0] in CAMPAIGNS and args[0] not in self.commands:
             raise Refusal(
-                f"{args[0]} is a campaign, which is not installed with workbench: in a checkout of its repository, run "
-                f"python -m campaigns {shlex.join(args)}"
+                f"{args[0]} is a campaign, not a command of workbench: in a checkout of the repository run python -m "
+                f"campaigns {shlex.join(args)}"
             )
         return super().resolve_command(ctx, args)

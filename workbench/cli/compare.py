@@ -30,7 +30,7 @@ def compare(old: Path, new: Path, as_json: bool, markdown: bool, junit: Path | N
     from workbench.report import compared as report
 
     if as_json and markdown:
-        raise Refusal("one of --json and --markdown is printed; got both")
+        raise Refusal("--json and --markdown exclude each other; got both")
     found = compared(old, new)
     if junit is not None:
         write_atomically(junit, report.junit(found))

@@ -24,7 +24,7 @@ from workbench.cli.options import given, json_option, one_target, run_options
 def contract(target: str | None, measure: bool, out: Path | None, as_json: bool, **options: Any) -> None:
     """List the fields of a contract, their meanings and assumed values, the presets, and the precision of tensor cores.
 
-    A function returns its fields as "contract", a trace has them in its manifest, or an option declares them, such as
+    Fields come from the "contract" that a function returns, the manifest of a trace, or an option, such as
     --contract triton,block_k=64,exp_ulps=4. Fields override presets. A dtype may be `inputs`: the dtype of q, k and v.
 
     With --measure, infer the contract of TARGET, a function believed to be right, from its outputs on chosen inputs.
@@ -98,4 +98,4 @@ def _assumed(by_inputs: dict[str, Any]) -> str:
     for kind, value in by_inputs.items():
         kinds.setdefault(INPUTS if len(own) > 1 and kind in own else word(value), []).append(kind)
     usual, *others = sorted(kinds, key=lambda value: -len(kinds[value]))
-    return "; ".join([usual, *(f"{value} of {' and '.join(kinds[value])}" for value in others)])
+    return "; ".join([usual, *(f"{value} for {' and '.join(kinds[value])}" for value in others)])

@@ -60,7 +60,7 @@ def explain(
 ) -> None:
     """Name what is wrong in TARGET, and prove it by reproducing its wrong numbers.
 
-    TARGET and options are those of `workbench diff`, including traces and --values. Thousands of named faults are
+    TARGET and options are those of `workbench diff`, traces included. Thousands of named faults are
     injected into the float64 reference, one and two at a time. A cause must reproduce the kernel's wrong numbers within
     the error budget, and again on a fresh case if the kernel can be run. Kernels in numba.cuda are first checked for
     races, whose cause the numbers cannot show. If no cause fits, the laws of attention that the kernel breaks are

@@ -25,5 +25,5 @@ html_option = click.option(
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     callback=_writable,
-    help="Write a self-contained page for a browser to FILE.html",
+    help="Write a self-contained page to FILE.html",
 )

@@ -48,8 +48,8 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     save(arrays, out)
     again = [*words(case.but(distribution=GIVEN), own=False), "--inputs", shlex.quote(str(out))]
     judged_by = {
-        "the lines that it prints": "" if case.codes else command("diff", "", ["--values", "run.log", *again]),
-        "the trace that it writes, with these inputs": command("diff", "run.safetensors"),
+        "lines that it prints": "" if case.codes else command("diff", "", ["--values", "run.log", *again]),
+        "a trace that it writes, with these inputs": command("diff", "run.safetensors"),
         "a function that runs it": command("diff", "mine.py:attention", again),
     }
     if as_json:
@@ -60,7 +60,7 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     for name, x in arrays.items():
         click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
-    click.echo(f"written: {out}; call the kernel with scale {case.scale!r}, {mask}; what judges it:")
+    click.echo(f"written: {out}; call the kernel with scale {case.scale!r}, {mask}; to judge")
     for what, one in judged_by.items():
         if one:
             click.echo(f"  {what}:\n    {one}")

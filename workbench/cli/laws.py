@@ -97,7 +97,7 @@ def _asked(
         if not (one.is_foreign or one.kernel is not None):
             raise Refusal(f"{one.name} is {one.kind.value}, which cannot be run: laws compare runs")
         cases = _cases(None if one.kernel is None else one.kernel.name, random, options)
-        with step(f"ask {len(cases)} case{'s' * (len(cases) > 1)} of {one.name}") as tick:
+        with step(f"test {len(cases)} case{'s' * (len(cases) > 1)} of {one.name}") as tick:
             for i, case in enumerate(cases):
                 tick(f"{i} of {len(cases)} done")
                 try:

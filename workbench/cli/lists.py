@@ -90,7 +90,7 @@ def kernels(as_json: bool) -> None:
     show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:
-        show([k | {"hidden": "by ours" if k["hidden"] else ""} for k in others], tuple(others[0]))
+        show([k | {"hidden": "by a built-in kernel" if k["hidden"] else ""} for k in others], tuple(others[0]))
     show([one | {"installed": "yes" if one["installed"] else "no"} for one in packages], tuple(packages[0]))
     distributions = [
         {"distribution": name, "formula": " ".join((draw.__doc__ or "").partition("\n\n")[0].split())}

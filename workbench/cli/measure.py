@@ -27,9 +27,9 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
 
     TARGET and options are those of `workbench diff`; TARGET is a function or a kernel. With columns of the identity as
     V, out is P itself for the case's q and k. Other inputs reveal the mask, the scale, misplaced elements of q, k and
-    v, the period along the keys and the divisor of the weights. The fitted model is put into the float64 reference, and
-    must predict two runs on fresh inputs. Exits with 1 if a difference is found, or if out or the weights are over the
-    budget of every kernel with this contract.
+    v, steps at tile and split edges, and the divisor of the weights. The fitted model is put into the float64
+    reference, and must predict two runs on fresh inputs. Exits with 1 if a difference is found, or if out or the
+    weights are over the budget of every kernel with this contract.
 
     With --operation attention_backward, P and dS are measured from gradients.
     """

@@ -29,7 +29,7 @@ TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backe
 CHECKED = ("dtype", "seed", "distribution", "faults", "probes", "backend", "schedules")
 
 
-_NAMES = "Judge another operation: rmsnorm, gated_delta_rule, attention_backward or rope"
+_NAMES = "rmsnorm, gated_delta_rule, attention_backward, rope"
 _WORDS = Text(
     ("  ,NAME=X", "Set its axes and numbers: rmsnorm,rows=64,eps=1e-5"),
     ("  ,NAME", "Set its flags and optional inputs: attention_backward,causal,sinks"),

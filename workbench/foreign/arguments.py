@@ -219,8 +219,7 @@ def _codes(
         )
     if takes and (unread := [stage for stage in found if stage[-1] not in case.coded]):
         raise Refusal(
-            f"{name} takes quantised codes of {' and '.join(case.coded)} alone; among the inputs are "
-            f"{', '.join(unread)}"
+            f"{name} takes quantised codes of {' and '.join(case.coded)} only; the inputs also have {', '.join(unread)}"
         )
     if case.codes is None and not takes:
         if said := [field for field in of_role(QUANTISER) if getattr(case, field) is not None]:

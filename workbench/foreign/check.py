@@ -156,7 +156,7 @@ def _run(function: Function, name: str, case: Case | None, options: Options, wat
         path = Path(name.rpartition(":")[0])
         kernels = names_in(path)[1] if path.suffix == ".py" else []
         launches = f"launches {' or '.join(kernels)}" if kernels else "launches any kernel"
-        raise Refusal(f"{refusal}\nor in one without parameters, which makes its own arrays and {launches}") from None
+        raise Refusal(f"{refusal}\nor give one without parameters, which makes its own arrays and {launches}") from None
     except Refusal:
         if not watch.memory.findings:  # of which it may be a consequence
             raise

@@ -174,7 +174,7 @@ def how_it_ended(code: int) -> str:
         what = f"{signal.Signals(-code).name}, {signal.strsignal(-code)}"
     except ValueError:
         what = "unknown here"
-    memory = ", which Linux also sends where memory runs out" if -code == signal.SIGKILL else ""
+    memory = ", which Linux also sends when memory runs out" if -code == signal.SIGKILL else ""
     return f"was ended by signal {-code} ({what}{memory}) before it returned"
 
 

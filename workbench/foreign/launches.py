@@ -145,8 +145,8 @@ class Launches:
         """Refusal where nothing was launched, and that was what the function was called for."""
         if self.kernels or (backend == "auto" and _WATCH.get() is None):
             return
-        why = "there is nothing to watch" if _WATCH.get() is not None else f"--backend {backend} is for those"
-        raise Refusal(f"{self.name} launched no kernel of numba.cuda: {why}")
+        why = "there is nothing to watch" if _WATCH.get() is not None else f"--backend {backend} is for such kernels"
+        raise Refusal(f"{self.name} launched no numba.cuda kernel: {why}")
 
     def anew(self) -> "Launches":
         """For another call of the function."""

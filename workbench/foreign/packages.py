@@ -58,7 +58,7 @@ def _float_mask(bias: np.ndarray, dtype: str, *, on_gpu: bool) -> np.ndarray:
     if on_gpu:
         raise Refusal(
             f"scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and {dtype} cannot represent "
-            "what this case adds to scores: choose dtype=float32, or slopes and lengths with products that it can"
+            "what this case adds to scores: choose dtype=float32, or slopes and lengths whose products it can represent"
         )
     return bias.astype(np.float32)
 

@@ -62,7 +62,7 @@ def _part(given: Mapping[str, Any], what: str) -> Mapping[str, Any]:
 def by_name(returned: Any, name: str) -> dict[str, Any]:
     """What was returned, with names."""
     if returned is None:
-        raise Refusal(f"{name} returned None; {_FORMS}: return the array that it wrote, too")
+        raise Refusal(f"{name} returned None; {_FORMS}, including arrays that it wrote in place")
     if isinstance(returned, Generator) or hasattr(returned, "__await__"):
         what = "a generator" if isinstance(returned, Generator) else "a coroutine"
         returned.close()

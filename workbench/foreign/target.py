@@ -106,8 +106,8 @@ def target_of(target: str | Callable[..., Any]) -> Target:
             name = OF_OPERATIONS[target].operation
             raise Refusal(f"{target} is a kernel of {name}: pass --operation {name}")
         raise Refusal(
-            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}, yours is path.py:function, "
-            "a trace FILE.safetensors, arrays FILE.npz or .pt"
+            f"unknown kernel {target!r}; kernels are {', '.join((*KERNELS, *installed()))}; pass your own as "
+            "path.py:function, a trace as FILE.safetensors, arrays as FILE.npz or .pt"
         )
     return found
 

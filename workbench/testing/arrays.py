@@ -166,8 +166,8 @@ def _check(given: Given) -> None:
     if given.fits(given.layout):
         return
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in {**given.inputs, **given.stages}.items())
-    rule = f"{WHERE}: in layout {given.layout} k has the batch and the dim of q, and a number of heads that divides "
-    rule += f"q's; v has the shape of k and out that of q, with the dim of v; lse has q's without it; got {shapes}"
+    rule = f"{WHERE}: in layout {given.layout} k needs q's batch and dim and a number of heads that divides "
+    rule += f"q's; v needs k's shape, out q's with v's dim, lse q's without dim; got {shapes}"
     other = LAYOUTS[given.layout]
     q, stored = given.inputs["q"].shape, out.shape
     if given.fits(other):

@@ -22,7 +22,7 @@ def in_a_line(judged: Diff) -> str:
     stages = [judged[name] for name in judged.origins] or [one for one in judged if one.verdict == judged.verdict]
     said = f"{judged.verdict} in {', '.join(stage.name for stage in stages) or 'every stage'}"
     if (over := run_row(judged).over_budget) is not None and judged.verdict != "untestable":
-        said += f", {ratio(over)} x of budget"
+        said += f", {ratio(over)}x its budget"
     if judged.origins:
         whys = [one.text if one.proved else f"perhaps {one.text}" for one in judged.explained.causes]
     else:

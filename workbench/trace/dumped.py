@@ -23,8 +23,8 @@ from workbench.trace.trace import Trace
 #: what a mapping may say: key -> kind of its value, and what it is
 KEYS: Mapping[str, tuple[type, str]] = {
     "target": (str, "a name for the kernel"),
-    "layout": (str, "axes of q, k, v and out, of b h s d, or x for heads and dims in one; a missing one has size 1"),
-    "lse_layout": (str, "axes of lse, of b h s"),
+    "layout": (str, "axes of q, k, v and out: b h s d, or x for heads and dims in one; a missing axis has size 1"),
+    "lse_layout": (str, "axes of lse: b h s"),
     "records": (str, "the file of records, instead of one file per tensor"),
     "op": (str, "for records: the op whose records are calls"),
     "tensors": (dict, "input or stage -> its file, or where it is in a record"),

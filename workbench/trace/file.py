@@ -107,8 +107,8 @@ def _read(path: Path) -> tuple[str, dict[str, np.ndarray]]:
             if KEY not in metadata:
                 if OF_OPERATION in metadata:
                     raise Refusal(
-                        f"{path}: a run of an operation, which workbench.operations.stored.load reads; "
-                        f"`{command('diff', str(path))}` judges it"
+                        f"{path}: a run of an operation: load it with workbench.operations.stored.load, "
+                        f"or judge it with `{command('diff', str(path))}`"
                     )
                 found = sorted(metadata) or "no metadata"
                 raise Refusal(f"{path}: a trace carries its manifest as metadata {KEY!r}; this file has {found}")

@@ -170,5 +170,5 @@ def _of_torch(path: Path) -> Any:
     except Exception as error:  # torch raises many kinds, from zipfile's to pickle's, with advice to load it unsafely
         found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
         if found and zipfile.is_zipfile(path):
-            raise Refusal(f"{path}: must hold a dict of name -> tensor alone; it holds a {found[1]}") from None
+            raise Refusal(f"{path}: must hold only a dict of name -> tensor; it holds a {found[1]}") from None
         raise Refusal(f"{path}: not a complete .pt file as torch.save writes it") from None

@@ -52,7 +52,7 @@ def calls_of(target: str) -> list[Path]:
 def _no_trace(folder: Path) -> str:
     """What is said of a folder without a trace."""
     others = folder.is_dir() and any(folder.iterdir())
-    return f"no {SUFFIX} file there{'; a mapping reads what another program wrote (--mapping FILE)' if others else ''}"
+    return f"no {SUFFIX} file there{'; read files of another program with --mapping FILE' if others else ''}"
 
 
 def _files(path: Path) -> list[Path]:
@@ -90,7 +90,7 @@ def concatenated(traces: Mapping[str, Trace]) -> Trace:
         for what in ("stages", "sparse"):
             if {*getattr(part, what)} != {*getattr(first, what)}:
                 other = sorted({*getattr(part, what)} ^ {*getattr(first, what)})
-                raise Refusal(f"{names[0]} and {name} are not of one run: {', '.join(other)} is in one of them alone")
+                raise Refusal(f"{names[0]} and {name} are not of one run: {', '.join(other)} is in only one of them")
     case = first.case_run
     _check_boxes(traces, case)
     known = ALGORITHMS[first.algorithm]
@@ -192,5 +192,5 @@ def _of_all(traces: Mapping[str, Trace], arrays: Mapping[str, np.ndarray | None]
     lacking = [file for file, array in arrays.items() if array is None]
     if lacking and len(lacking) < len(traces):
         other = next(file for file in traces if file not in lacking)
-        raise Refusal(f"{other} and {lacking[0]} are not of one run: {name} is in one of them alone")
+        raise Refusal(f"{other} and {lacking[0]} are not of one run: {name} is in only one of them")
     return [array for array in arrays.values() if array is not None]

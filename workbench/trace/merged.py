@@ -56,7 +56,7 @@ class Partials:
         if (weight := stages.get(_WEIGHT)) is not None:
             if weight.shape != self.lses.shape:
                 wanted = f"[{', '.join(map(str, self.lses.shape))}]"
-                raise Refusal(f"{name}: {_WEIGHT} has the shape of lses, {wanted}; got {[*weight.shape]}")
+                raise Refusal(f"{name}: {_WEIGHT} must have the shape of lses, {wanted}; got {[*weight.shape]}")
             stages[_WEIGHT] = np.ascontiguousarray(np.moveaxis(weight[np.argsort(order)], 0, 2))
         if (lse := stages.get(LSE)) is not None:
             # either infinity says that there is no key: FlashAttention-2's is +inf, and merges make -inf of it

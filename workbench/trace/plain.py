@@ -84,7 +84,7 @@ def of_arrays(
     if made.dropout_p is not None and "dropout_mask" not in read:  # which nobody can draw again
         raise Refusal(f"{name}: dropout_p={made.dropout_p:g} needs dropout_mask: which probs are kept")
     if made.codes is None and not {*INPUTS} <= {*read}:
-        raise Refusal(f'{name}: codes need their format: --codes e4m3, or codes="e4m3" of the case')
+        raise Refusal(f'{name}: codes need their format: pass --codes e4m3, or codes="e4m3" in the case')
     floats = {x: value for x, value in by_name(made, read).items() if x in (*INPUTS, *MASKS)}
     given = put_in(read, made, name)
     said = merged(fields_of(contract or {}, made), fields_of(held.get(_CONTRACT, {}), made), name)

@@ -124,7 +124,7 @@ def _shapes(case: Case, rank: int, ranks: int, order: str) -> dict[str, tuple[in
 def _stacked(what: str, given: Sequence[Any], shape: tuple[int, ...], nothing: float) -> np.ndarray:
     """Partial results of all ranks, `nothing` where there are none."""
     if len(given) != shape[0]:
-        raise Refusal(f"{what} has an entry for each of {shape[0]} ranks; got {len(given)}")
+        raise Refusal(f"{what} must have one entry for each of {shape[0]} ranks; got {len(given)}")
     each = {i: as_numpy(x, f"{what}[{i}]") for i, x in enumerate(given) if x is not None}
     dtypes = {x.dtype for x in each.values()} or {np.dtype(np.float32)}
     if len(dtypes) > 1:
@@ -156,7 +156,7 @@ def concatenated(files: Sequence[Path]) -> Trace:
         by_rank[one.rank] = one
     ranks, name = first.told["ranks"], first.told["target"]
     if lacking := [str(rank) for rank in range(ranks) if rank not in by_rank]:
-        raise Refusal(f"{', '.join(lacking)} of {ranks} ranks left no file next to {told_by}")
+        raise Refusal(f"no file of rank {', '.join(lacking)} of {ranks} next to {told_by}")
     case, order = first.case.but(splits=ranks), first.told["order"]
     held = [
         Rank(keys, queries)

@@ -47,7 +47,7 @@ def of_rows(trace: Trace, batches: slice, heads: slice, rows: np.ndarray) -> Tra
     case = trace.case
     check_rows(case, trace.target, in_part=trace.box is not None)
     if trace.rerun is None:
-        raise Refusal(f"{trace.target}: it is a stored trace, which cannot be run again")
+        raise Refusal(f"{trace.target} is a stored trace, which cannot be run again")
     part = Box(batches, heads, rows)
     of_kv = part.of_kv(case)
     some = case_of(case, part)

@@ -34,7 +34,7 @@ def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) ->
         return (), remark
     ran = ", ".join(f"{file.name} (sha256 {file.sha256[:8]}, of {file.modified})" for file in stale)
     return (
-        f"stale: {', '.join(compiled)} changed since {previous}, but the binary that ran did not: {ran}; rebuild "
+        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is unchanged: {ran}; rebuild "
         "it, the old code was judged",
     ), remark
 

@@ -176,13 +176,13 @@ def check_inputs(case: Case, inputs: Mapping[str, np.ndarray], where: str) -> No
         if not np.array_equal(part, inputs["v"]):
             index = tuple(map(int, np.argwhere(part != inputs["v"])[0]))
             raise Refusal(
-                f"{where}: shared_kv says that v is the first {case.head_dim_v} dims of k; at {list(index)} v holds "
+                f"{where}: with shared_kv, v is the first {case.head_dim_v} dims of k; at {list(index)} v holds "
                 f"{inputs['v'][index]} and k {part[index]}"
             )
     if case.dropout_p is not None and "dropout_mask" not in inputs:
         raise Refusal(f"{where}: dropout_p={case.dropout_p:g} needs dropout_mask: which probs are kept")
     if case.dropout_p is None and "dropout_mask" in inputs:
-        raise Refusal(f"{where}: dropout_mask needs dropout_p: probs that are kept are divided by 1 - dropout_p")
+        raise Refusal(f"{where}: dropout_mask needs dropout_p: kept probs are divided by 1 - dropout_p")
     for name in MASKS:
         shape = list(inputs[name].shape) if name in inputs else []
         fits = zip(reversed(shape), reversed(whole), strict=False)

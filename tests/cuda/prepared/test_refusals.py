@@ -113,7 +113,7 @@ def test_tensors_that_are_refused(given, message, driver):
             {"lse": tensor(2, 5, 4, dtype=FLOAT32).transpose(1, 2)},
             "lse must be contiguous; got strides [20, 1, 4]",
         ),
-        ({"softcap": -1.0}, "softcap must be above 0 and a normal number of float32; got -1.0"),
+        ({"softcap": -1.0}, "softcap must be a normal float32 above 0; got -1.0"),
         (
             {"window": [3, 4]},
             "flash_mma takes torch tensors and options that are numbers or pairs: unhashable type: 'list'",

@@ -126,4 +126,4 @@ def test_a_function_that_takes_no_codes_is_told_the_keywords(tmp_path: Path) -> 
 
 def test_scales_that_a_format_does_not_have_are_refused() -> None:
     said = refusal(of_plain, {"case": {"codes": "int8", "scale_of": "block"}}, "spec")
-    assert said.startswith("scales of int8 codes are of a ") and "got scale_of=block" in said
+    assert said.startswith("int8 codes take scale_of=") and "got scale_of=block" in said

@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 F = torch.nn.functional
 
 Change = Callable[[Any], Any]
-SPEC = "which the spec does not say: if it should, the spec is wrong"
+SPEC = "which the spec does not mention: if that is intended, fix the spec"
 
 
 #: arguments of calls, of a module's own: what functions close over is put back
@@ -96,7 +96,7 @@ CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     ),
     "chunks": (
         {"mask": lambda m: torch.arange(20)[:, None] // 4 == torch.arange(20) // 4}, None, {},
-        f"the function hides keys of other chunks of 4 keys, {SPEC}",
+        f"the function hides keys outside the chunk of 4 keys of the query, {SPEC}",
     ),
     "padding": ({"mask": lambda m: causal(20, 20)}, padded(0, 7), {}, "the padding mask of the first keys is not applied"),
     "all padded": ({"mask": lambda m: causal(20, 20)}, padded(2, 7), {}, "the padding mask of the first keys is not applied"),

@@ -10,7 +10,7 @@ from workbench import capture
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytestmark = pytest.mark.gpu
 
-SPEC = "which the spec does not say: if it should, the spec is wrong"
+SPEC = "which the spec does not mention: if that is intended, fix the spec"
 
 
 def causal(q: Any, k: Any, v: Any) -> Any:

@@ -279,7 +279,7 @@ def test_a_function_that_takes_what_torchs_attention_takes_needs_no_spec_of_its_
     with capture(attend, tmp_path / "wrong", spec="sdpa") as c:
         c.function(q, q, q, mask, blind=True)
     assert c.report.judged == 0 and c.report.unread == {f"{attend.__module__}.{attend.__qualname__} with blind": 1}
-    with pytest.raises(Refusal, match="spec is \"sdpa\", or a function that says what a call asks; got 'spda'"):
+    with pytest.raises(Refusal, match="spec is \"sdpa\", or a function that returns the inputs of a call; got 'spda'"):
         capture(attend, tmp_path / "no", spec="spda")
 
 

@@ -77,7 +77,7 @@ def test_float8_is_refused_wherever_it_comes_from() -> None:
     def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
         return attention(q.to(torch.float8_e5m2), k, v, scale=scale, causal=causal)
 
-    with pytest.raises(Refusal, match="product got x in float8_e5m2: take --dtype float32 or float16"):
+    with pytest.raises(Refusal, match="product got x in float8_e5m2: use --dtype float32 or float16"):
         run(kernel, CASE, arrays="torch")
 
 

@@ -127,10 +127,10 @@ def test_a_run_dumps_what_probes_store(load: Callable[[str], ModuleType]) -> Non
         ("probe.scores[b, h, q] = 1", ":5: probe.scores takes an index for each of its axes [b h q k]; got [(b, h, q)]"),
         ("probe.lse[b, h, 0:q] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [(b, h, 0:q)]"),
         ("probe.lse[b] = 1", ":5: probe.lse takes an index for each of its axes [b h q]; got [b]"),
-        ("x = probe.lse[b, h, q] = 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
+        ("x = probe.lse[b, h, q] = 1", ":5: a probe stores one element: probe.scores[b, h, q, k] = x"),
         ("probe.lse[b, h, q] = k = 1", ":5: assign probe.lse in a statement without other targets: probe.lse[b, h, q] = k = 1"),
-        ("probe.lse[b, h, q] += 1", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
-        ("k = probe", ":5: a probe is a store of one element, probe.scores[b, h, q, k] = x"),
+        ("probe.lse[b, h, q] += 1", ":5: a probe stores one element: probe.scores[b, h, q, k] = x"),
+        ("k = probe", ":5: a probe stores one element: probe.scores[b, h, q, k] = x"),
         ("k = 1", ":3: kernel is @probed but has no probe, such as probe.scores[b, h, q, k] = x"),
         ("probe.row_max[b, h, q, k] = 1", ":3: probe.row_max needs @probed(block_k=...), since its axes are [b h q t]"),
         (

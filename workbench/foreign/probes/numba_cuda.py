@@ -137,7 +137,7 @@ class _Stores(ast.NodeTransformer):
     def visit_Name(self, node: ast.Name) -> ast.Name:
         """Any other use of `probe` is refused."""
         if node.id == "probe":
-            raise Refusal(f"{self._at(node)}: a probe is a store of one element, probe.scores[b, h, q, k] = x")
+            raise Refusal(f"{self._at(node)}: a probe stores one element: probe.scores[b, h, q, k] = x")
         return node
 
     def _block(self, node: Any) -> Any:
