@@ -321,8 +321,7 @@ def test_a_float_mask_on_a_gpu_is_in_the_dtype_of_q_or_refused() -> None:
 def test_what_calls_functions_itself_refuses_those_with_an_adapter() -> None:
     message = refusal(measure, SDPA, [SMALL])
     assert message == (
-        f"bench kernel calls functions with q, k, v, scale and causal; {SDPA} takes others: wrap it in such a "
-        "function, path.py:function"
+        f"bench kernel calls f(q, k, v, scale, causal); {SDPA} takes other arguments: give a wrapper as path.py:function"
     )
 
 
