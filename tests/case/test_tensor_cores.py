@@ -153,7 +153,7 @@ def test_a_run_on_a_gpu_is_told_its_tensor_cores(monkeypatch: pytest.MonkeyPatch
         assert told[device].verdict == "rounding"
     assert told["cpu"].trace.contract.tensor_core is None
     assert told["cuda"].trace.contract.tensor_core == "hopper" and told["cuda"].trace.contract.mma_block == 16
-    assert "tensor_core=hopper, which the GPU tells" in in_full(told["cuda"])
+    assert "tensor_core=hopper (read off the GPU)" in in_full(told["cuda"])
     monkeypatch.setattr(gpu, "gpu", lambda: gpu.Gpu("unheard of", (99, 0), "99.0"))
     assert diff(run(kernel, case)).trace.contract.tensor_core is None
 

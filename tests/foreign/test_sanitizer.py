@@ -224,8 +224,8 @@ def test_a_tool_that_is_absent_or_silent_is_named_and_never_clean(tools: Path) -
     said = CliRunner().invoke(commands, ["check", f"{tools}/mine.py:attention", *WORDS])
     assert said.exit_code == 1
     assert said.stdout.splitlines()[1:] == [
-        "racecheck gave no whole report: no report",
-        f"synccheck gave no whole report: not offered by {tools}/compute-sanitizer",
+        "racecheck gave an incomplete report: no report",
+        f"synccheck gave an incomplete report: not offered by {tools}/compute-sanitizer",
     ]
 
 

@@ -39,12 +39,12 @@ def test_html() -> None:
     page = rows._repr_html_()
     assert page.count("color:#b00020") == 1
     said = re.sub(r" style='[^']*'", "", page)
-    columns = ("case", "verdict", "origin", "x of budget", "max abs", "")
+    columns = ("case", "verdict", "origin", "error / budget", "max abs error", "")
     assert said.startswith("<table><tr>" + "".join(f"<th>{name}</th>" for name in columns))
     runs = ("flash --seqlen 16 --head-dim 8", "flash --seqlen 17 --head-dim 8 --where b=0:1,h=0:1,q=3:5")
     assert re.findall(r"<tr><td>(.*?)</td>", said) == [*runs]
     assert "<td>&lt;- last passing</td>" in said and "<td>&lt;- first failing</td>" in said
-    assert said.endswith("<div>2 runs: 1 without a bug, 1 with one or not testable</div>")
+    assert said.endswith("<div>2 runs: 1 without a bug, 1 with one or untestable</div>")
 
 
 def test_one_trace_at_a_time_is_kept() -> None:

@@ -64,7 +64,7 @@ def raising(q, k, v, *, scale, causal):
 
 def test_what_raises_is_told_what_a_spec_may_leave_out():
     said = str(accept(raising, seed=2, only=0))
-    assert "as many heads of k as of q" in said and "`group = 1` in [case]" in said
+    assert "as many heads of k as of q" in said and "[case] of the spec: `group = 1`" in said
     assert "`group = 1`" not in str(accept(raising, {"case": {"group": 1}}, seed=2, only=0))
 
 

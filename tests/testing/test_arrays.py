@@ -263,7 +263,7 @@ def test_nan_is_no_pass_and_is_named():
     out = attention(Q, K, V)[0].astype(np.float16)
     out[..., 3] = np.nan
     said = failure(out, Q, K, V)
-    assert "all at dim 3 of 8; 24 NaN" in said and said.startswith("bug in out, infx its budget")
+    assert "wrong elements are at dim 3 of 8; 24 non-finite" in said and said.startswith("bug in out, error not finite")
 
 
 def test_out_in_float64_is_judged_as_float32():

@@ -14,6 +14,7 @@ from campaigns.merges.faulty import takes_natural_for_base2
 from workbench import Case, Refusal, diff, load
 from workbench.case.ranks import dealt, indices
 from workbench.report.ranks import whose
+from workbench.report.text import in_full
 from workbench.trace.join import load_all
 from workbench.trace.ranks import save_rank
 
@@ -75,7 +76,7 @@ def test_the_rank_whose_merge_is_wrong_is_named_with_its_cause(tmp_path: Path) -
     assert (found.verdict, found.origin) == ("bug", "merge_weight")
     assert {*np.flatnonzero(found["merge_weight"].profile("q").outside)} <= {*range(16, 32)}
     assert ["base-e lse of each rank is read as base 2" in one.text for one in found.explain().causes] == [True]
-    text = str(found)
+    text = in_full(found)
     assert "wrong at the queries of rank 1 (" in text and "the base-e lse of each rank is read as base 2" in text
     assert "keys of rank " in text and "of rank 1: actual" in text
 

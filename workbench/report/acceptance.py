@@ -13,7 +13,7 @@ from workbench.judge.explain.explain import Explained
 from workbench.records import number
 from workbench.report import causes, shrunk
 from workbench.report.compared import printable
-from workbench.report.numbers import ratio, value
+from workbench.report.numbers import ratio, times, value
 from workbench.report.text import place
 from workbench.suggested import command
 
@@ -80,7 +80,7 @@ def _failure(failure: Failure) -> list[str]:
         for worst in stage.worst(1):
             made.append(
                 f"    worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
-                f"{worst.budget:.3g}, error {ratio(worst.over_budget)}x its budget"
+                f"{worst.budget:.3g}, error {times(worst.over_budget)}"
             )
     return made
 

@@ -2,7 +2,7 @@
 
 from workbench.explore.capturing.report import Report
 from workbench.explore.capturing.verdict import Judged
-from workbench.report.numbers import number, ratio, value
+from workbench.report.numbers import number, times, value
 from workbench.suggested import command
 
 #: share of right calls that are suspicious by chance, at most
@@ -70,6 +70,6 @@ def _place(found: Judged) -> str:
         return found.reason
     index = " ".join(f"{axis}={i}" for axis, i in of["index"].items())
     return (
-        f"error {ratio(found.over_budget)}x its budget at {of['stage']} {index}: actual {value(of['actual'])}, "
+        f"error {times(found.over_budget)} at {of['stage']} {index}: actual {value(of['actual'])}, "
         f"expected {value(of['expected'])}, budget {number(of['allowed'])}"
     )

@@ -8,7 +8,7 @@ from workbench.floats import scientific
 from workbench.judge.diff import Diff
 from workbench.readings.reader import Measured
 from workbench.report.command import run_command
-from workbench.report.numbers import ratio
+from workbench.report.numbers import ratio, times
 from workbench.trace.headline import headline
 
 SCHEMA = "workbench.measure/1"
@@ -83,7 +83,7 @@ def of_weights(found: Measured) -> str:
 def beyond(found: Measured) -> str:
     """How many weights are wrong, and how far."""
     weights = found.verdict.weights.summary
-    return f"{weights.outside:,} of {weights.size:,} over budget, worst error {ratio(found.ratio)}x its budget"
+    return f"{weights.outside:,} of {weights.size:,} over budget, worst error {times(found.ratio)}"
 
 
 def document(found: Measured) -> dict[str, Any]:

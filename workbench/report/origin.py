@@ -9,7 +9,7 @@ from workbench.judge.explain.suspects import lies_in
 from workbench.judge.stage import StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_lines
-from workbench.report.numbers import number, ratio, value
+from workbench.report.numbers import number, times, value
 from workbench.trace.plain import is_plain
 from workbench.trace.trace import Trace
 
@@ -82,7 +82,7 @@ def in_full(diff: Diff, known: Explanation) -> list[str]:
     axes = ", ".join(ranks.index(diff.trace, axis, i) for axis, i in worst.index.items())
     lines += [
         f"worst at {axes}: actual {value(worst.actual)}, expected {value(worst.expected)}, "
-        f"budget {number(worst.budget)}, error {ratio(worst.over_budget)}x its budget",
+        f"budget {number(worst.budget)}, error {times(worst.over_budget)}",
         bins(stage.decisive),
         *budget_terms(known),
         *made_at,

@@ -7,7 +7,7 @@ import numpy as np
 from workbench.case.stages import OUT
 from workbench.judge.against.runs import CallPair, Runs
 from workbench.judge.against.shares import Share
-from workbench.report.numbers import number, ratio
+from workbench.report.numbers import number, ratio, times
 from workbench.report.text import listing, plain
 from workbench.suggested import command
 
@@ -60,7 +60,7 @@ def verdict(found: Runs) -> list[str]:
         first = pairs[0]
         of = first.a if name == "A" else first.b
         made.append(
-            f"{name} is over budget first at {first.named}: {of.stage}, error {ratio(of.over_budget)}x its budget"
+            f"{name} is over budget first at {first.named}: {of.stage}, error {times(of.over_budget)}"
             + (f"; {len(pairs) - 1} more calls are" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:

@@ -8,7 +8,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.fails import outcome
 from workbench.judge.table import run_row
 from workbench.refusal import Refusal, Unavailable
-from workbench.report.numbers import ratio
+from workbench.report.numbers import times
 
 if TYPE_CHECKING:
     from workbench.explore.shrink.shrink import Shrunk
@@ -22,7 +22,7 @@ def in_a_line(judged: Diff) -> str:
     stages = [judged[name] for name in judged.origins] or [one for one in judged if one.verdict == judged.verdict]
     said = f"{judged.verdict} in {', '.join(stage.name for stage in stages) or 'every stage'}"
     if (over := run_row(judged).over_budget) is not None and judged.verdict != "untestable":
-        said += f", {ratio(over)}x its budget"
+        said += f", error {times(over)}"
     if judged.origins:
         whys = [one.text if one.proved else f"perhaps {one.text}" for one in judged.explained.causes]
     else:

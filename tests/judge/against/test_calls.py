@@ -110,12 +110,12 @@ def test_two_that_ask_different_things_part_there(plain: Path, tmp_path: Path) -
     found = compare_runs(plain, captured(tmp_path / "b", at_layer(7, scale=0.3), spec=told))
     assert found.verdict == "parts" and found.first.call == 7
     assert found.first.asked == {"scale": ("0.25", "0.3")} and not found.first.wrong
-    assert "the two ask different things, first at call 7: scale 0.25 of A, 0.3 of B" in str(found)
+    assert "the calls differ in what they compute, first at call 7: scale is 0.25 in A, 0.3 in B" in str(found)
 
 
 def test_the_same_run_twice_is_identical(plain: Path) -> None:
     found = compare_runs(plain, plain)
-    assert found.verdict == "identical" and "the same bit for bit in all 12 calls" in str(found)
+    assert found.verdict == "identical" and "bit-identical in all 12 calls" in str(found)
 
 
 @pytest.mark.campaign
@@ -130,7 +130,7 @@ def test_the_command_line_finds_a_wrong_call(plain: Path, wrong: Path) -> None:
 def test_the_command_line(plain: Path, tmp_path: Path) -> None:
     page = tmp_path / "two.html"
     shown = CliRunner().invoke(commands, ["compare-runs", str(plain), str(plain), "--html", str(page)])
-    assert shown.exit_code == 0 and "the same bit for bit in all 12 calls" in shown.stdout
+    assert shown.exit_code == 0 and "bit-identical in all 12 calls" in shown.stdout
     assert shown.stdout.splitlines()[-1] == f"page: {page}" and "Call 11" in text_of(page.read_text())
     told = json.loads(CliRunner().invoke(commands, ["compare-runs", str(plain), str(plain), "--json"]).stdout)
     assert told["schema"] == "workbench.compare-runs/1" and len(told["calls"]) == 12
@@ -162,5 +162,5 @@ def test_nothing_that_could_not_be_judged_is_called_right(plain: Path) -> None:
 
     vacuous = {call: replace(one, contract=replace(one.contract, exp_ulps=1e9)) for call, one in calls.items()}
     found = compare_runs(vacuous, plain)
-    assert found.verdict == "untestable" and "nothing is known to be right" in str(found)
+    assert found.verdict == "untestable" and "untestable: some calls could not be judged on both sides" in str(found)
     assert isinstance(found, Runs) and np.isfinite(found.pairs[0].largest)

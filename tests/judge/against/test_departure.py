@@ -64,12 +64,12 @@ def off_in_row_7(layer: int, x: Any) -> Any:
 
 #: what B does otherwise -> call where it shows first, its inputs, and the rows and words
 FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
-    "eps, bfloat16": (BF16, replace(BF16, eps=1e-5), PROMPT, 0, "q k v", "x as large in A, in the mean of all rows"),
-    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v", "in row 5 alone: look between call 4 and it: the cache: "
+    "eps, bfloat16": (BF16, replace(BF16, eps=1e-5), PROMPT, 0, "q k v", "times as large in A on average"),
+    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v", "in row 5 only: look between call 4 and it: the cache: "
             "row 5 of v still has its value of call 2 in A, but not in B"),
-    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v", "in row 7 alone: look between call 1 and it: "
+    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v", "in row 7 only: look between call 1 and it: "
                "the computation on that token"),
-    "base": (MODEL, replace(MODEL, base=5e5), PROMPT, 0, "q k", "in rows 1-15 alone: look before it: the rotation (RoPE)"),
+    "base": (MODEL, replace(MODEL, base=5e5), PROMPT, 0, "q k", "in rows 1-15 only: look before it: the rotation (RoPE)"),
     "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 alone"),
     "position": (MODEL, replace(MODEL, first=1), PROMPT, 0, "q k", "the rotation (RoPE): its base, positions or pairs"),
     "eps": (MODEL, replace(MODEL, eps=1e-5), PROMPT, 0, "q k v", "the preceding norm (its eps), or a scale"),
@@ -130,7 +130,7 @@ def in_its_dtype(x: Any, eps: float) -> Any:
 def test_rounding_alone_is_no_departure(a: Decoder, b: Decoder, attend: Any, steps: list[Any]) -> None:
     found = compare_runs(traces(a, steps), traces(b, steps, attend))
     assert found.verdict == "rounding" and found.departed is None, str(found)
-    assert "rounding of what came before" in str(found)
+    assert "rounding in earlier layers" in str(found)
 
 
 def distances(*largest: float, out: float = 1e-7) -> list[Distance]:

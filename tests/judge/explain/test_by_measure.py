@@ -46,7 +46,7 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
     (cause,) = found.causes
     assert cause.id == "measured.elements" and cause.text.startswith("K is read wrong") and cause.proved
     assert cause.fit.stages == ("out",) and found.unexplained == ()
-    (proof,) = [line for line in lines(judged, found) if "tried on 2 fresh cases" in line]
+    (proof,) = [line for line in lines(judged, found) if "confirmed on 2 fresh cases" in line]
     assert re.search(r"with --seed \d+: RMS error \d\.\de-?\d+; the fit leaves \d\.\de-\d+$", proof)
 
 

@@ -159,7 +159,7 @@ def test_a_run_that_is_too_large_is_not_searched_and_says_so(monkeypatch: pytest
     assert found.causes == () and not found.complete and found.tried == 0
     size = CASE.heads * CASE.seqlen_q * CASE.seqlen_k
     assert lines(d, found) == [
-        f"not searched: a run of {size} scores is too large, 1000 are searched; take a smaller case"
+        f"not searched: {size} scores are too many, the limit is 1000; take a smaller case"
     ]
 
 
@@ -216,10 +216,10 @@ def test_a_report_without_a_cause_says_so_and_what_looks_longer(monkeypatch: pyt
     case = CASE.but(seqlen_q=24, seqlen_k=24)
     d = diff(run(outputs("wave"), case))
     assert d.explained.causes == ()
-    assert str(d).splitlines()[-1] == "no cause found among 293 hypotheses; `Diff.explain`, in Python, tries more"
+    assert str(d).splitlines()[-1] == "no cause found among 293 hypotheses; next: `Diff.explain()` in Python tries more"
     *_, last, repeat = str(diff(run(f"{__file__}:waves", case))).splitlines()
     longer = repeat.removeprefix("repeat: workbench diff ")
-    assert repeat != longer and last == f"no cause found among 293 hypotheses; `workbench explain {longer}` tries more"
+    assert repeat != longer and last == f"no cause found among 293 hypotheses; next: `workbench explain {longer}` tries more"
 
 
 def test_every_wrong_stage_has_a_line() -> None:
@@ -230,5 +230,5 @@ def test_every_wrong_stage_has_a_line() -> None:
     assert f"cause: {cause.text}" in str(d)
     assert (
         str(d).splitlines()[-1]
-        == "no cause found of row_sum among 804 hypotheses; `Diff.explain`, in Python, tries more"
+        == "no cause found for row_sum among 804 hypotheses; next: `Diff.explain()` in Python tries more"
     )

@@ -68,9 +68,9 @@ def test_a_right_lse_rules_out_what_it_was_made_of(wrong):
     lines = findings(judged)
     at = lines.index("  lse is right, which rules out qk, scores, row_max, correction, probs, row_sum")
     assert lines[at + 1].startswith(
-        "  left: probs_cast, acc (the rows and heads of v, the rescaling by correction), out"
+        "  left: probs_cast, acc (rows and heads of v, rescaling by correction), out"
     )
-    assert not any("not given, so that" in line for line in lines)
+    assert not any("not dumped, so" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def test_a_wrong_lse_rules_nothing_out(wrong):
     judged = diff(run(wrong, CASE))
     assert judged.origins == ("out", "lse")
     assert of(judged, "out") is None and of(judged, "lse") is None
-    seen = "  not given, so that the cause may be there too: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
-    assert seen in findings(judged)
+    seen = "  not dumped, so the bug may be there too: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
+    assert seen in findings(judged, full=True)
 
 
 def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
@@ -92,7 +92,7 @@ def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
     found = of(judged, "lse")
     assert (found.right, found.left) == ("out", ("row_max", "lse"))
     assert found.cleared == ("qk", "scores", "correction", "probs", "row_sum")
-    assert any("all scores of a row equally: a constant or a per-row bias" in line for line in findings(judged))
+    assert any("all scores of a row equally: a constant or a per-row bias" in line for line in findings(judged, full=True))
 
 
 def test_what_was_given_is_neither_cleared_nor_left():
