@@ -179,7 +179,7 @@ def test_what_only_weak_choices_explain_is_a_bug_as_no_library_makes_them() -> N
     case = Case(heads=4, seqlen=128, codes="e4m3")
     out = diff(run(kernel, case))["out"]
     assert out.verdict == "bug" and out.worst(1)[0].over_budget < 1
-    would = "accumulator_dtype=float16 or probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2 or one of 2 more"
+    would = "accumulator_dtype=float16, probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2 (or 2 more)"
     assert f"{would} would explain it" in out.reason
     assert "but no known library does all of this" in out.reason
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}

@@ -453,12 +453,12 @@ def _with_evidence(
         if excess is None:
             return stage
         if confirmed is None:
-            why, verdict = "not called a bug: a trace cannot be rerun on other inputs", "suspicious"
+            why, verdict = "; not called a bug: a trace cannot be rerun on other inputs", "suspicious"
         elif stage.name in confirmed:
-            why, verdict = f"again on other inputs (z = {confirmed[stage.name].z:.3g})", "bug"
+            why, verdict = f", again on other inputs (z = {confirmed[stage.name].z:.3g})", "bug"
         else:
-            why, verdict = "but not on other inputs", "suspicious"
-        reason = "; ".join(filter(None, (stage.reason, f"{excess.words}, {why}")))
+            why, verdict = ", but not on other inputs", "suspicious"
+        reason = "; ".join(filter(None, (stage.reason, f"{excess.words}{why}")))
         verdict = max(verdict, stage.verdict, key=SEVERITY.index)
         return replace(stage, verdict=verdict, doubt="" if verdict == "bug" else EVIDENCE, reason=reason)
 

@@ -137,9 +137,9 @@ def parse(text: str) -> tuple[str, Index]:
     if not named:
         return stage, tuple(_one(part, text) for part in parts)
     if len(named) < len(parts):
-        raise Refusal(f"indices are given in order or by name, not both at once; got {text!r}")
+        raise Refusal(f"give indices in order or by name, not both; got {text!r}")
     if twice := [axis for i, axis in enumerate(named) if axis in named[:i]]:
-        raise Refusal(f"an axis is given once; got {twice[0]} twice in {text!r}")
+        raise Refusal(f"give each axis once; got {twice[0]} twice in {text!r}")
     found = {axis: _one(part.partition("=")[2].strip(), text) for axis, part in zip(named, parts, strict=True)}
     return stage, found
 

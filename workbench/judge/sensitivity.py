@@ -329,13 +329,14 @@ def _either(choices: Explaining) -> str:
     if said and room <= 0:
         return _one_of([*said, *silent], NAMED)
     unchecked = silent and f"{_one_of(silent, room)} (which cannot be checked here)"
-    return ", or ".join(filter(None, (" or ".join(said), unchecked)))
+    return ", or ".join(filter(None, (_one_of(said, NAMED), unchecked)))
 
 
 def _one_of(choices: Sequence[str], most: int) -> str:
     """The first of some choices, at most so many, and how many more there are."""
-    more = len(choices) - most
-    return " or ".join(choices[:most]) + (f" or one of {more} more" if more > 0 else "")
+    named, more = choices[:most], len(choices) - most
+    joined = " or ".join(filter(None, (", ".join(named[:-1]), *named[-1:])))
+    return f"{joined} (or {more} more)" if more > 0 else joined
 
 
 def _fails(found: Summary) -> bool:

@@ -72,7 +72,7 @@ def of(**fields):
         (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows are {"query": error}; got [1]'),
         (
             of(cases=[{"seqlen": 4, "rows": {"4": 0.1}}]),
-            ": cases[0]: rows are named by queries, 0 to 3; got '4'",
+            ": cases[0]: rows must be query indices, 0 to 3; got '4'",
         ),
         (
             of(cases=[{"seqlen": 4, "max_abs": -0.1}]),

@@ -139,7 +139,7 @@ def _entries(one: Mapping[str, Any], i: int, case: Case, place: str) -> list[Ent
         if row is None and value is None:
             continue
         if row is not None and not (row.isdecimal() and int(row) < case.seqlen_q):
-            raise Refusal(f"{place}: rows are named by queries, 0 to {case.seqlen_q - 1}; got {row!r}")
+            raise Refusal(f"{place}: rows must be query indices, 0 to {case.seqlen_q - 1}; got {row!r}")
         found.append(Entry(i, None if row is None else int(row), *_error(value, f"{place}: {name}")))
     return found
 
