@@ -124,7 +124,7 @@ def test_what_they_refuse(before_and_after: Any, tmp_path: Path) -> None:
     assert refused("compare", old, new, "--json", "--markdown") == "one of --json and --markdown is printed; got both"
     assert "no such file" in refused("compare", old, tmp_path / "none")
     assert refused("sweep", target, *WORDS, "--scheduler", "tcp://x", "--jobs", 1, "--out", tmp_path / "s").startswith(
-        "a sweep runs in one place"
+        "a sweep takes one of jobs"
     )
     assert "unknown kernel 'nothing'" in refused("sweep", "nothing", "--out", tmp_path / "s")
     assert invoked("sweep", target, "--timeout", "0").exit_code == 2
