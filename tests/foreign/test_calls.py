@@ -84,7 +84,7 @@ def test_what_no_reference_is_known_of_is_told(tmp_path: Path) -> None:
         torch.nn.functional.scaled_dot_product_attention(q, q, q * torch.inf)
     assert (c.report.verdict, c.report.calls, c.report.judged) == ("untestable", 3, 0)
     told = [*c.report.unread]
-    assert told[:2] == [f"{SDPA} with dropout_p", "torch.float64 is not judged"]
+    assert told[:2] == [f"{SDPA} with dropout_p", "unsupported dtype torch.float64"]
     assert "inputs must be finite, or NaN; v holds inf at" in told[2]
     assert "nothing was judged, and so nothing is known to be right" in str(c.report)
 
