@@ -316,4 +316,4 @@ def test_arrays_answer_no_other_inputs_so_that_nothing_is_read_off_them():
     with pytest.raises(AttentionError) as error:
         assert_attention_close(out.astype(np.float16), Q, K, V)
     said = str(error.value)
-    assert "it passes with causal=True" in said and "weigh nothing" not in said and "where V is 0" not in said
+    assert "it passes with causal=True" in said and "get no weight" not in said and "with V = 0" not in said
