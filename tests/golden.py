@@ -77,7 +77,7 @@ def _everything_new(trace: Any) -> dict[str, dict[str, dict[str, Any]]]:
     expectation = module("workbench.expectation.expectation")
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for mode in ("isolated", "propagated"):
-        of = run.right_attention if mode == "propagated" else run.attention
+        of = run.right_attention if mode == "propagated" else run.dequantised
         dumped = of.readable if mode == "isolated" else {}
         for statistics in (True, False):
             one = expectation.Expectation(getattr(of, "expected_of", of), dumped, statistics=statistics)

@@ -57,16 +57,16 @@ def test_what_cannot_be_judged_is_not_read() -> None:
 
 def test_a_run_under_its_own_contract_is_itself() -> None:
     run = Observed(stored("flash", SMALL))
-    assert run.under(run.contract) is run and run.attention is run and run.right_attention is run
+    assert run.under(run.contract) is run and run.dequantised is run and run.right_attention is run
     other = run.under(replace(run.contract, base2=True))
     assert other is not run and other.unit("row_max") != 1 == other.unit("row_sum")
 
 
 def test_the_attention_of_codes_is_observed_once() -> None:
     run = Observed(stored("fp8", SMALL))
-    assert run.attention is run.attention is not run.right_attention
-    assert run.attention.before_attention == () and run.attention.attention is run.attention
-    assert run.before_attention[-1] == "dequant_v" and "scores" in run.attention.known
+    assert run.dequantised is run.dequantised is not run.right_attention
+    assert run.dequantised.before_attention == () and run.dequantised.attention is run.dequantised
+    assert run.before_attention[-1] == "dequant_v" and "scores" in run.dequantised.known
 
 
 def test_only_some_stages() -> None:

@@ -12,7 +12,7 @@ from tests.refusals import invoked
 from workbench import Case, Refusal, diff, run
 from workbench.explore.lost_keys import on_telling_cases
 from workbench.explore.shrink.shrink import shrink
-from workbench.explore.sweep.plan import with_telling
+from workbench.explore.sweep.plan import with_exposing
 from workbench.report.words import findings
 from workbench.testing import AttentionError, assert_attention
 
@@ -85,12 +85,12 @@ def test_the_command_that_is_named_sees_it(tmp_path, monkeypatch):
 
 
 def test_a_sweep_runs_them_beside_what_is_asked():
-    cases = with_telling("mine.py:attention", [CASE, CASE.but(seqlen=64)])
+    cases = with_exposing("mine.py:attention", [CASE, CASE.but(seqlen=64)])
     assert Counter(x.distribution for x in cases) == {"normal": 2, "comb": 5, "needle": 5}
     assert [(x.seqlen_k, x.distribution) for x in cases[:4]] == [
         (1024, "normal"), (64, "normal"), (1024, "comb"), (1024, "comb"),
     ]  # fmt: skip
-    assert with_telling("flash", [CASE]) == [CASE]
+    assert with_exposing("flash", [CASE]) == [CASE]
 
 
 def test_where_stages_are_judged_or_nothing_runs_again_no_more_is_run():

@@ -6,9 +6,9 @@ import pytest
 from tests.readings.loops import kernel
 from workbench import Case, run
 from workbench.readings.casts import FORMATS
+from workbench.readings.known_wrong_kernels import kernels
 from workbench.readings.maps import in_words, relaid, rows_completed
 from workbench.readings.model import right
-from workbench.readings.of_kernels import kernels
 from workbench.readings.online import Loop, corrected
 from workbench.readings.reader import measured
 from workbench.readings.target import Target

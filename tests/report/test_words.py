@@ -56,26 +56,26 @@ OUT = "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum
 @pytest.mark.campaign
 def test_a_probe_of_another_value_is_suspected_where_out_and_lse_are_right() -> None:
     judged = diff(run(kernel(next_key), CASE))
-    assert judged.verdict == "bug" and judged.right_ends == ("out", "lse")
+    assert judged.verdict == "bug" and judged.results_despite_origin == ("out", "lse")
     assert sentences(judged) == [
         FIRST,
         f"wrong given its dumped inputs, right from q, k and v: out = {OUT}",
         f"out and lse are {SUSPECT}",
     ]
-    assert diff(run(kernel(next_key, lse=False), CASE)).right_ends == ("out",)
+    assert diff(run(kernel(next_key, lse=False), CASE)).results_despite_origin == ("out",)
 
 
 def test_it_is_not_where_one_of_them_is_wrong_or_nothing_is() -> None:
     judged = diff(run(kernel(next_key, out=1.01), CASE))
-    assert judged.origins == ("scores", "out") and judged.right_ends == ()
-    assert diff(run(kernel(right), CASE)).right_ends == ()
+    assert judged.origins == ("scores", "out") and judged.results_despite_origin == ()
+    assert diff(run(kernel(right), CASE)).results_despite_origin == ()
 
 
 def test_it_is_not_of_a_kernel_of_ours_whose_probes_are_right() -> None:
     trace = stored("flash", CASE)
     wrong = replace(trace, stages={**trace.stages, "scores": np.roll(trace.stages["scores"], 1, axis=-1)})
-    assert diff(wrong).origin == "scores" and diff(wrong).right_ends == ()
-    assert diff(replace(wrong, backend="foreign")).right_ends == ("out", "lse")
+    assert diff(wrong).origin == "scores" and diff(wrong).results_despite_origin == ()
+    assert diff(replace(wrong, backend="foreign")).results_despite_origin == ("out", "lse")
 
 
 def test_a_victim_whose_inputs_are_nan_is_not_said_to_be_right() -> None:

@@ -38,7 +38,7 @@ def test_a_kernel_on_codes_is_run_again_on_what_its_attention_read() -> None:
     from workbench.expectation.observed import Observed
 
     trace = run("fp8", CASE.but(codes="e4m3"), backend="emulator")
-    read = Observed(trace).attention.trace
+    read = Observed(trace).dequantised.trace
     assert read.algorithm == "flash" and read.rerun is not None
     again = read.rerun(read.case.but(seed=3))
     assert again.algorithm == "flash" and again.case.seed == 3 and "qk" in again.stages

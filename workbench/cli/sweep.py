@@ -86,7 +86,7 @@ def sweep(
         asked = {**options, **of_attention, "jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
         return sweep_operation(target, operation, asked, as_json=as_json)
     refuse_of_operation(options)
-    from workbench.explore.sweep.plan import TIMEOUT_S, random_cases, with_telling
+    from workbench.explore.sweep.plan import TIMEOUT_S, random_cases, with_exposing
     from workbench.explore.sweep.sweep import DISK_GB
     from workbench.explore.sweep.sweep import sweep as swept
     from workbench.progress import shown
@@ -94,7 +94,7 @@ def sweep(
     beside = ""
     if random is None:
         asked_for = [*dict.fromkeys(cases_of(options))]
-        cases = with_telling(target, asked_for)
+        cases = with_exposing(target, asked_for)
         if added := len(cases) - len(asked_for):
             each = f"{len(asked_for)} combination{'s' * (len(asked_for) != 1)}"
             beside = f"{len(cases)} cases: {each}, {added} of comb and needle\n"

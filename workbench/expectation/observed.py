@@ -248,10 +248,8 @@ class Observed:
         return self.decoding([name for name in self.before_attention if not name.startswith("lut")])
 
     @property
-    def attention(self) -> "Observed":
-        """Of a kernel on codes the run of the algorithm that it runs on the decoded rows, which are its inputs: its
-        stages from qk on, to be judged as any other; of any other kernel the run itself.
-        """
+    def dequantised(self) -> "Observed":
+        """For quantised kernels the same run as plain attention on dequantised q, k and v; else the run itself."""
         return self._as_dumped if self.before_attention else self
 
     @property

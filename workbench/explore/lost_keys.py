@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from workbench.case.telling import telling
+from workbench.case.exposing_lost_keys import exposing_lost_keys
 from workbench.judge.diff import Diff, diff
 from workbench.judge.unseen import from_ends
 
@@ -15,5 +15,5 @@ def on_telling_cases(judged: Diff) -> Iterator[Diff]:
     trace = judged.trace
     if trace.rerun is None or trace.box is not None or not from_ends(judged.stages):
         return
-    for case in telling(trace.case):
+    for case in exposing_lost_keys(trace.case):
         yield diff(replace(trace.rerun(case), called_with=trace.called_with))

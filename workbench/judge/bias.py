@@ -97,7 +97,7 @@ def biases(run: Observed, names: Iterable[str]) -> dict[str, Bias]:
     sums and casts that the contract lets truncate, float32 out, stages without an element to look at, and stages of
     which only some elements were given.
     """
-    run = run.attention
+    run = run.dequantised
     tested = [name for name in names if name in run.whole and _testable(run, run.known[name])]
     if not tested:
         return {}

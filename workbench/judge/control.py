@@ -45,7 +45,7 @@ def sampled(case: Case, rows: int = ROWS) -> np.ndarray:
 
 def at_rows(run: Observed, names: Collection[str], rows: np.ndarray) -> Iterator[tuple[str, Compared]]:
     """Comparisons with worst-case bounds of the attention stages among `names`, at the queries `rows` of each head."""
-    run = run.attention
+    run = run.dequantised
     e = Expectation(run, run.readable, Box(q=rows), statistics=False)
     yield from compared(e, [name for name in names if name in run.dumped])
 

@@ -52,7 +52,7 @@ def diagnostics(run: Observed) -> Diagnostics:
     """What is said of a run, in a pass of its own; of a kernel on codes bits lost of what its attention read,
     and rules against what it should have read.
     """
-    read, right = run.attention, run.right_attention
+    read, right = run.dequantised, run.right_attention
     found = Diagnostics(cancellation.room(read))
 
     def one(part: Box) -> None:

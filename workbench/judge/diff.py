@@ -136,9 +136,9 @@ class Diff:
         return tuple(stage.name for stage in self.stages if stage.role == "victim")
 
     @property
-    def right_ends(self) -> tuple[str, ...]:
-        """Of a foreign kernel with wrong stages, out and lse as far as they were given, where every element of these is
-        within its budget from q, k and v: what is wrong is what was dumped, or cancels. () otherwise.
+    def results_despite_origin(self) -> tuple[str, ...]:
+        """Out and lse if both are right although a stage is wrong: suspect the probe. Of one that gave only out or lse,
+        that one; () for kernels of the workbench, whose probes are right.
         """
         right = self.origin and all(stage.right_from_inputs for stage in self._ends)
         return tuple(stage.name for stage in self._ends) if right and self.trace.backend == "foreign" else ()

@@ -78,7 +78,7 @@ def excesses(
     scale, which the control has otherwise; and kernels of an arithmetic that the control does not have. `device`: where
     expectations and budgets are computed; controls are NumPy's.
     """
-    run = run.attention
+    run = run.dequantised
     own_units = run.contract.base2 or not run.contract.scores_scaled
     whole = [name for name in names if name in run.whole]
     tested = [name for name in whole if not (own_units and run.known[name].unit not in ("", "logarithm"))]

@@ -117,7 +117,7 @@ def _in_one_tile(run: Observed) -> Observed:
 
 def _are_shares(run: Observed) -> bool:
     """Whether the dumped probs of a run of one tile are those divided by their sum."""
-    case, run = run.case, run.attention
+    case, run = run.case, run.dequantised
     parts = np.array_split(np.arange(case.seqlen_q), case.score_count // TOGETHER + 1)
     return all(_shares_at(run, rows) for rows in parts if rows.size)
 

@@ -30,7 +30,7 @@ def unseen(run: Observed, stages: Sequence[StageDiff]) -> float | None:
     A lost key of weight w moves out by w / (1 - w) |v - out|, v its own: no row shows it where the largest |v - out| of
     any key, times w, is below the budget of every dim.
     """
-    own = run.attention
+    own = run.dequantised
     blind = [stage.name for stage in stages] == [OUT] and stages[0].verdict in RIGHT_VERDICTS
     if not blind or run.case.distribution in TELLING or "v" not in own.trace.inputs or own.trace.box is not None:
         return None

@@ -190,7 +190,7 @@ class OwnLse:
     scores: Ref
     sinks: Ref  #: empty: there are none
     also: tuple[str, ...]  #: what `seen` reads
-    seen: Callable[[Any], np.ndarray]  #: which keys queries see, of At
+    seen: Callable[[Any], np.ndarray]  #: which keys queries see, of Context
 
     def _parts(self, at: Any) -> tuple[np.ndarray, np.ndarray]:
         """Its exponents, -inf where a key is hidden, and lse."""

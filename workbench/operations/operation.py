@@ -59,8 +59,8 @@ class Operation:
     free: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, inputs: {}
     #: why sizes, numbers and optional inputs do not fit each other; empty where they do
     rule: Callable[[Setting], str] = lambda of: ""
-    #: stage -> the sum of the sizes of the terms of which each element is made, through what cancels on the way, of the
-    #: inputs and stages; an error budget as large says nothing, and divided by the element it is its condition number
+    #: stage -> sum of absolute terms per element, from the inputs and stages; over the value it is the condition number.
+    #: A budget as large as it is vacuous
     terms: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, values: {}
     #: what may be wrong in it, beside what any table has
     hypotheses: Callable[[Setting], Iterable[Hypothesis]] = lambda of: ()

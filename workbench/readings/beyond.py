@@ -1,4 +1,4 @@
-"""Keys behind the last one, which no bound holds back: rows of the next head or batch, as they follow in memory."""
+"""Out-of-bounds reads past the last key: rows of the next head or batch."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

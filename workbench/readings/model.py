@@ -45,9 +45,8 @@ class Model:
     step: Step | None = None
     flush: float = -np.inf  #: scores farther below their row's maximum weigh nothing
     denominator: Denominator | None = None
-    mixed: np.ndarray | None = (
-        None  #: [q, q]: of whose sums of weighted values a row is made, each below its own maximum
-    )
+    #: [q, q], row-mixing matrix M: row i gets sum_j M[i, j] of the unnormalised rows j
+    mixed: np.ndarray | None = None
     moved: np.ndarray | None = None  #: [b, h, q, k]: by the values of which key a key's weight is multiplied
     added: np.ndarray | float = 0.0  #: to out, whatever V is
     kernel: Kernel | None = None  #: a loop, merge or cast in place of the formula

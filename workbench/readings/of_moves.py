@@ -1,6 +1,4 @@
-"""Keys whose weight is multiplied by another key's values, in some rows: a tile that was not loaded, a slot that was
-overwritten. Where all scores are 0, a key then weighs nothing, and another one twice.
-"""
+"""Keys with weight 0 were loaded from another key's slot: pair each with a key that counts twice."""
 
 from typing import NamedTuple
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from workbench.readings.casts import Narrow
 from workbench.readings.finding import Finding
+from workbench.readings.known_wrong_kernels import BEST, LEFT, STAGES, AnyKernel, Run, of_casts, of_loops, of_merges
 from workbench.readings.model import Model
-from workbench.readings.of_kernels import BEST, LEFT, STAGES, AnyKernel, Run, of_casts, of_loops, of_merges
 from workbench.readings.regions import Piece, Pieces, WithoutSinks, completed
 from workbench.readings.taken import Taken, nearest
 from workbench.readings.target import Target

@@ -5,11 +5,11 @@ from functools import partial
 import numpy as np
 
 from workbench.readings import (
+    known_wrong_kernels,
     of_bias,
     of_blocks,
     of_codes,
     of_dims,
-    of_kernels,
     of_memory,
     of_moves,
     of_operands,
@@ -97,12 +97,12 @@ class Reader(Believed):
         tried = None
         if max(rows.mean(), keys.mean()) > 0.5:
             tried = self.model
-            self.of_kernels()
+            self.known_wrong()
             self.in_blocks()
         if not (rows.all() and keys.all()):
             self.maps()
             if self.model is not tried and not self.explained:
-                self.of_kernels()
+                self.known_wrong()
                 self.in_blocks()
         if self.explained:
             return
@@ -110,7 +110,7 @@ class Reader(Believed):
         for of_scores_ in (of_tiles.in_tiles, of_dims.of_dims, of_rescaled.of_scores):
             self.of_weights(of_scores_, self.read, self.allowed(self.model))
         if self.model is not before and not self.explained:
-            self.of_kernels()
+            self.known_wrong()
         self.merged()
         if self.explained:
             return
@@ -290,15 +290,15 @@ class Reader(Believed):
             return
         after = self.model, self.found
         self.model, self.found = before
-        self.of_kernels()
+        self.known_wrong()
         if self.model is before[0] or not self.explained:
             # of the two what leaves less
             without, (self.model, self.found) = (self.model, self.found), after
-            self.of_kernels()
+            self.known_wrong()
             if without[0] is not before[0] and self.left(without[0]) < 2 * self.left(self.model):
                 self.model, self.found = without
 
-    def of_kernels(self, *, casts: bool = True) -> None:
+    def known_wrong(self, *, casts: bool = True) -> None:
         """A loop, a merge, a buffer or a cast that makes the natural run. What a wrong merge or a buffer does shows at
         q = 0 too, as keys that weigh too much there, or are seen: that is then dropped.
         """
@@ -315,7 +315,7 @@ class Reader(Believed):
         if begun is not None:
             ways.append((self.model.but(start=right(self.target).start, fixed=None), rest, True))
         for base, before, stale in ways:
-            model, found = of_kernels.kernels(self.target, base, stale=stale, casts=casts)
+            model, found = known_wrong_kernels.kernels(self.target, base, stale=stale, casts=casts)
             if found:
                 gone = ("steps", "denominator", "flushed", "moved")
                 self.model, self.found = model, [one for one in before if one.reading not in gone] + found
@@ -377,7 +377,7 @@ class Reader(Believed):
         if self.misfit(told[0]) > LEFT * self.misfit(begun) and all(np.mean(x) > 0.5 for x in self.multiplied):
             before = self.found
             self.model, self.found = told[0], before + told[1]
-            self.of_kernels(casts=False)
+            self.known_wrong(casts=False)
             if self.model.kernel is not None:
                 return
             self.model, self.found = begun, before

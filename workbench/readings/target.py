@@ -56,7 +56,7 @@ class Answer:
     @cached_property
     def trace(self) -> Trace:
         """The run of attention, of a run on codes that on what they stand for."""
-        plain = Observed(self.run).attention.trace
+        plain = Observed(self.run).dequantised.trace
         known = {name: x.astype(plain.inputs[name].dtype) for name, x in self.chosen.items()}
         stages = {name: x for name, x in plain.stages.items() if name in RESULTS}
         contract = usual(plain.contract) if self.usual else plain.contract
@@ -191,7 +191,7 @@ class Target:
             raise Refusal(f"{trace.target} can only be measured as a whole, not in {trace.box}: leave out --where")
         self.books: dict[str, Codebook] = codebooks(trace)  #: of inputs that are taken as codes
         self.coded = trace  #: as it was run
-        self.trace = Observed(trace).attention.trace
+        self.trace = Observed(trace).dequantised.trace
         self.calls = 0
         self.whole: Target | None = None  #: of which this is a part: of a V that is a part of K the other dims
         # what stands behind the end of sequences is finite, so that it can be read

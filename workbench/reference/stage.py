@@ -29,7 +29,7 @@ class Bounded(NamedTuple):
 
 
 class Step(Hashable, Protocol):
-    """One kind of operation; `at` is a `at.At`, which gives what is read at one tile, or at none.
+    """One kind of operation; `at` is a `Context`, which gives what is read at one tile, or at none.
 
     Most steps have more of these methods: `control(at)`, the result in float32, every operation rounded to nearest, or
     as `at.mode` says (without it, the value); `bound(at)`, a `Bounded` of a kernel's error, from those of what it

@@ -14,8 +14,8 @@ import numpy as np
 from array_api_compat import device
 
 from workbench.floats import array_namespace
-from workbench.reference.at import At
 from workbench.reference.bound import EXACT, Bound, Budget
+from workbench.reference.context import Context
 from workbench.reference.from_scores import Softmax
 from workbench.reference.graph import upstream, with_upstream
 from workbench.reference.mode import VALUE, Mode
@@ -33,7 +33,7 @@ def values(p: Problem, names: Collection[str] | None = None, mode: Mode = VALUE)
     returned is still computed: with a kernel's whole trace as given, each stage is what the kernel should have made of
     its own inputs; with nothing given, of q, k and v. `mode`: the evaluation mode, such as float32 as a kernel might.
     """
-    at = At(p, {}, mode)
+    at = Context(p, {}, mode)
     dumped = {name for name, stage in p.table.items() if stage.dumped}
     wanted = dumped if names is None else {*names}
     needed = dumped if names is None else with_upstream(p.table, wanted, p.given)
@@ -54,7 +54,7 @@ def values(p: Problem, names: Collection[str] | None = None, mode: Mode = VALUE)
 @np.errstate(all="ignore")
 def magnitudes(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
     """The sums of the sizes of the terms of the stages `names`, which are sums, arrays of their shapes."""
-    at = At(p, dict(computed))
+    at = Context(p, dict(computed))
     found = {name: np.empty_like(computed[name]) for name in names}
     for name in at.visits(names):
         found[name][at.place()] = p.table[name].step.magnitude(at)  # type: ignore[attr-defined]
@@ -75,7 +75,7 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
         name: replace(stage, step=stage.fused) if name in fused and stage.fused else stage
         for name, stage in p.table.items()
     }
-    at = At(replace(p, table=table), dict(computed))
+    at = Context(replace(p, table=table), dict(computed))
     wanted = with_upstream(table, names, p.given, near=True)
     wanted = {name for name in wanted if table[name].dumped}
     for name in at.visits(wanted):
@@ -97,7 +97,7 @@ def budgets(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[st
 @np.errstate(all="ignore")
 def least(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
     """Lower bounds of the worst cases of those of `names` of which one is known, far cheaper than `budgets`."""
-    at, found = At(p, dict(computed)), {}
+    at, found = Context(p, dict(computed)), {}
     for name in names:
         step = p.table[name].fused
         if isinstance(step, Softmax) and _may_fuse(p, name):
@@ -109,7 +109,7 @@ def least(p: Problem, computed: Mapping[str, np.ndarray], names: Collection[str]
 @np.errstate(all="ignore")
 def intervals(p: Problem, names: Collection[str]) -> dict[str, Any]:
     """What a correct kernel may have as each of the stages `names`, decoded rows and codes: `steps.codes.Interval`."""
-    at = At(p, values(p, names))
+    at = Context(p, values(p, names))
     return {name: at.interval(name) for name in names}
 
 
@@ -142,7 +142,7 @@ def _near(table: Table, names: Collection[str]) -> set[str]:
     return {ref for name in names for ref in reads(table[name].step, near=True) if ref in table}
 
 
-def _budget(at: At, name: str) -> Budget:
+def _budget(at: Context, name: str) -> Budget:
     at.name, value, (bound, size) = name, at.computed[name], at.bounds[name]
     xp = array_namespace(value)
     worst = xp.full_like(value, bound.worst) if isinstance(bound.worst, float) else bound.worst

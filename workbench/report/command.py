@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workbench.case.command_line import case_fields, case_options, fault_options
+from workbench.case.exposing_lost_keys import exposing_lost_keys
 from workbench.case.fields import ARITHMETIC, GIVEN, QUANTISED, TILES, of_role
 from workbench.case.options import NAMELESS, Options
 from workbench.case.spellings import said
 from workbench.case.stages import OF_QUANTISER
-from workbench.case.telling import telling
 from workbench.suggested import command
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def telling_command(trace: "Trace") -> str:
     """The command that judges the same kernel on inputs in which the absence of any key shows (`telling`); of one that
     no command runs, the command that writes such inputs.
     """
-    cases = [*telling(trace.case_run)]
+    cases = [*exposing_lost_keys(trace.case_run)]
     changes = {"distribution": ",".join(dict.fromkeys(case.distribution for case in cases))}
     if (last := max(case.seed for case in cases)) > 0:
         changes["seed"] = ",".join(map(str, range(last + 1)))

@@ -149,7 +149,7 @@ def _lost_unseen(diff: Diff) -> list[str]:
 
 def _right_all_the_same(diff: Diff) -> list[str]:
     """What to suspect first where a stage is wrong and the results are right."""
-    ends = diff.right_ends
+    ends = diff.results_despite_origin
     if not ends or diff.origin in ends:
         return []
     are = "is" if len(ends) == 1 else "are"

@@ -104,14 +104,14 @@ def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, s
 )
 def test_faults_of_the_decoding_are_none_of_attention(fault: str, origins: tuple[str, ...]) -> None:
     trace = stored("fp8", Case(heads=2, seqlen=48, head_dim=32, block_q=16, block_k=16), faults=[fault])
-    assert diff(Observed(trace).attention.trace).origins == origins
+    assert diff(Observed(trace).dequantised.trace).origins == origins
 
 
 def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace) -> None:
     """e4m3 decodes with one rounding: which float16 that leaves open is what the kernel took, or within the bound."""
     for variant in ({}, {"codes": "e4m3"}):
         dumped = stored("fp8", CASE.but(**variant))
-        told = Observed(dumped).attention.trace
+        told = Observed(dumped).dequantised.trace
         guessed = Observed(
             replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n})
         ).attention.trace
@@ -133,9 +133,9 @@ def test_right_inputs_are_the_nearest_to_those_dumped(trace: Trace) -> None:
 @pytest.mark.parametrize("codes", ["simulated", "e4m3"])
 def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(codes: str) -> None:
     dumped = stored("fp8", CASE.but(codes=codes))
-    told = Observed(dumped).attention.trace
+    told = Observed(dumped).dequantised.trace
     stages = {name: stage for name, stage in dumped.stages.items() if name in ALL}
-    guessed = Observed(replace(dumped, stages=stages)).attention.trace
+    guessed = Observed(replace(dumped, stages=stages)).dequantised.trace
     for name in "qkv":
         error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
         bound = np.broadcast_to(guessed.input_errors.get(name, 0.0), error.shape)

@@ -95,13 +95,13 @@ def test_a_right_run_is_right_whatever_was_dumped(probes: str, distribution: str
 
 @pytest.mark.campaign
 def test_the_stages_of_attention_are_judged_as_those_of_a_flash_kernel_on_decoded_inputs(trace: Trace) -> None:
-    judged, flash = diff(trace), diff(Observed(trace).attention.trace)
+    judged, flash = diff(trace), diff(Observed(trace).dequantised.trace)
     for stage in flash:
         for one, other in ((judged[stage.name].isolated, stage.isolated or stage.propagated),):
             assert one is not None and other is not None
             np.testing.assert_array_equal(one.state, other.state)
     assert set(judged.bits_lost) == set(flash.bits_lost)
-    assert terms(Observed(trace), judged["qk"]) == terms(Observed(trace).attention, flash["qk"])
+    assert terms(Observed(trace), judged["qk"]) == terms(Observed(trace).dequantised, flash["qk"])
 
 
 # ---- wrong

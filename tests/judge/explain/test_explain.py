@@ -158,9 +158,7 @@ def test_a_run_that_is_too_large_is_not_searched_and_says_so(monkeypatch: pytest
     found = d.explain()
     assert found.causes == () and not found.complete and found.tried == 0
     size = CASE.heads * CASE.seqlen_q * CASE.seqlen_k
-    assert lines(d, found) == [
-        f"not searched: {size} scores are too many, the limit is 1000; take a smaller case"
-    ]
+    assert lines(d, found) == [f"not searched: {size} scores are too many, the limit is 1000; take a smaller case"]
 
 
 @pytest.mark.campaign
@@ -219,7 +217,10 @@ def test_a_report_without_a_cause_says_so_and_what_looks_longer(monkeypatch: pyt
     assert str(d).splitlines()[-1] == "no cause found among 293 hypotheses; next: `Diff.explain()` in Python tries more"
     *_, last, repeat = str(diff(run(f"{__file__}:waves", case))).splitlines()
     longer = repeat.removeprefix("repeat: workbench diff ")
-    assert repeat != longer and last == f"no cause found among 293 hypotheses; next: `workbench explain {longer}` tries more"
+    assert (
+        repeat != longer
+        and last == f"no cause found among 293 hypotheses; next: `workbench explain {longer}` tries more"
+    )
 
 
 def test_every_wrong_stage_has_a_line() -> None:

@@ -67,9 +67,7 @@ def test_a_right_lse_rules_out_what_it_was_made_of(wrong):
     assert found.left == ("probs_cast", "acc", "out")
     lines = findings(judged)
     at = lines.index("  lse is right, which rules out qk, scores, row_max, correction, probs, row_sum")
-    assert lines[at + 1].startswith(
-        "  left: probs_cast, acc (rows and heads of v, rescaling by correction), out"
-    )
+    assert lines[at + 1].startswith("  left: probs_cast, acc (rows and heads of v, rescaling by correction), out")
     assert not any("not dumped, so" in line for line in lines)
 
 
@@ -92,7 +90,9 @@ def test_a_right_out_leaves_lse_itself_and_what_moves_a_row():
     found = of(judged, "lse")
     assert (found.right, found.left) == ("out", ("row_max", "lse"))
     assert found.cleared == ("qk", "scores", "correction", "probs", "row_sum")
-    assert any("all scores of a row equally: a constant or a per-row bias" in line for line in findings(judged, full=True))
+    assert any(
+        "all scores of a row equally: a constant or a per-row bias" in line for line in findings(judged, full=True)
+    )
 
 
 def test_what_was_given_is_neither_cleared_nor_left():

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from workbench.case.case import Case
+from workbench.case.exposing_lost_keys import exposing_lost_keys
 from workbench.case.fields import GIVEN
 from workbench.case.options import Options, flag_of
-from workbench.case.telling import telling
 from workbench.explore.draw import Among
 from workbench.explore.sample import sample
 from workbench.explore.sweep.row import case_id
@@ -101,14 +101,14 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def with_telling(target: str, cases: Iterable[Case]) -> list[Case]:
+def with_exposing(target: str, cases: Iterable[Case]) -> list[Case]:
     """The cases, and behind them those of the same shapes in which the absence of any key shows in out; of a kernel of
     ours, whose stages tell, they alone.
     """
     asked = [*cases]
     if target_of(target).kind is Kind.OURS:
         return asked
-    return [*dict.fromkeys([*asked, *(other for case in asked for other in telling(case))])]
+    return [*dict.fromkeys([*asked, *(other for case in asked for other in exposing_lost_keys(case))])]
 
 
 def random_cases(target: str | Callable[..., Any], count: int, seed: int = 0, **given: Iterable[Any]) -> list[Case]:

@@ -60,7 +60,7 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
             continue
         pair = _pair(call, judged[0], judged[1], *asked)
         for cache, found, one in zip(caches, judged, asked, strict=True):
-            cache[call] = held(found.run.attention, np.unique(one.places[one.read]))
+            cache[call] = held(found.run.dequantised, np.unique(one.places[one.read]))
         for name, found in zip("AB", judged, strict=True):
             earlier = any(name in one.wrong for one in pairs)
             if name in pair.wrong and not earlier and (cause := _cause(found)) is not None:
@@ -134,7 +134,7 @@ def _asked(call: int, a: Diff, b: Diff) -> tuple[Question, Question] | str:
         if not all(len(x) for x in common):
             return " and ".join(told)
         cuts = [Cut(*(np.searchsorted(x, y) for x, y in zip(part, common, strict=True))) for part in parts]
-    one, other = (question(found.run.attention, cut) for found, cut in zip((a, b), cuts, strict=True))
+    one, other = (question(found.run.dequantised, cut) for found, cut in zip((a, b), cuts, strict=True))
     return in_one_form(one, other, f"call {call}")
 
 
@@ -219,7 +219,7 @@ def _lost(pair: CallPair, sides: Sequence[Calls], caches: Sequence[Mapping[int, 
 
 
 def _rows_of(found: Diff, name: str, places: Sequence[int]) -> np.ndarray:
-    x = to_float64(found.run.attention.trace.inputs[name])
+    x = to_float64(found.run.dequantised.trace.inputs[name])
     return x.reshape(-1, *x.shape[2:])[:, places]
 
 

@@ -101,7 +101,7 @@ def against(a: Diff, b: Diff, *, device: str = "auto") -> Against:
     found = shared(a.run, b.run)
     # a kernel on codes beside one on floats: its attention, on what it decoded
     mixed = a.trace.algorithm != b.trace.algorithm
-    one, other = (judged.run.attention if mixed else judged.run for judged in (a, b))
+    one, other = (judged.run.dequantised if mixed else judged.run for judged in (a, b))
     sparse = {*one.trace.sparse, *other.trace.sparse}
     in_part = [name for name, tiles in found.tiles.items() if tiles is not None or name in sparse]
     compared = [judged_at(run, device, partial(_comparisons, run, found.tiles, in_part)) for run in (one, other)]

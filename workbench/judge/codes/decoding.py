@@ -55,7 +55,7 @@ def _has_ancestor(run: Observed, name: str) -> bool:
 
 def _of_attention(run: Observed, names: Sequence[str], device: str) -> dict[str, Pair]:
     """The stages from qk on: isolated on what the kernel decoded, propagated on the nearest to it that is right."""
-    read = run.attention
+    read = run.dequantised
     own = from_codes = parts.comparisons(read, names, device)
     if any(f"dequant_{name}" in run.dumped for name in run.case.coded):  # else both were decoded here, alike
         right = run.right_attention

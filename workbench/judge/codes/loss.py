@@ -43,7 +43,7 @@ def loss(run: Observed) -> Loss:
             f"the loss of quantisation needs q, k and v; only quantised codes were given for {', '.join(missing)}"
         )
     inputs = {name: to_float64(trace.inputs[name]) for name in INPUTS}
-    read = {name: to_float64(x) for name, x in run.attention.trace.inputs.items()}
+    read = {name: to_float64(x) for name, x in run.dequantised.trace.inputs.items()}
     coded = trace.case.coded
     if set(quantised_inputs(coded)) <= set(trace.stages) and trace.case.codes is not None:
         of_codes = values(run.by_scale, [f"dequant_{name}" for name in coded])

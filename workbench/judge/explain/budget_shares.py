@@ -28,7 +28,7 @@ def terms(observed: Observed, stage: StageDiff) -> Mapping[str, float]:
     if comparison is None or comparison.summary.worst is None:
         return {}
     worst = stage.worst(1)[0]
-    codes, run = observed.case.codes, observed.attention
+    codes, run = observed.case.codes, observed.dequantised
     if stage.name not in run.known:
         if codes is None:
             return {"the loss of the coarsest 8-bit format": 1.0}

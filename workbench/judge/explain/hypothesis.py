@@ -13,7 +13,7 @@ from workbench.reference.graph import upstream
 from workbench.reference.stage import Stage, Step, Table, named, reads
 from workbench.reference.steps.altered import Altered, Reading
 
-#: what a step's result becomes, of `at.At` and the result, at one tile or at none
+#: what a step's result becomes, of `Context` and the result, at one tile or at none
 Change = Callable[[Any, Any], Any]
 
 

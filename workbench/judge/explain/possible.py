@@ -1,4 +1,4 @@
-"""Which causes another wrong stage forbids."""
+"""Drop a cause if another unexplained stage has NaN or inf in the same rows: one fault made both."""
 
 from collections.abc import Sequence
 

@@ -83,7 +83,7 @@ class Scene:
     @staticmethod
     def of(run: Observed) -> "Scene":
         """Of any run; of a kernel on codes from what it decoded on."""
-        attention = run.attention
+        attention = run.dequantised
         if attention is run or run.case.codes is None:
             return Scene(attention)
         # what a fault in the decoding that nobody saw would make of them

@@ -128,7 +128,7 @@ def _values(
     [n, d] and at most [n, d]; and 1 / sqrt(n), [n, 1], of the n keys that weigh.
     """
     b, h, q = at
-    e = Expectation(run.attention, {}, Box(q=queries), statistics=False)
+    e = Expectation(run.dequantised, {}, Box(q=queries), statistics=False)
     row = np.searchsorted(queries, q)
     scores = next(name for name, stage in run.known.items() if stage.masked == -np.inf and "k" in stage.axes)
     p = np.nan_to_num(np.exp(e.computed[scores][b, h, row] - e.computed[LSE][b, h, row, None]))

@@ -11,7 +11,7 @@ from workbench.floats import round_to, to_float64, ulp
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, results
-from workbench.reference.at import At
+from workbench.reference.context import Context
 from workbench.reference.graph import with_upstream
 from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Problem
@@ -48,7 +48,7 @@ class Scene:
         self.run, self.table = run, run.case.operation.table(run.setting)
         self.results = [name for name in results(run.case) if name in run.stages]
         alone = problem(run, {})
-        looped = At(alone, {}).looped
+        looped = Context(alone, {}).looped
         # a parameter of a tile is made where it is read
         self.kept = [name for name, stage in self.table.items() if stage.dumped or name not in looped]
         made = values(alone, self.kept)

@@ -33,7 +33,7 @@ def _own(at: Any) -> np.ndarray:
 
 
 def _instead(bias: Change) -> Edit:
-    """Scores with another bias in place of ALiBi's, of `at.At` and that."""
+    """Scores with another bias in place of ALiBi's, of `Context` and that."""
     return instead(_own, bias)
 
 

@@ -11,7 +11,7 @@ from workbench.judge.explain.hypothesis import Change, Edit, Hypothesis, altered
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, MERGED_BY_EXP_LSE, over
 from workbench.judge.explain.library.indices import taken
-from workbench.reference.at import in_float32_range
+from workbench.reference.context import in_float32_range
 from workbench.reference.steps.cast import last_states
 
 #: partial results -> where their splits and rows lie

@@ -12,12 +12,12 @@ from workbench.judge.explain.hypothesis import Edit, Hypothesis, Unfit, across, 
 from workbench.judge.explain.library import indices
 from workbench.judge.explain.library.arithmetic import LN2, LOG2E, MERGED_BY_EXP_LSE, attended, over
 from workbench.judge.explain.library.indices import by_heads, by_rows, taken
-from workbench.reference.at import in_float32_range
+from workbench.reference.context import in_float32_range
 from workbench.reference.stage import Step
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.output import LogSum, Quotient
 
-#: of `at.At`, the result, and the two things that it is made of
+#: of `Context`, the result, and the two things that it is made of
 Made = Callable[[Any, np.ndarray, np.ndarray, np.ndarray], np.ndarray]
 #: result -> its step, and the fields of what it is made of
 _READ: dict[str, tuple[type, str, str]] = {"out": (Quotient, "of", "over"), "lse": (LogSum, "top", "total")}

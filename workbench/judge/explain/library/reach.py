@@ -13,7 +13,7 @@ from workbench.reference.stage import Step, named
 from workbench.reference.steps.altered import Altered, Reading
 from workbench.reference.steps.parameters import by_query_head
 
-#: rows [b, kv_h, k, d] that a kernel reads as k or v, of `at.At` and which of the two
+#: rows [b, kv_h, k, d] that a kernel reads as k or v, of `Context` and which of the two
 Rows = Callable[[Any, str], np.ndarray]
 
 

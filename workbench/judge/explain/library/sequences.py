@@ -16,7 +16,7 @@ from workbench.judge.explain.library.arithmetic import tile_width
 from workbench.judge.explain.library.reach import reaching, rows_read
 from workbench.judge.explain.library.scored import asked, own_mask, with_mask_put_in
 
-#: of `at.At` and the lengths [b] of keys and of queries: the lengths of keys that a kernel takes
+#: of `Context` and the lengths [b] of keys and of queries: the lengths of keys that a kernel takes
 Lengths = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 #: where sequences begin [b] in packed memory, and the largest length -> where a kernel lets them begin
 Starts = Callable[[np.ndarray, int], np.ndarray]

@@ -15,7 +15,7 @@ from workbench.reference.steps.altered import Altered
 
 #: the logits [1, h, 1] that a kernel takes in place of those that it was given
 Logits = Callable[[Any, np.ndarray], np.ndarray]
-#: what a kernel adds to a row's sum in place of exp(sink - top), of `at.At`, top [b, h, q] and the logits
+#: what a kernel adds to a row's sum in place of exp(sink - top), of `Context`, top [b, h, q] and the logits
 Term = Callable[[Any, np.ndarray, np.ndarray], np.ndarray]
 #: sums -> the maxima that they are relative to
 _TOPS = {"row_sum": "row_max", "merge_sum": "merge_max"}

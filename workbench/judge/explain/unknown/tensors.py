@@ -36,7 +36,7 @@ class Tensors:
         run = self.run
         if self.stage.name in run.before_attention:
             return run.decoding()
-        run = run.attention
+        run = run.dequantised
         box = WHOLE if self.rows is None else Box(q=self.rows)
         return Expectation(run, run.readable if self.stage.isolated else {}, box, statistics=False).problem
 

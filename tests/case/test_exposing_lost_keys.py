@@ -5,7 +5,7 @@ import pytest
 
 from workbench.case.case import Case
 from workbench.case.distributions import DISTRIBUTIONS, MANY_KEYS, combs, needles
-from workbench.case.telling import NEEDLES, telling
+from workbench.case.exposing_lost_keys import NEEDLES, exposing_lost_keys
 
 ROUNDING = {"float32": 2.0**-22, "float16": 2.0**-9, "bfloat16": 2.0**-6.5}
 SHAPES = [
@@ -71,7 +71,7 @@ def test_a_key_that_is_lost_or_doubled_shows(dtype, change):
     """Whichever it is, by more than any rounding, in one of the cases."""
     case = Case(seqlen_q=40, seqlen_k=300, head_dim=16, dtype=dtype)
     moved = np.zeros(case.seqlen_k)
-    for one in telling(case):
+    for one in exposing_lost_keys(case):
         whole, v = weights(one)[0, 0], one.inputs()[2][0, 0].astype(np.float64)
         out = whole @ v
         for key in range(case.seqlen_k):
@@ -82,10 +82,10 @@ def test_a_key_that_is_lost_or_doubled_shows(dtype, change):
 
 
 def test_cases_are_those_that_fit():
-    assert [(x.distribution, x.seed) for x in telling(Case(seqlen=8, seed=5, input_std=2.0))] == [
+    assert [(x.distribution, x.seed) for x in exposing_lost_keys(Case(seqlen=8, seed=5, input_std=2.0))] == [
         ("comb", 0), ("needle", 0),
     ]  # fmt: skip
-    assert [x.distribution for x in telling(Case(seqlen=8, head_dim=2))] == ["comb"]
-    assert len([x for x in telling(Case(seqlen_q=1, seqlen_k=100)) if x.distribution == "needle"]) == NEEDLES
+    assert [x.distribution for x in exposing_lost_keys(Case(seqlen=8, head_dim=2))] == ["comb"]
+    assert len([x for x in exposing_lost_keys(Case(seqlen_q=1, seqlen_k=100)) if x.distribution == "needle"]) == NEEDLES
     asked = Case(seqlen=8, distribution="comb")
-    assert asked not in [*telling(asked)] and {"comb", "needle"} <= {*DISTRIBUTIONS}
+    assert asked not in [*exposing_lost_keys(asked)] and {"comb", "needle"} <= {*DISTRIBUTIONS}

@@ -1,5 +1,5 @@
-"""Cases in which the absence of any one key shows in out, beside a case whose own inputs may hide it: of random
-scores a key of a thousand may have less weight in every row that sees it than out loses as it is rounded.
+"""Inputs that expose a lost key. With random scores one key in 1000 weighs less than the rounding of out; here each key
+dominates some row.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,9 @@ from workbench.case.distributions import FIXED, combs, needles
 NEEDLES = 4
 
 
-def telling(case: Case) -> Iterator[Case]:
-    """Those cases, of the shape, the mask and the scale of `case`: its combs, then its needles, the last keys first.
-    head_dim may be too small for a needle to be told from other keys.
+def exposing_lost_keys(case: Case) -> Iterator[Case]:
+    """Cases with the shape, mask and scale of `case`: its combs, then its needles, the last keys first. There are no
+    needles where head_dim is too small to tell one from other keys.
     """
     found = {"comb": combs(case)}
     if case.head_dim >= FIXED["needle"](case.seqlen_k):

@@ -1,4 +1,4 @@
-"""At: what a step sees of a run while its table is walked."""
+"""Context: what a step sees of a run while its table is walked."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -21,11 +21,11 @@ Made = TypeVar("Made")
 CHANGE_ROUNDINGS = 2
 LARGEST_FLOAT32, SMALLEST_FLOAT32 = largest("float32"), smallest_subnormal("float32")
 
-#: what a value becomes, of At and the value
-Change = Callable[["At", Any], Any]
+#: what a value becomes, of Context and the value
+Change = Callable[["Context", Any], Any]
 
 
-class At:
+class Context:
     """What a step sees: at one tile, or at none, the values and bounds of what it reads, and what holds for the run."""
 
     def __init__(self, p: Problem, computed: dict[str, np.ndarray] | None = None, mode: Mode = VALUE) -> None:
@@ -320,7 +320,7 @@ class At:
 
 @cache
 def _of_axes(axes: str) -> tuple[bool, bool, tuple]:
-    """As `At._axes`, of letters."""
+    """As `Context._axes`, of letters."""
     return "t" in axes, "k" in axes, (slice(None),) * (len(axes) - 1 - max(axes.find("t"), axes.find("k")))
 
 
