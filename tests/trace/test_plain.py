@@ -197,10 +197,10 @@ def test_the_other_commands_take_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["measure", "RUN", "--causal"], "measure calls its target on inputs of its own"),
-        (["diff", "RUN", "--causal", "--measure"], "measure calls its target on inputs of its own"),
-        (["show", "RUN", "weights", "--measure"], "measure calls its target on inputs of its own"),
-        (["contract", "RUN", "--measure"], "no contract is read of a trace at rest"),
+        (["measure", "RUN", "--causal"], "measure must call its target"),
+        (["diff", "RUN", "--causal", "--measure"], "measure must call its target"),
+        (["show", "RUN", "weights", "--measure"], "measure must call its target"),
+        (["contract", "RUN", "--measure"], "a contract can only be read off"),
         (["laws", "RUN"], "laws hold runs against each other"),
         (["sweep", "RUN"], "a sweep runs its target"),
         (["check", "RUN"], "which is not run"),
