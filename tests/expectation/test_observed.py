@@ -65,7 +65,7 @@ def test_a_run_under_its_own_contract_is_itself() -> None:
 def test_the_attention_of_codes_is_observed_once() -> None:
     run = Observed(stored("fp8", SMALL))
     assert run.dequantised is run.dequantised is not run.right_attention
-    assert run.dequantised.before_attention == () and run.dequantised.attention is run.dequantised
+    assert run.dequantised.before_attention == () and run.dequantised.dequantised is run.dequantised
     assert run.before_attention[-1] == "dequant_v" and "scores" in run.dequantised.known
 
 

@@ -143,7 +143,7 @@ def test_what_a_kernel_promises_is_not_assumed() -> None:
     found = made("backward", axes={"dim": 8, "dim_v": 8}, probes="output", dtype="bfloat16")
     assert found.assumed == {} and "assumed" not in str(found)
     told = replace(found, run=replace(found.run, told=("delta", "delta_dtype")))
-    assert "conventions that are assumed: qk_dtype=float32, probs_dtype=inputs" in str(told)
+    assert "conventions assumed: qk_dtype=float32, probs_dtype=inputs" in str(told)
 
 
 def test_what_a_kernel_promises_is_not_what_another_convention_explains() -> None:

@@ -81,7 +81,7 @@ def test_what_is_not_told_is_not_called_right() -> None:
     """Of a causal mask alone nothing shows here; of more keys than V has dims the shared dims are not read."""
     assert not read("mask").findings
     found = read("latent shifted", seqlen_k=96, causal=True)
-    assert not found.findings and found.stage == "out" and "no reading tells how" in str(found)
+    assert not found.findings and found.stage == "out" and "no measurement shows how" in str(found)
     assert "the dims that V shares" in found.verdict.blames[0].text
 
 

@@ -348,7 +348,7 @@ def test_a_cause_is_searched_on_request(file):
     why = found.explain(0.1)
     assert why.smallest.seqlen_k <= found.failure.problem.case.seqlen_k
     said = report.explained(why)  # the cause as explain says it, with its proof, and then the smallest case
-    assert said[0] == "out: scores are not capped" and said[1].startswith("  proof: it reproduces ")
+    assert said[0] == "out: scores are not capped" and said[1].startswith("  proof: reproduces ")
     assert any(line.startswith("smallest: ") for line in said)
 
 

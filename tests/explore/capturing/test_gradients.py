@@ -55,7 +55,7 @@ def test_right_gradients_are_judged_and_not_kept(dtype: Any, tmp_path: Path) -> 
     plain = torch.autograd.grad(sdpa(q, k, v, is_causal=True, enable_gqa=True).square().sum(), (q, k, v))
     with capture(torch.nn.functional.scaled_dot_product_attention, tmp_path) as c:
         made = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-        assert c.report.awaited == 1 and "1 did not run" in str(c.report)
+        assert c.report.awaited == 1 and "1 have not run" in str(c.report)
         made.square().sum().backward()
     found = c.report
     assert (found.judged, found.gradients, found.awaited, found.wrong_gradients) == (1, 1, 0, 0) and not found.unread
