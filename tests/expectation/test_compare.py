@@ -29,8 +29,9 @@ def test_a_correction_before_which_there_is_nothing_may_be_any_number(value: flo
     judged = diff(with_correction(CASE, value, slice(None), 0))
     assert (judged.verdict, judged.origins, judged.victims) == ("rounding", (), ())
     assert (judged["correction"].judged.state[..., 0] == State.VACUOUS).all()
-    assert "  correction: 48 of 144 elements not judged: they multiply nothing, since row_sum and acc are 0 before them" in (
-        findings(judged)
+    assert (
+        "  correction: 48 of 144 elements not judged: they multiply nothing, since row_sum and acc are 0 before them"
+        in (findings(judged))
     )
 
 
