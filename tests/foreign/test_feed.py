@@ -63,7 +63,7 @@ def test_the_command_names_the_reduce_alone() -> None:
     done = workbench(*words, "--feed", "partial_O,partial_max,partial_sum=reference")
     text = " ".join(done.output.split())
     assert done.exit_code == 1 and "first wrong stage: merge_weight" in text and "also wrong" not in text
-    assert "put in: partial_O, partial_max, partial_sum" in text
+    assert "fed: partial_O, partial_max, partial_sum" in text
     assert "--feed partial_O,partial_max,partial_sum=reference" in text.partition("repeat:")[2]
 
 

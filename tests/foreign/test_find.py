@@ -48,7 +48,7 @@ def test_a_kernel_of_a_package_is_a_target(site: Path) -> None:
     assert listed == [{"name": "shipped", **function, "hidden": False}, {"name": "flash", **function, "hidden": True}]
     table = " ".join(CliRunner().invoke(commands, ["kernels"]).stdout.split())
     assert "shipped shippedone_kernels:forward shippedone 1.5" in table
-    assert "flash shippedone_kernels:forward shippedone 1.5 by ours" in table
+    assert "flash shippedone_kernels:forward shippedone 1.5 by a built-in kernel" in table
     result = CliRunner().invoke(commands, ["diff", "shipped", "--seqlen", "8"])
     assert result.exit_code == 0 and result.stdout.startswith("shipped: float32 b=1 h=1 q=8 k=8")
     assert run("flash", Case(seqlen=8, block_q=16, block_k=16), backend="emulator").backend == "emulator"

@@ -227,13 +227,13 @@ def test_it_says_where_how_far_and_what_would_tell_more():
     assert "outside the budget: 1 of 192 (0.5%)" in said
     assert "worst at batch 1, head 1, query 3, dim 5: actual " in said and "allowed error " in said
     assert "judged with layout='bhsd', scale=0.353553, causal=False, window=None, softcap=None" in said
-    assert "lse= would tell" in said and "contract= would say" in said
+    assert "pass lse= to separate" in said and "pass contract= to declare" in said
 
 
 def test_hints_are_left_out_of_what_was_given():
     out, lse = attention(Q, K, V)
     said = failure(out.astype(np.float16) + np.float16(1), Q, K, V, lse=lse, contract="triton")
-    assert "lse= would" not in said and "contract= would" not in said
+    assert "pass lse=" not in said and "pass contract=" not in said
 
 
 @pytest.mark.parametrize(

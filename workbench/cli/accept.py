@@ -16,7 +16,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.command()
 @click.argument("target", metavar="FILE.py:FUNCTION", shell_complete=complete)
 @click.option("--spec", metavar="FILE", help="TOML spec of the function [forward attention, lengths up to 256]")
-@click.option("--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="Time for the cases [10]")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0.0, min_open=True), default=10.0, help="Seconds for the cases [10]"
+)
 @click.option("--dtype", help="float32, float16 or bfloat16, overriding the spec [float32]")
 @click.option("--unsafe", is_flag=True, help="Run in a process without isolation, where Linux forbids namespaces")
 @click.option(

@@ -302,7 +302,7 @@ def doctor(target: str | None, as_json: bool) -> None:
 
     Prints one line per check. Exits with 3 if something required is missing.
 
-    FILE is a compiled extension FILE.so, or the FILE.py that uses it: checks whether that can work here.
+    FILE is a compiled extension FILE.so, or the FILE.py that uses it: check whether it can work here.
     """
     from dataclasses import asdict
 

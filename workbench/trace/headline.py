@@ -27,12 +27,12 @@ def headline(trace: Trace) -> str:
     # of a kernel that was given its codes, or is not ours, not everything is known
     of = "" if case.coded == "qkv" else f" of {' and '.join(case.coded)}"
     codes = [f"codes {case.codes}{of}" + ("" if "scale_k" in trace.put_in else f" {case.quantiser_scale}")]
-    codes += [f"a scale a {case.scale_of}"] if case.scale_of in BLOCKS else []
+    codes += [f"one scale per {case.scale_of}"] if case.scale_of in BLOCKS else []
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
     inputs = [case.distribution, f"seed {case.seed}"]
     if case.distribution == GIVEN:
         inputs = [f"inputs {trace.called_with.inputs or GIVEN}", *(inputs[1:] if case.draws_beside else [])]
-    fed = [f"put in: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
+    fed = [f"fed: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
     box = [] if trace.box is None else [f"only {trace.box}"]
     parts = [_shape(case), *mask, *_changed(case), *tiles, *splits, *(codes if case.codes else []), *inputs, *fed, *box]
     return f"{trace.target}{faults}{backend}: {', '.join(parts)}"
