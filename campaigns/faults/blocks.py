@@ -95,4 +95,15 @@ FAULTS: tuple[Fault, ...] = (
         needs=_INT4,
         source="synthetic",
     ),
+    Fault(
+        "block-of-32-for-16",
+        "fp8",
+        "a scale of 16 dims is used for 32",
+        "row, block = first_row + r, d // BLOCK",
+        "row, block = first_row + r, d // (2 * BLOCK)",
+        _DECODED,
+        needs=_NVFP4,
+        shows=several_blocks,
+        source="synthetic",
+    ),
 )

@@ -177,7 +177,7 @@ def test_a_verdict_goes_before_each_time(mine):
     ("function", "other"),
     [
         ("right_once", "a second run gives a different result than the judged one"),
-        ("runs_once", "another run of it raised AssertionError: once"),
+        ("runs_once", "a second run raised AssertionError: once"),
     ],
 )
 def test_what_does_not_repeat_is_not_timed(mine, function, other):
@@ -296,7 +296,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         "torch latency us": "4.00 (4.00-4.00)",
         "latency ratio": 1.0,
     }
-    assert sentences(results)[1:] == ["no kernel time of x.py:f: --seqlen 24 --head-dim 8: why"]
+    assert sentences(results)[1:] == ["no kernel time for x.py:f: --seqlen 24 --head-dim 8: why"]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_a_capture_that_fails_says_what_failed_first(played):
             raise ValueError("operation not permitted when stream is capturing\nCompile with TORCH_USE_CUDA_DSA")
 
     assert captured(Call(run, bool, lambda: latency.poisoned([]))) == (
-        "no CUDA graph of it could be recorded: operation not permitted when stream is capturing"
+        "CUDA graph capture failed: operation not permitted when stream is capturing"
     )
 
 
@@ -142,7 +142,7 @@ def test_another_run_must_be_right_too():
     call = Call(lambda: next(runs), lambda result: result == 1, lambda: latency.poisoned([]))
     assert unrepeatable(call, on_gpu=False) is None
     assert unrepeatable(call, on_gpu=False) == "a second run gives a different result than the judged one"
-    assert unrepeatable(call, on_gpu=False) == "another run of it raised StopIteration: "
+    assert unrepeatable(call, on_gpu=False) == "a second run raised StopIteration: "
 
 
 def test_turns_are_long_and_begin_with_runs_that_do_not_count(monkeypatch):

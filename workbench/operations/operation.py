@@ -59,8 +59,8 @@ class Operation:
     free: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, inputs: {}
     #: why sizes, numbers and optional inputs do not fit each other; empty where they do
     rule: Callable[[Setting], str] = lambda of: ""
-    #: stage -> sum of absolute terms per element, of the inputs and stages; over the value it is the condition number. A
-    #: budget as large as it is vacuous
+    #: stage -> sum of absolute terms per element of inputs and stages; over the value it is the condition number.
+    #: A budget as large as it is vacuous
     terms: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, values: {}
     #: what may be wrong in it, beside what any table has
     hypotheses: Callable[[Setting], Iterable[Hypothesis]] = lambda of: ()

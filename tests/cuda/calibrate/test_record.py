@@ -233,7 +233,7 @@ def test_the_command_prints_a_table_and_writes_the_file(calibrate) -> None:
     result = calibrate()
     assert result.exit_code == 0
     first, header, *rows, last = (line.rstrip() for line in result.stdout.splitlines())
-    assert first.startswith("NVIDIA H200, compute capability 9.0, driver for CUDA 13.0: 7e+03 results of functions")
+    assert first.startswith("NVIDIA H200, compute capability 9.0, driver for CUDA 13.0: 7e+03 function results")
     assert header.split() == ["what", "measured", "assumed", "remark"]
     assert rows[0].split("  ")[0] == "math.exp" and "1.84 ulp, subnormals are kept" in rows[0]
     assert len(rows) == 7 + 2 + 1 and last == "written: calibration.json"

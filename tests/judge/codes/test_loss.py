@@ -93,7 +93,7 @@ def test_a_loss_needs_out_and_the_inputs(trace: Trace) -> None:
 @pytest.mark.parametrize("variant", [{}, {"codes": "e4m3", "scores": "scalar", "decode": "direct"}], ids=str)
 def test_attention_on_decoded_inputs_is_judged_as_any_other(variant: dict[str, str]) -> None:
     judged = diff(
-        Observed(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")).attention.trace
+        Observed(run("fp8", Case(heads=2, kv_heads=1, seqlen=100, **variant), backend="emulator")).dequantised.trace
     )
     assert judged.verdict == "rounding" and (judged.origins, judged.victims) == ((), ())
     assert [stage.name for stage in judged] == list(ALL)
@@ -114,7 +114,7 @@ def test_inputs_that_nobody_dumped_are_decoded_within_their_errors(trace: Trace)
         told = Observed(dumped).dequantised.trace
         guessed = Observed(
             replace(dumped, stages={n: x for n, x in dumped.stages.items() if "dequant" not in n})
-        ).attention.trace
+        ).dequantised.trace
         assert told.input_errors == {} and all(told.inputs[name].dtype == np.float16 for name in "qkv")
         for name in "qkv":
             error = np.abs(to_float64(guessed.inputs[name]) - to_float64(told.inputs[name]))
@@ -144,7 +144,7 @@ def test_codes_and_scales_that_nobody_dumped_are_computed_within_their_errors(co
 
 def test_where_nobody_told_a_format_what_was_not_decoded_is_the_input(trace: Trace) -> None:
     stages = {name: stored("fp8", CASE).stages[name] for name in ("dequant_v", "out")}
-    made = Observed(replace(trace, case=CASE, stages=stages, requested=())).attention.trace
+    made = Observed(replace(trace, case=CASE, stages=stages, requested=())).dequantised.trace
     assert np.array_equal(made.inputs["q"], trace.inputs["q"]) and np.array_equal(made.inputs["v"], stages["dequant_v"])
     assert {x.dtype for x in made.inputs.values()} == {np.dtype(np.float32)} and made.input_errors == {}
 
@@ -157,7 +157,7 @@ def test_inputs_known_to_a_bound_widen_budgets_by_what_they_do(
     codes: str, moved: tuple[str, ...], stages: tuple[str, ...]
 ) -> None:
     """Inputs moved by 16 ulp of float16, all to one side: within the budgets if these are told, wrong if not."""
-    known = Observed(stored("fp8", CASE.but(codes=codes, probs_dtype="float32"))).attention.trace
+    known = Observed(stored("fp8", CASE.but(codes=codes, probs_dtype="float32"))).dequantised.trace
     inputs, errors = dict(known.inputs), {}
     for name in moved:
         inputs[name] = (known.inputs[name] * np.float16(1 + 2**-6)).astype(np.float16)

@@ -293,7 +293,7 @@ def test_causes_are_named_before_attention_and_in_it() -> None:
 
 
 def test_attention_is_run_again_with_another_seed() -> None:
-    read = Observed(run("fp8", RIGHT, backend="emulator")).attention.trace
+    read = Observed(run("fp8", RIGHT, backend="emulator")).dequantised.trace
     assert read.rerun is not None
     again = read.rerun(second_case(read.case))
     assert again.algorithm == "flash" and again.case == read.case.but(seed=1) and again.inputs["q"].dtype == np.float16

@@ -149,17 +149,6 @@ FAULTS: tuple[Fault, ...] = (
         source="sglang#26852",
     ),
     Fault(
-        "block-of-32-for-16",
-        "fp8",
-        "a scale of 16 dims is used for 32",
-        "row, block = first_row + r, d // BLOCK",
-        "row, block = first_row + r, d // (2 * BLOCK)",
-        _DECODED,
-        needs=_NVFP4,
-        shows=several_blocks,
-        source="synthetic",
-    ),
-    Fault(
         "float4-subnormal-is-zero",
         "fp8",
         "0.5 and -0.5, the subnormal numbers of E2M1, are decoded as 0",
