@@ -37,6 +37,10 @@ def in_short(found: Laws) -> str:
     return plain(report(found.findings, laws_command(found), unicode=False))
 
 
+#: reasons why laws do not apply that are listed; the document has all
+LISTED = 3
+
+
 def not_asked(why: Mapping[str, Sequence[str]]) -> str:
     """Which laws were not asked, in a line: reason -> their names; empty of none.
 
@@ -46,5 +50,6 @@ def not_asked(why: Mapping[str, Sequence[str]]) -> str:
     count = sum(map(len, why.values()))
     if not count:
         return ""
-    said = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in why.items())
+    said = "; ".join(f"{reason} ({', '.join(names)})" for reason, names in [*why.items()][:LISTED])
+    said += f"; {len(why) - LISTED} more reasons in --json" if len(why) > LISTED else ""
     return f"{count} law{'s' * (count > 1)} not applicable: {said}"

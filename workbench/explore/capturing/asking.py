@@ -27,6 +27,8 @@ from workbench.trace.trace import Trace
 from workbench.work import ASKING, Work, trials
 
 #: fields of a case in which runs of one call may differ: what its numbers are
+#: alternatives of a cause that a report lists, at most
+LISTED = 2
 _OF_NUMBERS = ("seed", "distribution", "input_std")
 Said = str | Mapping[str, Any] | None
 
@@ -246,6 +248,7 @@ def sentences(found: Explained) -> tuple[str, ...]:
     """Causes, a sentence each, and what stands above them first."""
     made = [found.unstable] if found.unstable else []
     for cause in found.causes:
-        others = "".join(f"; or: {rival}" for rival in cause.rivals)
+        others = "".join(f"; or: {rival}" for rival in cause.rivals[:LISTED])
+        others += f"; {len(cause.rivals) - LISTED} more fit" if len(cause.rivals) > LISTED else ""
         made.append(f"{'perhaps ' * cause.perhaps}{cause.text}{others}")
     return tuple(made)
