@@ -26,9 +26,9 @@ from workbench.trace.hidden import with_mask
 from workbench.trace.trace import Trace
 from workbench.work import ASKING, Work, trials
 
-#: fields of a case in which runs of one call may differ: what its numbers are
 #: alternatives of a cause that a report lists, at most
 LISTED = 2
+#: fields of a case in which runs of one call may differ: what its numbers are
 _OF_NUMBERS = ("seed", "distribution", "input_std")
 Said = str | Mapping[str, Any] | None
 
