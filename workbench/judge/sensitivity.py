@@ -328,7 +328,7 @@ def _either(choices: Explaining) -> str:
     room = NAMED - len(said)
     if said and room <= 0:
         return _one_of([*said, *silent], NAMED)
-    unchecked = silent and f"{_one_of(silent, room)} (which cannot be checked here)"
+    unchecked = f"{_one_of(silent, room)} (which cannot be checked here)" if silent else ""
     return ", or ".join(filter(None, (_one_of(said, NAMED), unchecked)))
 
 

@@ -78,7 +78,7 @@ def in_words(source: np.ndarray, dims: int) -> str:
             if not off.any():
                 return said
             if np.all(off == off.flat[0]) and abs(off.flat[0]) < dims:
-                return f"{said}, the others come from {apart_in_words(off.flat[0], 'dim')}"
+                return f"{said}, the others come from {apart_in_words(int(off.flat[0]), 'dim')}"
         return f"{share}; {of_axes(nothing, ELEMENTS)} are read as 0"
     from_row, from_dim = there // dims, there % dims
     if (from_dim == dim).all() and (of_rows := _of_one(row, from_row)) is not None:
