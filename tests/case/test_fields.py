@@ -142,4 +142,4 @@ def test_what_is_no_softcap_and_no_window_is_refused(words: tuple, code: int | N
 
 def test_a_headline_says_softcap_and_window() -> None:
     trace = run(lambda q, k, v, *, scale, causal, **more: v, Case(seqlen=8, head_dim=4, softcap=30, window=(2, 1)))
-    assert " d=4, softcap 30.0, window 2,1, normal, seed 0" in headline(trace)
+    assert " d=4, softcap 30.0, window 2,1, normal inputs, seed 0" in headline(trace)

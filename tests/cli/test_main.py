@@ -220,10 +220,10 @@ def test_a_foreign_kernel(tmp_path: Path) -> None:
     result = workbench("diff", f"{path}:wrong", *options)
     assert result.exit_code == 1
     assert "verdict: bug; first wrong stage: out or one before it (only out was given)" in result.stdout.splitlines()
-    assert "arithmetic settings undeclared; the loosest is assumed (-v lists them)" in result.stdout
+    assert "arithmetic settings are undeclared; the loosest value of each is assumed (-v lists them)" in result.stdout
     result = workbench("diff", f"{path}:wrong", *options, "-v")
     assert (
-        "arithmetic settings undeclared; the loosest is assumed: block_k=None, splits=None, scores_dtype="
+        "arithmetic settings are undeclared; the loosest value of each is assumed: block_k=None, splits=None, scores_dtype="
         in result.stdout
     )
 

@@ -35,7 +35,7 @@ def norm(tmp_path: Path) -> str:
 def test_a_right_function_passes(norm: str) -> None:
     words = ["diff", f"{norm}:rmsnorm", "--operation", "rmsnorm,eps=1e-5", "--axes", "rows=4,dim=40"]
     done = invoked(*words)
-    assert done.exit_code == 0 and "rmsnorm, float32 rows=4 dim=40, eps=1e-05, normal, seed 0" in done.stdout
+    assert done.exit_code == 0 and "rmsnorm, float32 rows=4 dim=40, eps=1e-05, normal inputs, seed 0" in done.stdout
     assert "verdict: rounding: every judged element is within its budget" in done.stdout
     assert [*json.loads(invoked(*words, "--json").stdout)["axes"].values()] == [4, 40]
 

@@ -30,7 +30,9 @@ def diff(*words: str) -> Result:
 def test_a_log_is_judged_and_can_be_judged_again(log: str) -> None:
     result = diff("--values", log, *OPTIONS)
     lines = result.stdout.splitlines()
-    assert result.exit_code == 1 and lines[0] == f"{log}: float32 b=1 h=1 q=24 k=24 d=16, full, normal, seed 0"
+    assert (
+        result.exit_code == 1 and lines[0] == f"{log}: float32 b=1 h=1 q=24 k=24 d=16, no mask, normal inputs, seed 0"
+    )
     assert lines[2].split()[:6] == ["qk", "bug", "<-", "origin", lines[2].split()[4], "1/3"]
     assert "3 lines give 3 elements; other lines, ignored: 1" in lines
     assert lines[-1] == f"repeat: workbench diff --seqlen 24 --head-dim 16 --values {log}"

@@ -41,7 +41,7 @@ def cells(result: Result) -> list[list[str]]:
 
 def test_a_row_for_each_element() -> None:
     lines = cells(show("flash", "qk[0,0,1:3,-1]", *SMALL))
-    assert " ".join(lines[0]).startswith("flash on emulator: float32 b=1 h=1 q=20 k=20 d=8, full, ")
+    assert " ".join(lines[0]).startswith("flash on emulator: float32 b=1 h=1 q=20 k=20 d=8, no mask, ")
     assert " ".join(lines[1]) == "qk [b h q k] = sum_d q k, before scale and mask"
     assert " ".join(lines[2]) == "rounding; expected: float64 from q and k"
     assert lines[3] == ["b", "h", "q", "k", "actual", "expected", "error", "budget", "error", "/", "budget", "verdict"]

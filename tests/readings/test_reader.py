@@ -59,7 +59,7 @@ def test_a_fault_is_read_off_out_alone(bug: str) -> None:
 def test_a_mask_that_is_off_by_one_is_read_exactly() -> None:
     found = read("strict", CASE.but(causal=True))
     (finding,) = found.findings
-    assert "keys +0 from the diagonal in rows 0-47 get no weight" in finding.text and found.proved
+    assert "keys at offset +0 from the diagonal in rows 0-47 get no weight" in finding.text and found.proved
     hidden = np.isneginf(finding.data["table"])
     assert np.array_equal(hidden[0, 0], ~np.tri(48, k=-1, dtype=bool))
 

@@ -44,7 +44,7 @@ RULES = {
     "first key of a loop rounded down to a tile of 48": (
         (128, 128, True, lambda i, j: j >= 48 * (i // 48)), "keys from 48 (i div 48) on in row i",
     ),
-    "diagonal off by one": ((48, 48, True, lambda i, j: j == i), "keys +0 from the diagonal in rows 0-47"),
+    "diagonal off by one": ((48, 48, True, lambda i, j: j == i), "keys at offset +0 from the diagonal in rows 0-47"),
     "a tile": ((64, 64, False, lambda i, j: (j // 16 == 1) & (i // 32 == 1)), "keys 16-31 in rows 32-63"),
     "a tile of a causal run": ((64, 64, True, lambda i, j: j // 16 == 1), "keys 16-31 that rows 16-63 see"),
     "two tiles": (
@@ -166,15 +166,15 @@ MASKS = {
     ),
     "a window to both sides": (
         lambda i, j, n: abs(j - i - n) <= 16, {"seqlen_q": 127, "seqlen_k": 128, "window": (16, 0)},
-        "keys from i + 2 to i + 17 in row i get weight although masked",
+        "masked keys get weight: keys from i + 2 to i + 17 in row i",
     ),
     "a window with one key less": (
         lambda i, j, n: (j <= i) & (j > i - 16), {"seqlen": 64, "window": (16, 0)},
-        "keys -16 from the diagonal in rows 16-63 get no weight",
+        "keys at offset -16 from the diagonal in rows 16-63 get no weight",
     ),
     "the mask of the diagonal's tile is left out": (
         lambda i, j, n: j // 32 <= i // 32, {"seqlen": 96},
-        "keys from i + 1 to 32 (i div 32) + 31 in row i get weight although masked",
+        "masked keys get weight: keys from i + 1 to 32 (i div 32) + 31 in row i",
     ),
     "a tile of keys is skipped": (
         lambda i, j, n: (j <= i) & (j // 16 != 1), {"seqlen": 64}, "keys 16-31 that rows 16-63 see get no weight",
@@ -189,4 +189,4 @@ MASKS = {
 @pytest.mark.parametrize(("rule", "options", "said"), MASKS.values(), ids=MASKS)
 def test_what_a_mask_does_is_read_as_a_rule(rule, options, said) -> None:
     found = measured(run(masked(rule), Case(head_dim=16, causal=True, **options)))
-    assert [one.text for one in found.findings] == [f"with q = 0, {said}"] and found.proved
+    assert [one.text for one in found.findings] == [f"{said} (measured with q = 0)"] and found.proved

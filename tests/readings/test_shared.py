@@ -64,7 +64,7 @@ FAULTS = {
     "latent rows": "V is read wrong: row i is row i - 1 (mod 48)",
     "scale of dims": "the scale is 0.111803, not 0.15: scores are multiplied by 0.745356",
     "no rope": "scores ignore dims 64-79 of q and k, which V does not share",
-    "mask": "keys +1 from the diagonal in rows 0-30 get weight although masked",
+    "mask": "masked keys get weight: keys at offset +1 from the diagonal in rows 0-30",
     "last tile": "keys 32-47 that rows 16-31 see get 0.5 times their weight",
 }
 

@@ -46,7 +46,7 @@ def test_where_they_part(pairs: dict[str, Against]) -> None:
         "A against float64: bug, first wrong stage merge_weight; victims out",
         "B against float64: rounding",
         "first divergence at out = sum_s merge_weight * partial_O / merge_sum, cast to the output dtype; 0 where merge_sum is 0",
-        "  in B: acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0",
+        "  in B: acc / row_sum after the last tile, cast to the output dtype; 0 where row_sum is 0",
     ]
     place = f"batch 0, head 0, query {out.worst.index['q']}, dim {out.worst.index['d']}"
     assert lines[4].startswith(f"  worst at {place}: A {out.worst.a:.6g}, expected {out.worst.expected_a:.6g}; B ")
@@ -114,7 +114,7 @@ def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
 
 def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
     lines = printed(summary([pairs["parts"], pairs["rounding"]], unicode=False))
-    assert lines[0].split() == "A B verdict of A verdict of B part at error / budgets".split()
+    assert lines[0].split() == "A B verdict of A verdict of B part at difference / budgets".split()
     assert lines[1].split()[:-2] == "split_k --seqlen 64 --head-dim 8 --causal flash bug rounding".split()
     assert lines[1].split()[-2] == "out" and lines[2].split()[-2] == "-"
     assert lines[3] == "2 pairs: 1 diverge by more than both budgets"

@@ -189,7 +189,8 @@ def test_of_a_foreign_kernel_it_says_what_was_not_given_and_how_much_is_assumed(
     assert lines[0] == "verdict: rounding: every judged element is within its budget"
     assert lines[1] == "  not given: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
     assert re.fullmatch(
-        r"contract: \d+ arithmetic settings undeclared; the loosest is assumed \(-v lists them\)", lines[-1]
+        r"contract: \d+ arithmetic settings are undeclared; the loosest value of each is assumed \(-v lists them\)",
+        lines[-1],
     )
     assert "upstream" not in "".join(lines) and len(lines) == 3
 

@@ -50,7 +50,7 @@ SUSPECT = (
     "are too small to show"
 )
 FIRST = "verdict: bug; first wrong stage: scores = qk * scale, -inf where masked"
-OUT = "acc / row_sum of the last tile, cast to the output dtype; 0 where row_sum is 0"
+OUT = "acc / row_sum after the last tile, cast to the output dtype; 0 where row_sum is 0"
 
 
 @pytest.mark.campaign

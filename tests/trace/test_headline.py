@@ -19,7 +19,7 @@ MASKS = {
     "mask: window 1,1": abs(BEFORE) <= 1,
     "mask: causal, padding of the first keys": LATER & (BEFORE >= 0),
     "mask: padding of the last keys": np.broadcast_to(LATER[..., ::-1], (2, 1, 6, 9)),
-    "mask: full": np.ones((6, 9), bool),
+    "mask: none": np.ones((6, 9), bool),
     "masked": BEFORE % 3 > 0,
 }
 

@@ -116,7 +116,7 @@ def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: 
         said = CliRunner().invoke(commands, ["diff", *words])
         assert said.exit_code == 1 and "first wrong stage: scores" in said.stdout
         assert said.stdout.splitlines()[0].endswith(
-            "flash with flash-causal-off-by-one on emulator: float32 b=2 h=4 (kv 2) q=50 k=50 d=16, causal bottom-right, tiles 16x16, normal, seed 0"
+            "flash with flash-causal-off-by-one on emulator: float32 b=2 h=4 (kv 2) q=50 k=50 d=16, causal bottom-right, tiles 16x16, normal inputs, seed 0"
         )
     several = CliRunner().invoke(commands, ["diff", files[0], "flash"])
     assert (

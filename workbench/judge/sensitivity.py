@@ -319,7 +319,10 @@ def _hint(choices: Explaining) -> IfDeclared:
     if any(choices.values()):
         return IfDeclared(f"if your kernel really has {_either(choices)}, declare it in the contract", True)
     which = _one_of([*map(str, choices)], NAMED)
-    return IfDeclared(f"with {which} this stage cannot be checked: if your kernel has it, declare it", False)
+    return IfDeclared(
+        f"this is a bug unless your kernel has {which}, with which this stage cannot be judged: if so, declare it",
+        False,
+    )
 
 
 def _either(choices: Explaining) -> str:

@@ -144,7 +144,7 @@ class OperationCase:
         told += self.optional
         told += [f"{name}={name_of(function)}" for name, function in self.functions.items()]
         told += [f"{name}={x}" for name, x in self.unusual["contract"].items()]
-        return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])}, seed {self.seed}"
+        return f"{self.dtype} {sizes}, {', '.join([*told, self.distribution])} inputs, seed {self.seed}"
 
 
 def _usual(of: Operation, sizes: Mapping[str, int]) -> dict[str, float]:

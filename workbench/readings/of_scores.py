@@ -28,6 +28,8 @@ CURVED = 1e-3
 ONE_LEVEL = 0.01
 #: factor of scores below which they count for nothing
 STILL = 0.01
+#: what an experiment with equal scores adds to its finding
+_AT_Q_0 = " (measured with q = 0)"
 #: differences of which a curve is made, at most
 MOST = 6000
 
@@ -105,8 +107,8 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     if gone.any():
         said.append(f"{of_keys(gone, rows[..., None] & (nominal > 8 * allowed))} get no weight")
     if more.any():
-        said.append(f"{of_keys(more)} get weight although masked")
-    of_mask = "with q = 0, " + "; ".join(said) if said else ""
+        said.append(f"masked keys get weight: {of_keys(more)}")
+    of_mask = f"{'; '.join(said)}{_AT_Q_0}" if said else ""
     if odd.any():
         low, high = np.exp(np.nanmin(moved[odd])), np.exp(np.nanmax(moved[odd]))
         said.append(
@@ -118,7 +120,7 @@ def start(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     found = Finding(
         "start",
         "scores",
-        named or "with q = 0, " + "; ".join(said),
+        named or f"{'; '.join(said)}{_AT_Q_0}",
         int(wrong.sum()),
         wrong.size,
         {

@@ -76,7 +76,7 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
     """Keys of rows, bool [b, h, q, k], in words. `among`: those that rows should see, of which it is said alone; None:
     all keys.
 
-    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys +1 from the diagonal, in rows 0-46", "keys from
+    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys at offset +1 from the diagonal in rows 0-46", "keys from
     i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0, from 12 on
     of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
     """
@@ -136,7 +136,7 @@ def _rules(of: np.ndarray, could: np.ndarray) -> Iterator[_Rule]:
     distance = j - i - (keys - rows)
     few = np.unique(distance[of])
     if listed and len(few) <= LISTED:
-        said = f"keys {', '.join(f'{x:+d}' for x in few)} from the diagonal in {own}{{of}}"
+        said = f"keys at offset {', '.join(f'{x:+d}' for x in few)} from the diagonal in {own}{{of}}"
         yield _Rule(said, some[:, None] & np.isin(distance, few))
     inside = _bands(of, could)
     for said, low, high in inside:

@@ -23,8 +23,9 @@ _LACKS = re.compile(r"takes no \w+, which the case has")
 
 def lines(found: Acceptance) -> list[str]:
     """The verdict, what it rests on, and of a failing case what failed and how it is repeated."""
-    taken = f"{_of(found.cases, 'case')} right in {found.seconds:.1f} s ({_of(found.calls, 'call')})"
-    made = [f"{found.target}: {found.verdict}, {taken}", *(f"  {line}" for line in _counts(found))]
+    failed = ", then 1 failed" if found.failure is not None else ""
+    taken = f"{_of(found.cases, 'case')} passed{failed} ({found.seconds:.1f} s, {_of(found.calls, 'call')})"
+    made = [f"{found.target}: {found.verdict}: {taken}", *(f"  {line}" for line in _counts(found))]
     if found.failure is not None:
         made += _failure(found.failure)
         made.append(f"repeat: {repeat(found) or 'in Python: workbench.accept(...' + _place(found) + ')'}")

@@ -29,17 +29,26 @@ COLUMNS = (
     "A",
     "B",
     "A against B",
-    "error / budgets",
+    "difference / budgets",
     "differ",
     "max abs error",
-    "made here",
+    "own difference",
     "max ulp",
     "worst at",
     "value in A",
     "value in B",
 )
 #: columns that a narrow screen does without, the most telling first
-_SPARE = ("error / budgets", "worst at", "value in B", "value in A", "max abs error", "differ", "max ulp", "made here")
+_SPARE = (
+    "difference / budgets",
+    "worst at",
+    "value in B",
+    "value in A",
+    "max abs error",
+    "differ",
+    "max ulp",
+    "own difference",
+)
 _LEFT = ("stage", "A", "B", "A against B", "worst at")
 #: how the sentence begins that says where two runs diverge
 OF_DIVERGENCE = ("first divergence", "no divergence", "nothing was compared")
@@ -69,7 +78,7 @@ def summary(pairs: Sequence[Against], *, unicode: bool) -> RenderableType:
 
 def pairs_table(pairs: Sequence[Against]) -> tuple[Table, str]:
     """The table of `summary`, and the line below it."""
-    columns = ("A", "B", "verdict of A", "verdict of B", "part at", "error / budgets")
+    columns = ("A", "B", "verdict of A", "verdict of B", "part at", "difference / budgets")
     rows = [
         (
             " ".join([pair.a.trace.target, *case_options(pair.a.trace.case, own=False)]),
@@ -194,7 +203,7 @@ def findings(pair: Against) -> list[str]:
     for name, reason in pair.apart.items():
         reasons.setdefault(reason, []).append(name)
     if in_part := [stage for stage in pair if stage.tiles is not None]:
-        where = f"{_tiles(in_part[0])} only; elsewhere the running state starts at another key"
+        where = f"{_tiles(in_part[0])} only: in later tiles the running states cover different keys"
         lines.append(f"  compared in part: {', '.join(stage.name for stage in in_part)} ({where})")
     return [*lines, *(f"  not comparable: {', '.join(names)} ({reason})" for reason, names in reasons.items())]
 
@@ -245,12 +254,12 @@ def _explained(pair: Against) -> list[str]:
     how = "a different order of sums explains" if _same_arithmetic(pair) else "rounding explains"
     if pair.moved:
         how = "their inputs and rounding explain"
-    apart = f"{number(largest(first.max_ulp))} ulp ({number(largest(first.max_abs))})"
+    apart = f"{number(largest(first.max_abs))} and {number(largest(first.max_ulp))} ulp"
     own = f", {number(largest(first.max_own))} of it from this stage" if pair.moved else ""
     return [
         f"no divergence: {how} every difference",
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
-        f"{ratio(largest(first.over_budgets))}x both budgets",
+        f"{ratio(largest(first.over_budgets))} of the sum of both budgets",
         *_same_before(pair),
         f"  largest error / budgets: {ratio(largest(nearest.over_budgets))}, in {nearest.name}",
     ]

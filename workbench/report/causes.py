@@ -59,7 +59,9 @@ def none_found(judged: Diff) -> list[str]:
     of = "" if len(left) == len(judged.origins) else f" for {', '.join(left)}"
     if judged.trace.case.score_count > LARGEST:
         return [f"no cause was searched{of}: {_too_large(judged)}"]
-    return [f"no cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"]
+    return [
+        f"no{' other' * bool(of)} cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"
+    ]
 
 
 def explain_command(judged: Diff) -> str:
@@ -110,7 +112,7 @@ def _remaining(found: Explained) -> str:
     said = [f"{_are(whole)} within budget"] if whole else []
     said += [f"{_are(stages)} within budget except for {count} elements" for stages, count in off.items() if count]
     said += [f"{name} is still wrong" for name in found.unexplained]
-    return f"with {'this' if len(found.causes) == 1 else 'these'} corrected {'; '.join(said)}"
+    return f"with {'this cause' if len(found.causes) == 1 else 'these causes'} corrected, {'; '.join(said)}"
 
 
 def _are(stages: Sequence[str]) -> str:
@@ -151,9 +153,9 @@ def _reproduced(cause: Cause) -> str:
     fit = cause.fit
     if fit.of_nan_alone and fit.nan:
         return f"NaN in exactly the {fit.nan} elements that have it"
-    flips = f"; {fit.off} differ by one rounding" if fit.off else ""
+    flips = f"; the other {fit.off} are one rounding away" if fit.off else ""
     found = f"{fit.of - fit.off} of {fit.of} elements within budget"
-    return f"{found} (error / budget at most {ratio(fit.over_budget)}{flips})"
+    return f"{found} (error / budget at most {ratio(fit.over_budget)}){flips}"
 
 
 def _doubt(cause: Cause) -> str:
@@ -173,7 +175,7 @@ def _trial(judged: Diff, cause: Cause) -> str:
     """The fresh case that decided, and of what was measured how far the fit goes there."""
     trial = cause.trial
     assert trial is not None
-    return f"with {_changes(judged, trial.case)}" + (f": {trial.seen}; {trial.predicted}" if cause.measured else "")
+    return f"with {_changes(judged, trial.case)}" + (f": {trial.seen}, {trial.predicted}" if cause.measured else "")
 
 
 def _changes(judged: Diff, case: object) -> str:

@@ -69,10 +69,13 @@ def sentences(diff: OperationDiff, explained: OperationExplained | None = None) 
         said.append(f"verdict: {diff.verdict}" + (": every judged element is within its budget"
                     if diff.verdict in ("exact", "rounding") else ""))  # fmt: skip
     else:
-        said.append(f"verdict: {diff.verdict}; first wrong stage: {diff.origin} = {definition(table, diff.origin)}")
+        known = f" = {definition(table, diff.origin)}"
+        if not diff[diff.origin].judged_from and diff.others:  # a stage that was not given may be the wrong one
+            known = f" or one before it (not given: {', '.join(diff.others)})"
+        said.append(f"verdict: {diff.verdict}; first wrong stage: {diff.origin}{known}")
         said += _of_origin(diff[diff.origin])
         said += [f"  {text}" for text in (explained or diff.explained).sentences]
-    if diff.others:
+    if diff.others and diff.origin is None:
         said.append(f"  not given: {', '.join(diff.others)}")
     if diff.assumed:
         assumed = ", ".join(f"{name}={x}" for name, x in diff.assumed.items())
@@ -142,8 +145,7 @@ def _of_origin(stage: StageDiff) -> list[str]:
         f"  worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
         f"{value(worst.budget)}, error {times(worst.over_budget)}"
     )
-    said.append(f"  judged from {', '.join(stage.judged_from) or 'the inputs alone'}")
-    return said
+    return said + ([f"  judged from {', '.join(stage.judged_from)}"] if stage.judged_from else [])
 
 
 def in_short(diff: OperationDiff, explained: OperationExplained | None = None) -> str:

@@ -144,7 +144,7 @@ def _lost_unseen(diff: Diff) -> list[str]:
     command = telling_command(diff.trace)
     runs = "write inputs that do" if command.split()[1] == "inputs" else "test for that"
     power = f"2^{round(math.log2(diff.unseen))}"
-    return [f"out cannot reveal a dropped key whose weight is below {power} in every row; {runs}: {command}"]
+    return [f"a dropped key whose weight should be below {power} in every row would not show in out; {runs}: {command}"]
 
 
 def _right_all_the_same(diff: Diff) -> list[str]:
@@ -222,4 +222,7 @@ def _assumed(diff: Diff, full: bool) -> list[str]:
         f"the budget of {x.stage} is {ratio(x.times)}x that of default arithmetic, since {x.choice} is undeclared"
         for x in (diff.widened if full or not diff.origins else ())
     ]
-    return [f"contract: {len(found)} arithmetic settings undeclared; the loosest is assumed{listed}", *wide]
+    return [
+        f"contract: {len(found)} arithmetic settings are undeclared; the loosest value of each is assumed{listed}",
+        *wide,
+    ]

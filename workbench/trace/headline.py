@@ -21,7 +21,7 @@ def headline(trace: Trace) -> str:
     tiles = [f"tiles {case.block_q}x{case.block_k}"] if case.block_q and case.block_k else []
     splits = [f"{case.splits} {spoken('splits', trace.ranks)}"] if case.splits else []
     mask = [f"causal {case.causal_alignment}"] if case.causal else []
-    mask += [x] if (x := _masked(trace)) else [] if case.causal or case.window else ["full"]
+    mask += [x] if (x := _masked(trace)) else [] if case.causal or case.window else ["no mask"]
     faults = f" with {', '.join(trace.faults)}" if trace.faults else ""
     backend = "" if trace.backend == "foreign" else f" on {trace.backend}"
     # of a kernel that was given its codes, or is not ours, not everything is known
@@ -29,7 +29,7 @@ def headline(trace: Trace) -> str:
     codes = [f"codes {case.codes}{of}" + ("" if "scale_k" in trace.put_in else f" {case.quantiser_scale}")]
     codes += [f"one scale per {case.scale_of}"] if case.scale_of in BLOCKS else []
     codes += [f"{name} {getattr(case, name)}" for name in ("scores", "decode") if getattr(case, name)]
-    inputs = [case.distribution, f"seed {case.seed}"]
+    inputs = [f"{case.distribution} inputs", f"seed {case.seed}"]
     if case.distribution == GIVEN:
         inputs = [f"inputs {trace.called_with.inputs or GIVEN}", *(inputs[1:] if case.draws_beside else [])]
     fed = [f"fed: {', '.join(trace.put_in)}"] if trace.called_with.feed else []
@@ -48,7 +48,7 @@ def _masked(trace: Trace) -> str:
         return "masked"
     at_end = f" of the {found.end} keys" if found.end else ""
     padding = f"padding{at_end}" if found.padding.any() else ""
-    return f"mask: {', '.join(filter(None, (found.band.name, padding))) or 'full'}"
+    return f"mask: {', '.join(filter(None, (found.band.name, padding))) or 'none'}"
 
 
 def _shape(case: Case) -> str:

@@ -6,7 +6,7 @@ from workbench.case.case import Case
 from workbench.expectation.elements import Elements, State, whole
 from workbench.judge.stage import StageDiff
 
-RUN = "mine.py:attention: float16 b=1 h=4 q=8 k=8 d=64, causal bottom-right, normal, seed 0"
+RUN = "mine.py:attention: float16 b=1 h=4 q=8 k=8 d=64, causal bottom-right, normal inputs, seed 0"
 CASE = Case(seqlen=8, heads=4, causal=True, block_q=4, block_k=2, splits=2)
 ORDER = (
     "exact",

@@ -81,7 +81,7 @@ def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, 
     proof = found.proofs[0]
     trial = Trial(
         replace(run.case, seed=run.case.seed + proof.seed),
-        f"the fit leaves {scientific(proof.left)}",
+        f"reduced to {scientific(proof.left)} by this cause",
         f"RMS error {scientific(proof.error)}",
         True,
         int(answer.out.size),

@@ -64,7 +64,7 @@ class Quotient:
 
     @property
     def words(self) -> str:
-        last = " of the last tile" if self.by_tile else ""
+        last = " after the last tile" if self.by_tile else ""
         return f"{{of}} / {{over}}{last}, cast to the output dtype; 0 where {{over}} is 0"
 
 
@@ -110,7 +110,7 @@ class LogSum:
 
     @property
     def words(self) -> str:
-        last = " of the last tile" if self.by_tile else ""
+        last = " after the last tile" if self.by_tile else ""
         return f"{{top}} + log({{total}}){last}; -inf where {{total}} is 0"
 
 
