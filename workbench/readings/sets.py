@@ -76,9 +76,9 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
     """Keys of rows, bool [b, h, q, k], in words. `among`: those that rows should see, of which it is said alone; None:
     all keys.
 
-    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys at offset +1 from the diagonal in rows 0-46", "keys from
-    i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0, from 12 on
-    of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
+    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys at offset +1 from the diagonal in rows 0-46",
+    "keys from i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0,
+    from 12 on of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
     """
     could = np.ones(of.shape, bool) if among is None else among | of
     kinds: dict[bytes, np.ndarray] = {}
