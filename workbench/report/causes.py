@@ -59,9 +59,7 @@ def none_found(judged: Diff) -> list[str]:
     of = "" if len(left) == len(judged.origins) else f" for {', '.join(left)}"
     if judged.trace.case.score_count > LARGEST:
         return [f"no cause was searched{of}: {_too_large(judged)}"]
-    return [
-        f"no{' other' * bool(of)} cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"
-    ]
+    return [f"no cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"]
 
 
 def explain_command(judged: Diff) -> str:

@@ -231,5 +231,5 @@ def test_every_wrong_stage_has_a_line() -> None:
     assert f"cause: {cause.text}" in str(d)
     assert (
         str(d).splitlines()[-1]
-        == "no other cause found for row_sum among 804 hypotheses; next: `Diff.explain()` in Python tries more"
+        == "no cause found for row_sum among 804 hypotheses; next: `Diff.explain()` in Python tries more"
     )
