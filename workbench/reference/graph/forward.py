@@ -1,0 +1,312 @@
+"""The forward pass: every value again in float64, with bounds of its error, and with dumps in the place of stages.
+
+A stage whose dump is given is still computed and bounded, from what it reads; what follows reads the dump, without an
+error. With all stages dumped the bounds are those of each alone (isolated), with none they run from the inputs on.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import array_namespace, to_float64, unit_roundoff
+from workbench.reference.bound import NEGLIGIBLE, Budget, deviations
+from workbench.reference.graph.contract import CASTS, Contract
+from workbench.reference.graph.error import EXACT, Error, Own
+from workbench.reference.graph.node import Graph
+from workbench.reference.graph.patterns import Patterns, patterns_of
+from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.shapes import spread
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a reverse pass reads of a node: the site, and what comes in there."""
+
+    site: Site
+    own: Own
+    beyond: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What a forward pass found."""
+
+    values: Mapping[int, Any]  #: of the nodes that were asked, as computed
+    budgets: Mapping[int, Budget]
+    kept: Mapping[int, Kept] = field(default_factory=dict)
+
+
+@np.errstate(all="ignore")
+def forward(
+    graph: Graph,
+    contract: Contract,
+    asked: Collection[int],
+    dumps: Mapping[int, Any],
+    elements: Mapping[int, int | None],
+    keep: bool = False,
+) -> Forward:
+    """Values and budgets of the nodes `asked`, with `dumps` in place of nodes; `elements`: of `Budget`s, how many
+    elements the whole array has. `keep`: what a reverse pass needs.
+    """
+    run = _Run(graph, contract, patterns_of(graph), dumps, keep)
+    stored = _stored(graph, contract)
+    needed = upstream(graph, asked, dumps)
+    left = run.readers(needed, asked)
+    for i in sorted(needed):
+        run.visit(i, stored.get(i))
+        if i in asked:
+            run.answer(i, elements.get(i))
+        if i in dumps:
+            run.put_in(i)
+        run.free(i, left)
+    return Forward(run.values, run.budgets, run.kept)
+
+
+def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) -> set[int]:
+    """The nodes that `asked` are made of, nothing beyond a dump."""
+    found, queue = set(asked), list(asked)
+    while queue:
+        for j in graph.nodes[queue.pop()].reads:
+            if j not in found:
+                found.add(j)
+                if j not in dumps:
+                    queue.append(j)
+    return found
+
+
+def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
+    """Node -> the stage of the contract as which it is stored."""
+    found = {}
+    for name in contract.stored:
+        for i in graph.stages.get(name, ()):
+            found[i] = name
+        if name in graph.results:
+            found[graph.results[name]] = name
+    return found
+
+
+class _Run:
+    """One pass, while it lasts."""
+
+    def __init__(self, graph: Graph, contract: Contract, patterns: Patterns, dumps: Mapping[int, Any], keep: bool):
+        self.graph, self.contract, self.patterns, self.dumps, self.keep = graph, contract, patterns, dumps, keep
+        self.operands: dict[int, Operand] = {}
+        self.values: dict[int, Any] = {}
+        self.budgets: dict[int, Budget] = {}
+        self.kept: dict[int, Kept] = {}
+
+    def readers(self, needed: set[int], asked: Collection[int]) -> dict[int, int]:
+        """How many nodes still read each."""
+        left = dict.fromkeys(needed, 0)
+        for i in needed:
+            if i in self.dumps and i not in asked:
+                continue
+            for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+                if j in left:
+                    left[j] += 1
+        return left
+
+    def _looks(self, i: int) -> tuple[int, ...]:
+        rival = self.patterns.rivals.get(i)
+        return () if rival is None else (rival,)
+
+    def visit(self, i: int, stored: str | None) -> None:
+        """Computes and bounds a node."""
+        node = self.graph.nodes[i]
+        if node.op in (INPUT, CONSTANT):
+            self.operands[i] = self._given(i)
+        elif all(j in self.operands for j in node.reads):
+            self.operands[i] = self._made(i, stored)
+
+    def _given(self, i: int) -> Operand:
+        """An input is exact; a constant that float32 does not hold is rounded, all its elements by one error each."""
+        node = self.graph.nodes[i]
+        error, x = EXACT, node.value
+        if node.op == CONSTANT and node.bits > FLOAT32_BITS and _is_float(x):
+            lost = self.contract.unit * abs(x)
+            error = Error(lost, 0.0, lost, 0, (False,) * x.ndim)
+            if self.keep:
+                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0)
+        return Operand(x, error, node.bits)
+
+    def _made(self, i: int, stored: str | None) -> Operand:
+        node, rule = self.graph.nodes[i], RULES[self.graph.nodes[i].op]
+        reads = tuple(self._operand(i, k, j) for k, j in enumerate(node.reads))
+        y = rule.value(*(one.value for one in reads), **node.attributes)
+        y = np.asarray(y) if isinstance(y, np.generic) else y
+        looks = tuple(self.operands[j] for j in self._looks(i) if j in self.operands)
+        s = Site(node, reads, y, self.contract, looks)
+        own, beyond = self._losses(rule, s)
+        error = combined(rule, s, own, beyond, 1 << i)
+        if self.keep:
+            self.kept[i] = Kept(s, own, beyond)
+        operand = Operand(y, error, rule.bits(s))
+        if i in self.patterns.sizes and i not in self.dumps:
+            operand = replace(operand, **self._terms(rule, s))
+        site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
+        site = self.contract.site(stored) if stored is not None else site
+        return operand if site is None else self._as_stored(i, operand, site)
+
+    def _operand(self, i: int, k: int, j: int) -> Operand:
+        """What a node reads, and whether it is a product whose operands the contract rounds."""
+        one = self.operands[j]
+        factors = self.patterns.products.get((i, k))
+        if factors is None:
+            return one
+        probe = Site(self.graph.nodes[i], (), one.value, self.contract)
+        bits = [self.operands[f].bits if f in self.operands else 53 for f in factors]
+        return replace(one, rounded=sum(probe.rounds(b) for b in bits))
+
+    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any]:
+        """What the node rounds, and what is beyond first order: whole numbers are exact."""
+        own = rule.own(s) if _is_float(s.y) else Own()
+        return own, 0.0 if s.exact else rule.beyond(s)
+
+    def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
+        if s.node.op in ("sum", "matmul"):
+            return {"additions": rule.additions(s), "size": rule.size(s)}
+        if s.node.op in ("add", "subtract"):
+            a, b = s.reads
+            return {"additions": a.additions + b.additions + 1, "size": a.magnitude + b.magnitude}
+        return {"additions": s.reads[0].additions, "size": rule.size(s)} if s.reads[0].additions else {}
+
+    def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
+        """The value as it is rounded, off where an error takes it over a rounding boundary."""
+        value, error = one.value, one.error
+        rounded = site.rounded(value)
+        if error is not EXACT:
+            worst = site.flips(value, error.worst)
+            chance = deviations(value.size)
+            flips = site.flips(value, error.common + chance * error.variance**0.5)
+            xp = array_namespace(value)
+            error = Error(*(xp.where(xp.isfinite(part), part, 0.0) for part in (worst, 0.0 * flips, flips)))
+            error = error._replace(shared=(False,) * value.ndim)
+        bits = min(one.bits, _bits(site.dtype))
+        if self.keep and i in self.kept:
+            off = error.worst
+            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0)
+        return Operand(rounded, error, bits)
+
+    def answer(self, i: int, elements: int | None) -> None:
+        """The budget of a node, from what it is made of."""
+        one = self.operands.get(i)
+        if one is None:
+            return
+        self.values[i] = one.value
+        self.budgets[i] = budget_of(one, elements if elements is not None else one.value.size)
+
+    def put_in(self, i: int) -> None:
+        """The dump in the place of the value."""
+        dump = self.dumps[i]
+        value = to_float64(dump) if _is_float(dump) else dump
+        self.operands[i] = Operand(value, EXACT, _bits(dump.dtype))
+        self.kept.pop(i, None)
+
+    def free(self, i: int, left: dict[int, int]) -> None:
+        """What nobody reads any more."""
+        for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+            if j in left:
+                left[j] -= 1
+                if not left[j]:
+                    self.operands.pop(j, None)
+        if not left[i]:
+            self.operands.pop(i, None)
+
+
+def budget_of(one: Operand, elements: int) -> Budget:
+    """As of today's walk; NaN where the reference is NaN."""
+    xp, value, error = array_namespace(one.value), one.value, one.error
+    like = spread(0.0, value)
+    worst = like + error.worst
+    likely = xp.minimum(worst, error.common + deviations(elements) * (like + error.variance) ** 0.5)
+    if _is_float(value):
+        nan = xp.isnan(value)
+        if bool(xp.any(nan)):
+            worst, likely = xp.where(nan, xp.nan, worst), xp.where(nan, xp.nan, likely)
+    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.additions else np.inf
+    return Budget(worst, likely, size)
+
+
+def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
+    """The error of a node: its own roundings and what it is moved by. Random parts of common sources add up linearly
+    (Minkowski), of others as squares.
+    """
+    rounds = not (isinstance(own.random, float) and own.random == 0.0)
+    shared = (False,) * s.y.ndim
+    if s.exact:
+        if _none(own.worst):
+            return EXACT
+        return Error(own.worst, own.random * own.random, own.common + own.alike, bit if rounds else 0, shared)
+    if hasattr(rule, "error"):
+        return _tidy(s, rule.error(s)._replace(shared=shared), True)
+    worst: Any = beyond
+    variance: Any = 0.0
+    common: Any = 0.0
+    sources, loose = 0, not isinstance(beyond, float)
+    for i, one in enumerate(s.reads):
+        if one.error is EXACT:
+            continue
+        e = one.error
+        worst = worst + rule.linear(s, i, e.worst)
+        common = common + (0.0 if _none(e.common) else rule.linear(s, i, e.common))
+        loose = loose or e.loose
+        if not _none(e.variance):
+            moved = rule.linear(s, i, e.variance**0.5) ** 2 if rule.alike(s, i) else rule.squared(s, i, e.variance)
+            if sources & e.sources:
+                variance = (variance**0.5 + moved**0.5) ** 2
+            else:
+                variance = variance + moved
+            sources |= e.sources
+            shared = tuple(a or b for a, b in zip(shared, rule.shared(s, i), strict=True))
+    grown = 1 + rule.grows(s)
+    worst, common = worst * grown + own.worst, common + own.common + own.alike
+    if rounds:
+        variance, sources = variance + own.random * own.random, sources | bit
+    found = Error(worst, variance, common, sources, shared, loose)
+    if s.node.op == "subtract" and s.looks:
+        found = _where_certain(s, found)
+    return _tidy(s, found, loose)
+
+
+def _where_certain(s: Site, error: Error) -> Error:
+    """0 where a of a - max(a, x) is the maximum for sure."""
+    a, other = s.reads[0], s.looks[0]
+    sure = other.value + other.error.worst < a.value - a.error.worst
+    if sure.shape != s.y.shape:
+        return error
+    parts = (s.xp.where(sure, 0.0, part) for part in error[:3])
+    return Error(*parts, *error[3:])
+
+
+def _tidy(s: Site, error: Error, loose: bool) -> Error:
+    """What is no bound becomes infinite; where the value is not finite there is no error, unless there is no bound."""
+    xp = s.xp
+    parts = [error.worst, error.variance, error.common]
+    if loose:
+        parts = [part if isinstance(part, float) else xp.where(xp.isnan(part), xp.inf, part) for part in parts]
+    if _is_float(s.y):
+        held = xp.isfinite(s.y)
+        if not bool(xp.all(held)):
+            open_ = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
+            parts = [xp.where(held | open_, part, 0.0) for part in parts]
+    return Error(*parts, error.sources, error.shared, loose)
+
+
+def _none(x: Any) -> bool:
+    return isinstance(x, float) and x == 0.0
+
+
+def _is_float(x: Any) -> bool:
+    dtype = x.dtype
+    return dtype.kind not in "biu" if isinstance(dtype, np.dtype) else bool(dtype.is_floating_point)
+
+
+def _bits(dtype: Any) -> int:
+    """Significant bits of a dtype, 53 of what is no float."""
+    try:
+        return round(-float(np.log2(unit_roundoff(str(dtype).rpartition(".")[2]))))
+    except (ValueError, TypeError):
+        return 53

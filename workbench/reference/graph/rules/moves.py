@@ -1,0 +1,174 @@
+"""Primitives that only move elements: views, copies, writes. Errors go where the values go, and nothing is rounded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import array_namespace
+from workbench.reference.graph.error import Amount, Own
+from workbench.reference.graph.shapes import spread, to_shape
+from workbench.reference.graph.site import Site
+
+
+@dataclass(frozen=True)
+class Move:
+    """f(x, **attributes), whose elements are those of x."""
+
+    f: Callable[..., Any]
+    words: str
+    #: d / d x from d / d y; None: by the places that the elements came from
+    back: Callable[[Site, Any], Any] | None = None
+
+    def value(self, *x: Any, **attributes: Any) -> Any:
+        return self.f(*x, **attributes)
+
+    def own(self, s: Site) -> Own:
+        return Own()
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        return self.f(spread(e, s.x[i]), **s.attributes)
+
+    squared = linear
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        if self.back is not None:
+            return self.back(s, g)
+        xp, shape = s.xp, s.x[0].shape
+        n = prod(shape)
+        places = self.f(xp.reshape(xp.arange(n), shape), **s.attributes)
+        return xp.reshape(xp.bincount(xp.reshape(places, (-1,)), weights=xp.reshape(g, (-1,)), minlength=n), shape)
+
+    def beyond(self, s: Site) -> Amount:
+        return 0.0
+
+    def grows(self, s: Site) -> float:
+        return 0.0
+
+    def alike(self, s: Site, i: int) -> bool:
+        return False
+
+    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
+        """All axes, where any is: places are not followed."""
+        of = s.reads[i].error.shared
+        if s.node.op == "transpose":
+            return tuple(of[a] for a in s.attributes["axes"])
+        return (any(of) or (s.node.op in SPREADING and prod(s.y.shape) > prod(s.x[i].shape)),) * s.y.ndim
+
+    def bits(self, s: Site) -> int:
+        return s.reads[0].bits
+
+    def size(self, s: Site) -> Any:
+        """What the terms of an unseen sum add up to, moved as it is."""
+        return self.f(spread(s.reads[0].size, s.x[0]), **s.attributes)
+
+
+@dataclass(frozen=True)
+class Joined(Move):
+    """Several arrays, one behind the other along an axis."""
+
+    def value(self, *x: Any, axis: int) -> Any:
+        return array_namespace(*x).concat(list(x), axis=axis)
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        parts = [spread(e if j == i else 0.0, x) for j, x in enumerate(s.x)]
+        return self.value(*parts, **s.attributes)
+
+    squared = linear
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        axis = s.attributes["axis"] % s.y.ndim
+        first = sum(x.shape[axis] for x in s.x[:i])
+        return g[(slice(None),) * axis + (slice(first, first + s.x[i].shape[axis]),)]
+
+    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
+        return s.reads[i].error.shared
+
+    def bits(self, s: Site) -> int:
+        return max(one.bits for one in s.reads)
+
+
+@dataclass(frozen=True)
+class Write(Move):
+    """A copy of x in which the view `step` of it holds another array."""
+
+    def value(self, x: Any, part: Any, *, step: str, how: Mapping[str, Any]) -> Any:
+        xp = array_namespace(x, part)
+        made = xp.asarray(x, copy=True)
+        if step == "index":
+            made[how["index"]] = part
+        else:
+            MOVES[step].value(made, **how)[...] = part
+        return made
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        x, part = (spread(e if j == i else 0.0, one) for j, one in enumerate(s.x))
+        return self.value(x, part, **s.attributes)
+
+    squared = linear
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        how, step = s.attributes["how"], s.attributes["step"]
+        if i == 0:
+            return self.value(g, s.xp.zeros_like(s.x[1]), **s.attributes)
+        return to_shape(MOVES[step].value(g, **how), s.x[1].shape)
+
+    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
+        of = s.reads[i].error.shared
+        written = self.f(s.y, **s.attributes["how"]) if s.attributes["step"] == "index" else s.y
+        return of if i == 0 else (any(of) or prod(written.shape) > prod(s.x[1].shape),) * s.y.ndim
+
+    def bits(self, s: Site) -> int:
+        return max(one.bits for one in s.reads)
+
+
+def _index(x: Any, *, index: Any) -> Any:
+    return x[index]
+
+
+def _back_of_index(s: Site, g: Any) -> Any:
+    index = s.attributes["index"]
+    listed = index if isinstance(index, tuple) else (index,)
+    made = s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
+    if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in listed):
+        made[index] = g
+        return made
+    np.add.at(made, index, g)
+    return made
+
+
+def _back_of_transpose(s: Site, g: Any) -> Any:
+    axes = s.attributes["axes"]
+    return s.xp.permute_dims(g, tuple(axes.index(i) for i in range(len(axes))))
+
+
+def _namespaced(name: str) -> Callable[..., Any]:
+    return lambda x, **attributes: getattr(array_namespace(x), name)(x, **attributes)
+
+
+#: moves that put one element in several places
+SPREADING = ("broadcast", "index", "repeat")
+
+MOVES: Mapping[str, Any] = {
+    "index": Move(_index, "{0}[...]", _back_of_index),
+    "transpose": Move(lambda x, *, axes: array_namespace(x).permute_dims(x, axes), "{0} transposed",
+                      _back_of_transpose),
+    "reshape": Move(lambda x, *, shape: array_namespace(x).reshape(x, shape), "{0} reshaped",
+                    lambda s, g: s.xp.reshape(g, s.x[0].shape)),
+    "broadcast": Move(lambda x, *, shape: array_namespace(x).broadcast_to(x, shape), "{0} broadcast",
+                      lambda s, g: to_shape(g, s.x[0].shape)),
+    "cast": Move(lambda x, *, dtype: x, "{0} as another float", lambda s, g: g),
+    "as_float": Move(lambda x: array_namespace(x).astype(x, array_namespace(x).float64), "{0}", lambda s, g: g),
+    "repeat": Move(lambda x, *, repeats, axis: array_namespace(x).repeat(x, repeats, axis=axis), "{0} repeated"),
+    "flip": Move(lambda x, *, axis: array_namespace(x).flip(x, axis=axis), "{0} flipped",
+                 lambda s, g: s.xp.flip(g, axis=s.attributes["axis"])),
+    "roll": Move(lambda x, *, shift, axis: array_namespace(x).roll(x, shift, axis=axis), "{0} rolled"),
+    "tril": Move(lambda x, *, k: array_namespace(x).tril(x, k=k), "lower triangle of {0}",
+                 lambda s, g: s.xp.tril(g, k=s.attributes["k"])),
+    "triu": Move(lambda x, *, k: array_namespace(x).triu(x, k=k), "upper triangle of {0}",
+                 lambda s, g: s.xp.triu(g, k=s.attributes["k"])),
+    "concat": Joined(_namespaced("concat"), "{0} and others, joined"),
+    "write": Write(_index, "{0} with {1} written into it"),
+}  # fmt: skip

@@ -1,0 +1,84 @@
+"""What a rule sees of one node while a pass goes over the graph."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from workbench.floats import array_namespace
+from workbench.reference.graph.contract import BITS, OPERANDS, Contract
+from workbench.reference.graph.error import EXACT, Amount, Error
+from workbench.reference.graph.node import Node
+
+#: significant bits of float32: what has no more is held exactly
+FLOAT32_BITS = 24
+
+
+@dataclass(frozen=True, eq=False)
+class Operand:
+    """A value that a node reads, and what is known of it."""
+
+    value: Any
+    error: Error = EXACT
+    bits: int = 53  #: significant bits, where every value is known to have no more
+    additions: int = 0  #: of a sum that nobody saw: how many a kernel may do in another order
+    size: Amount = 0.0  #: of such a sum: what its terms add up to in magnitude
+    #: of a product that is about to be summed: operands of it that the contract may round
+    rounded: int = 0
+
+    @property
+    def magnitude(self) -> Any:
+        """What the terms of it add up to: of no sum, its own size."""
+        return self.size if self.additions else finite(abs(self.value))
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A node with its value and what it reads."""
+
+    node: Node
+    reads: tuple[Operand, ...]
+    y: Any
+    contract: Contract
+    looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
+    elements: int | None = None  #: how many elements the largest error is drawn of; None: the node's own
+
+    @cached_property
+    def xp(self) -> Any:
+        """The namespace of its arrays."""
+        return array_namespace(self.y)
+
+    @cached_property
+    def x(self) -> tuple[Any, ...]:
+        """The values that it reads."""
+        return tuple(one.value for one in self.reads)
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        """What else the primitive takes."""
+        return dict(self.node.attributes)
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing that it reads is off."""
+        return all(one.error is EXACT for one in self.reads)
+
+    @property
+    def u(self) -> float:
+        """Unit roundoff of elementwise work."""
+        return self.contract.unit
+
+    def operand_error(self, rounded: int) -> tuple[float, bool]:
+        """Relative error of a product of which so many operands may be rounded; whether they are cut off."""
+        one, cut = OPERANDS[self.contract.operands]
+        return (1 + one) ** rounded - 1, cut
+
+    def rounds(self, bits: int) -> bool:
+        """Whether the contract may round an operand of so many significant bits."""
+        return OPERANDS[self.contract.operands][0] > 0 and bits > BITS[self.contract.operands]
+
+
+def finite(x: Any) -> Any:
+    """x, 0 where it is infinite or NaN."""
+    xp = array_namespace(x)
+    held = xp.isfinite(x)
+    return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
