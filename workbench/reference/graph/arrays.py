@@ -87,6 +87,10 @@ class Traced(NDArrayOperatorsMixin):
             new._version = self._root._version
         return new
 
+    def again(self) -> "Traced":
+        """All of it, as a node of its own."""
+        return self.made("named", {}, self.value[...])
+
     # writes
 
     def put(self, node: int) -> None:

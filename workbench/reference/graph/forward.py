@@ -18,7 +18,7 @@ from workbench.reference.graph.node import Graph
 from workbench.reference.graph.patterns import Patterns, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.reference.graph.shapes import spread
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,8 @@ class Kept:
 
     site: Site
     own: Own
-    beyond: Any
+    beyond: Any  #: what the operands' errors move it by beyond first order, in the worst case
+    likely: Any  #: the same, all but surely
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +130,7 @@ class _Run:
             lost = self.contract.unit * abs(x)
             error = Error(lost, 0.0, lost, 0, (False,) * x.ndim)
             if self.keep:
-                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0)
+                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0, 0.0)
         return Operand(x, error, node.bits)
 
     def _made(self, i: int, stored: str | None) -> Operand:
@@ -142,7 +143,7 @@ class _Run:
         own, beyond = self._losses(rule, s)
         error = combined(rule, s, own, beyond, 1 << i)
         if self.keep:
-            self.kept[i] = Kept(s, own, beyond)
+            self.kept[i] = Kept(s, own, beyond, beyond if _none(beyond) else rule.beyond(_likely(s)))
         operand = Operand(y, error, rule.bits(s))
         if i in self.patterns.sizes and i not in self.dumps:
             operand = replace(operand, **self._terms(rule, s))
@@ -187,7 +188,7 @@ class _Run:
         bits = min(one.bits, _bits(site.dtype))
         if self.keep and i in self.kept:
             off = error.worst
-            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0)
+            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0, likely=0.0)
         return Operand(rounded, error, bits)
 
     def answer(self, i: int, elements: int | None) -> None:
@@ -269,6 +270,14 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
     if s.node.op == "subtract" and s.looks:
         found = _where_certain(s, found)
     return _tidy(s, found, loose)
+
+
+def _likely(s: Site) -> Site:
+    """The site as if its operands were off by no more than all but surely."""
+    reads = tuple(
+        one if one.error is EXACT else replace(one, error=one.error._replace(worst=likely(s, one))) for one in s.reads
+    )
+    return replace(s, reads=reads)
 
 
 def _where_certain(s: Site, error: Error) -> Error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from workbench.reference.graph.node import Graph, Node
 
 #: primitives that only move elements of their first operand, or note something of it
-PASSES = frozenset({"index", "transpose", "reshape", "broadcast", "cast"})
+PASSES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named"})
 #: sums, whose terms a kernel may add in any order, where nobody saw the sum itself
 ADDS = frozenset({"add", "subtract", "sum", "matmul"})
 
@@ -29,12 +29,12 @@ def patterns_of(graph: Graph) -> Patterns:
     found, nodes = Patterns(), graph.nodes
     for i, node in enumerate(nodes):
         if node.op == "sum":
-            product = nodes[_source(graph, node.reads[0], {"cast"})]
+            product = nodes[_source(graph, node.reads[0], {"cast", "named"})]
             if product.op == "multiply" and _contracts(nodes, product, node):
                 found.products[i, 0] = (product.reads[0], product.reads[1])
         elif node.op in ("add", "subtract"):
             for k, j in enumerate(node.reads):
-                product = nodes[_source(graph, j, {"cast", "reshape"})]
+                product = nodes[_source(graph, j, {"cast", "named", "reshape"})]
                 if product.op == "multiply" and _is_outer(nodes, product):
                     found.products[i, k] = (product.reads[0], product.reads[1])
         if node.op == "subtract":

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from workbench.floats import array_namespace
+from workbench.reference.bound import deviations
 from workbench.reference.graph.contract import BITS, OPERANDS, Contract
 from workbench.reference.graph.error import EXACT, Amount, Error
 from workbench.reference.graph.node import Node
@@ -82,3 +83,12 @@ def finite(x: Any) -> Any:
     xp = array_namespace(x)
     held = xp.isfinite(x)
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
+
+
+def likely(s: Site, one: Operand) -> Amount:
+    """How far an operand may be off all but surely."""
+    if one.error is EXACT:
+        return 0.0
+    deviation = deviations(s.elements if s.elements is not None else one.value.size)
+    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
+    return s.xp.minimum(made, s.xp.asarray(one.error.worst))

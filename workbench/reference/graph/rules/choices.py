@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.floats import array_namespace, round_to
-from workbench.reference.bound import deviations
 from workbench.reference.graph.error import EXACT, Amount, Error, Own
 from workbench.reference.graph.shapes import spread, to_shape
-from workbench.reference.graph.site import Operand, Site, finite
-
-
-def likely(s: Site, one: Operand) -> Amount:
-    """How far an operand may be off all but surely."""
-    if one.error is EXACT:
-        return 0.0
-    deviation = deviations(s.elements if s.elements is not None else one.value.size)
-    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
-    return s.xp.minimum(made, s.xp.asarray(one.error.worst))
+from workbench.reference.graph.site import Site, finite, likely
 
 
 class _Plain:

@@ -159,6 +159,7 @@ MOVES: Mapping[str, Any] = {
                     lambda s, g: s.xp.reshape(g, s.x[0].shape)),
     "broadcast": Move(lambda x, *, shape: array_namespace(x).broadcast_to(x, shape), "{0} broadcast",
                       lambda s, g: to_shape(g, s.x[0].shape)),
+    "named": Move(lambda x: x, "{0}", lambda s, g: g),
     "cast": Move(lambda x, *, dtype: x, "{0} as another float", lambda s, g: g),
     "as_float": Move(lambda x: array_namespace(x).astype(x, array_namespace(x).float64), "{0}", lambda s, g: g),
     "repeat": Move(lambda x, *, repeats, axis: array_namespace(x).repeat(x, repeats, axis=axis), "{0} repeated"),
