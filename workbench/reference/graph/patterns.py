@@ -10,6 +10,7 @@ from workbench.reference.graph.node import Graph, Node
 PASSES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named"})
 #: sums, whose terms a kernel may add in any order, where nobody saw the sum itself
 ADDS = frozenset({"add", "subtract", "sum", "matmul"})
+ORDERS = frozenset({"argmax", "argmin", "argsort"})
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Patterns:
     products: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: difference a - max(a, x) -> x
     rivals: dict[int, int] = field(default_factory=dict)
+    #: places that an order gave, as they are read -> what was ordered, and along which axis
+    ordered: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: nodes whose terms a sum that reads them may add in any order, through moves
     sizes: set[int] = field(default_factory=set)
 
@@ -41,6 +44,9 @@ def patterns_of(graph: Graph) -> Patterns:
             rival = _rival(graph, *node.reads)
             if rival is not None:
                 found.rivals[i] = rival
+        place = nodes[_source(graph, i, PASSES)]
+        if place.op in ORDERS:
+            found.ordered[i] = (place.reads[0], place.attributes["axis"])
         if node.op in ("add", "subtract", "sum"):
             for j in node.reads:
                 _mark(graph, j, found.sizes)
