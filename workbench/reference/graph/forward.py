@@ -15,14 +15,14 @@ from workbench.reference.bound import NEGLIGIBLE, Budget, deviations
 from workbench.reference.graph.contract import CASTS, Contract
 from workbench.reference.graph.error import EXACT, Error, Own
 from workbench.reference.graph.node import Graph, Line, Node
-from workbench.reference.graph.patterns import Patterns, patterns_of
+from workbench.reference.graph.patterns import ADDS, Patterns, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.rules.elementwise import added
 from workbench.reference.graph.shapes import spread
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite, likely
 
 #: primitives that may leave an element without a bound
-MAY_OPEN = frozenset({"divide", "reciprocal", "log", "log2", "log10", "power", "where", "argmax", "argmin", "argsort",
-                      "gather"})  # fmt: skip
+MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where argmax argmin argsort".split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,13 +146,14 @@ class _Run:
         y = np.asarray(y) if isinstance(y, np.generic) else y
         rival = self.patterns.rivals.get(i)
         looks = (self.operands[rival],) if rival in self.operands else ()
-        s = Site(node, reads, y, self.contract, looks)
-        own, beyond = self._losses(rule, s)
-        error = combined(rule, s, own, beyond, 1 << i)
+        feeds = i in self.patterns.sizes and i not in self.dumps
+        s = Site(node, reads, y, self.contract, looks, feeds)
+        own, beyond, expected = self._losses(rule, s)
+        error = combined(rule, s, own, beyond, expected, 1 << i)
         if self.keep:
-            self.kept[i] = Kept(s, own, beyond, beyond if _none(beyond) else rule.beyond(_likely(s)))
+            self.kept[i] = Kept(s, own, beyond, expected)
         operand = Operand(y, error, rule.bits(s))
-        if i in self.patterns.sizes and i not in self.dumps:
+        if feeds:
             operand = replace(operand, **self._terms(rule, s))
         site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
         site = self.contract.site(stored) if stored is not None else site
@@ -168,18 +169,25 @@ class _Run:
         bits = [self.operands[f].bits if f in self.operands else 53 for f in factors]
         return replace(one, rounded=sum(probe.rounds(b) for b in bits))
 
-    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any]:
-        """What the node rounds, and what is beyond first order: whole numbers are exact."""
+    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
+        """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
+        round nothing.
+        """
         own = rule.own(s) if _is_float(s.y) else Own()
-        return own, 0.0 if s.exact else rule.beyond(s)
+        beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
+        return own, beyond, beyond if _none(beyond) else rule.beyond(_likely(s))
 
     def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
-        if s.node.op in ("sum", "matmul"):
-            return {"additions": rule.additions(s), "size": rule.size(s)}
+        """What is known of the terms of a sum that nobody saw, all of whose roundings are in its error."""
+        found = {}
         if s.node.op in ("add", "subtract"):
-            a, b = s.reads
-            return {"additions": a.additions + b.additions + 1, "size": a.magnitude + b.magnitude}
-        return {"additions": s.reads[0].additions, "size": rule.size(s)} if s.reads[0].additions else {}
+            found = added(*s.reads)
+        elif s.node.op in ADDS or s.reads[0].terms > 1:
+            found = rule.terms(s)
+        if s.node.op in ADDS and found["terms"] > 1:
+            whole = Operand(s.y, **found)
+            found["attributed"] = s.xp.maximum(whole.prefixes(finite(s.y)), 0.0 * finite(s.y) + whole.attributed)
+        return found
 
     def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
         """The value as it is rounded, off where an error takes it over a rounding boundary."""
@@ -268,11 +276,11 @@ def budget_of(one: Operand, elements: int) -> Budget:
         nan = xp.isnan(value)
         if bool(xp.any(nan)):
             worst, likely = xp.where(nan, xp.nan, worst), xp.where(nan, xp.nan, likely)
-    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.additions else np.inf
+    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.terms > 1 else np.inf
     return Budget(worst, likely, size)
 
 
-def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
+def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int) -> Error:
     """The error of a node: its own roundings and what it is moved by. Random parts of common sources add up linearly
     (Minkowski), of others as squares.
     """
@@ -289,7 +297,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
         return _tidy(s, rule.error(s)._replace(shared=shared, open=open_))
     worst: Any = beyond
     variance: Any = 0.0
-    common: Any = 0.0
+    common: Any = expected
     sources, open_ = 0, bit if _opens(s, beyond) else 0
     for i, one in enumerate(s.reads):
         if one.error is EXACT:

@@ -56,12 +56,25 @@ def patterns_of(graph: Graph) -> Patterns:
 def _contracts(nodes: tuple[Node, ...], product: Node, node: Node) -> bool:
     """Whether the sum is over an axis that both factors have; a square is a norm's, not a matrix product."""
     a, b = product.reads
-    if a == b:
+    if _same(nodes, a, b):
         return False
     ndim = len(product.shape)
     axes = node.attributes["axis"]
     axes = range(ndim) if axes is None else [axis % ndim for axis in axes]
     return any(product.shape[axis] > 1 and all(_has(nodes[j].shape, axis - ndim) for j in (a, b)) for axis in axes)
+
+
+def _same(nodes: tuple[Node, ...], a: int, b: int) -> bool:
+    """Whether two nodes have one value by the way they are made."""
+    if a == b:
+        return True
+    x, y = nodes[a], nodes[b]
+    if x.op != y.op or x.op == "input" or len(x.reads) != len(y.reads) or x.attributes.keys() != y.attributes.keys():
+        return False
+    if x.op == "constant":
+        return x.value.shape == y.value.shape and bool((x.value == y.value).all())
+    alike = all(str(x.attributes[key]) == str(y.attributes[key]) for key in x.attributes)
+    return alike and all(_same(nodes, i, j) for i, j in zip(x.reads, y.reads, strict=True))
 
 
 def _is_outer(nodes: tuple[Node, ...], product: Node) -> bool:
