@@ -92,7 +92,8 @@ class Extreme(_Plain):
     def _first(self, x: Any, y: Any, s: Site) -> Any:
         """Where the extreme is, once for each: of several the share of each."""
         same = s.xp.astype(x == y, s.xp.float64)
-        return same / s.xp.maximum(s.xp.sum(same, axis=s.attributes["axis"], keepdims=True), 0.0 * y + 1.0)
+        several = s.xp.sum(same, axis=s.attributes["axis"], keepdims=True)
+        return same / s.xp.where(several > 0, several, 1.0)
 
 
 @dataclass(frozen=True)
