@@ -53,7 +53,7 @@ class Extreme(_Plain):
     def error(self, s: Site) -> Error:
         """The bounds of the ends."""
         worst = self.end(s, [one.error.worst for one in s.reads])
-        return Error(worst, 0.0, self.end(s, [likely(s, one) for one in s.reads]))
+        return Error(worst, 0.0, self.end(s, [likely(one) for one in s.reads]))
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         """Of the chosen element."""
@@ -219,7 +219,7 @@ class Step(_Plain):
 
     def error(self, s: Site) -> Error:
         """All elements of one value jump alike: common."""
-        return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s, s.reads[0])))
+        return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s.reads[0])))
 
     def _end(self, s: Site, e: Amount) -> Any:
         x, y = s.x[0], s.y
