@@ -19,7 +19,8 @@ from workbench.reference.graph.judged import budget_of, within_a_tie
 from workbench.reference.graph.node import Graph
 from workbench.reference.graph.patterns import ADDS, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
-from workbench.reference.graph.rules.elementwise import Elementwise, added
+from workbench.reference.graph.rules.elementwise import Elementwise
+from workbench.reference.graph.rules.roundings import added
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
 #: nodes whose sites are kept at once for a reverse pass; of longer graphs parts are computed twice
