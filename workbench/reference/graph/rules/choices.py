@@ -61,7 +61,7 @@ class Extreme(Exact):
             return s.xp.where(self._chosen(s, i), e, 0.0)
         y, keep = self._kept(s)
         first = self._first(s.x[0], y, s)
-        made = s.xp.sum(s.xp.where(first, spread(e, s.x[0]), 0.0), axis=s.attributes["axis"], keepdims=keep)
+        made = s.xp.sum(s.xp.where(first > 0, first * e, 0.0), axis=s.attributes["axis"], keepdims=keep)
         return made
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:

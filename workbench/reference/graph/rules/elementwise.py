@@ -173,6 +173,12 @@ def _call(name: str) -> Callable[..., Any]:
     return lambda *x: getattr(array_namespace(*x), name)(*x)
 
 
+def _cbrt(x: Any) -> Any:
+    """Of torch, which has none, by a power."""
+    xp = array_namespace(x)
+    return xp.cbrt(x) if hasattr(xp, "cbrt") else xp.sign(x) * abs(x) ** (1 / 3)
+
+
 _HALF = 0.5
 
 
@@ -199,7 +205,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                           lambda s: Own() if 2 * s.reads[0].bits <= FLOAT32_BITS else rounded(1)(s), _reach_of_square,
                           lambda bits: min(2 * bits[0], 53) if bits[0] != 1 else 1),
     "sqrt": Elementwise(_call("sqrt"), (lambda s: _HALF / s.y,), "sqrt({0})", rounded(2), _reach_of_root),
-    "cbrt": _unary("cbrt", 1.0, lambda s: 1 / (3 * s.y**2), ends(_call("cbrt"))),
+    "cbrt": Elementwise(_cbrt, (lambda s: 1 / (3 * s.y**2),), "cbrt({0})", function(1.0), ends(_cbrt)),
     "reciprocal": Elementwise(_call("reciprocal"), (lambda s: -s.y * s.y,), "1 / {0}", rounded(2),
                               lambda s: _reach_of_inverse(s)),
     "exp": Elementwise(_call("exp"), (lambda s: s.y,), "exp({0})", of_exp, _reach_of_exp),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from workbench.floats import array_namespace
@@ -120,7 +121,7 @@ class Gather(Exact):
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i:
             return s.xp.zeros(s.x[1].shape, dtype=s.xp.float64)
-        n = s.x[0].size
+        n = prod(s.x[0].shape)
         places = self.value(s.xp.reshape(s.xp.arange(n), s.x[0].shape), s.x[1], **s.attributes)
         made = s.xp.bincount(s.xp.reshape(places, (-1,)), weights=s.xp.reshape(g, (-1,)), minlength=n)
         return s.xp.reshape(made, s.x[0].shape)
