@@ -173,6 +173,18 @@ def test_the_largest_source_is_the_line_that_is_hardest_to_compute() -> None:
     assert sorted((one.worst for one in listed), reverse=True) == [one.worst for one in listed]
 
 
+def test_a_maximum_is_off_by_what_its_rival_is_off() -> None:
+    """In reverse, too, where the adjoint of the rival is 0."""
+
+    def f(a, x, y):
+        return np.maximum(a, x @ y) * 0.5
+
+    x = np.array([[1e3, -1e3, 1 - 2.0**-20]], np.float32)
+    inputs = {"a": np.ones(1, np.float32), "x": x, "y": np.ones(3, np.float32)}
+    at = budget_at(trace(f, inputs), Contract(), "result", [(0,)])
+    assert at.bound[0] >= 1e-5 and at.statistical[0] >= 1e-5
+
+
 # casts
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from array_api_compat import device
 
 from workbench.floats import array_namespace
-from workbench.reference.graph.error import Amount, Own
+from workbench.reference.graph.error import Amount, Error, Own, none
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site
 
@@ -74,19 +74,24 @@ class Joined(Move):
     def value(self, *x: Any, axis: int) -> Any:
         return array_namespace(*x).concat(list(x), axis=axis)
 
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        parts = [spread(e if j == i else 0.0, x) for j, x in enumerate(s.x)]
-        return self.value(*parts, **s.attributes)
+    def error(self, s: Site) -> Error:
+        """Those of all, joined once: of thousands of arrays one by one would take a square of their number."""
+        errors = [one.error for one in s.reads]
 
-    squared = linear
+        def joined(parts: list[Amount]) -> Amount:
+            return 0.0 if all(none(one) for one in parts) else self.value(*map(spread, parts, s.x), **s.attributes)
+
+        sources = 0
+        for one in errors:
+            sources |= one.sources
+        shared = [one.shared for one in errors if one.shared]
+        worst, variance, common = (joined([one[k] for one in errors]) for k in range(3))
+        return Error(worst, variance, common, sources, tuple(map(any, zip(*shared, strict=True))))
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         axis = s.attributes["axis"] % s.y.ndim
         first = sum(x.shape[axis] for x in s.x[:i])
         return g[(slice(None),) * axis + (slice(first, first + s.x[i].shape[axis]),)]
-
-    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
-        return s.reads[i].error.shared
 
     def bits(self, s: Site) -> int:
         return max(one.bits for one in s.reads)
