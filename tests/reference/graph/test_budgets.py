@@ -63,8 +63,8 @@ def test_a_sum_may_be_added_in_any_order_however_it_is_written(f: Any) -> None:
     x = float32(64, 50)
     whole = result(lambda x: np.sum(x, axis=0), x=x)
     made = result(f, x=x)
-    assert np.allclose(made.budget.bound, whole.budget.bound, rtol=1e-4)
-    assert np.allclose(whole.budget.bound, gamma(63, U) * abs(x.astype(np.float64)).sum(0), rtol=1e-6)
+    assert np.allclose(made.budget.bound, whole.budget.bound, rtol=1e-4, atol=0)
+    assert np.allclose(whole.budget.bound, gamma(63, U) * abs(x.astype(np.float64)).sum(0), rtol=1e-6, atol=0)
     ratio = made.budget.statistical / whole.budget.statistical
     assert np.all((ratio > 0.99) & (ratio < 1.4))
 
@@ -112,7 +112,7 @@ def test_a_constant_that_float32_does_not_hold_is_off_alike_everywhere() -> None
     made = result(lambda x: np.sum(x * 0.1, axis=-1), x=x)
     assert within(np.sum(wide * rounded, axis=-1), made, statistical=True)
     exact = result(lambda x: np.sum(x * 0.125, axis=-1), x=x)
-    assert np.allclose(exact.budget.bound, gamma(4095, U) * wide.sum(-1) * 0.125, rtol=1e-6)
+    assert np.allclose(exact.budget.bound, gamma(4095, U) * wide.sum(-1) * 0.125, rtol=1e-6, atol=0)
 
 
 def test_a_tensor_core_that_cuts_off_is_within_when_it_is_declared() -> None:
@@ -393,7 +393,8 @@ def test_an_error_that_terms_share_is_not_averaged_away() -> None:
     with_ = error_of(lambda x, y: np.sum(np.sqrt(x)[:, None] * y, axis=-1), x=x, y=y)
     without = error_of(lambda x, y: np.sum(x[:, None] * y, axis=-1), x=np.sqrt(x.astype(np.float64)), y=y)
     size = np.sum(np.sqrt(x.astype(np.float64))[:, None] * y, axis=-1)
-    assert np.allclose(with_.variance - without.variance, (2 * U * size) ** 2, rtol=1e-3)
+    # 2 roundoffs of the root, all alike, and what the product rounds beside it
+    assert np.allclose(with_.variance - without.variance, 5 * (U * size) ** 2, rtol=1e-2, atol=0)
 
 
 def test_errors_of_one_source_add_up_and_others_as_squares() -> None:
@@ -405,8 +406,10 @@ def test_errors_of_one_source_add_up_and_others_as_squares() -> None:
         return 2 * root + 4 * root
 
     once, root = error_of(of_one, x=x), np.sqrt(x.astype(np.float64))
-    assert np.allclose(once.variance, (12 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-6)
-    assert np.allclose(twice.variance, (4 * U * root) ** 2 + (8 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-6)
+    assert np.allclose(once.variance, (12 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-5, atol=0)
+    assert np.allclose(
+        twice.variance, (4 * U * root) ** 2 + (8 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-5, atol=0
+    )
 
 
 # long graphs
@@ -426,8 +429,8 @@ def test_a_long_graph_is_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) 
     whole = budget_at(graph, Contract(), "result", elements)
     monkeypatch.setattr("workbench.reference.graph.forward.SEGMENT", 10)
     parts = budget_at(graph, Contract(), "result", elements)
-    assert np.all(whole.bound > 0) and np.allclose(parts.bound, whole.bound, rtol=1e-12)
-    assert np.allclose(parts.statistical, whole.statistical, rtol=1e-12)
+    assert np.all(whole.bound > 0) and np.allclose(parts.bound, whole.bound, rtol=1e-12, atol=0)
+    assert np.allclose(parts.statistical, whole.statistical, rtol=1e-12, atol=0)
     assert len(graph.nodes) > 200
     exact, actual = budgets(graph, Contract())["result"].value, scan(**inputs)
     assert all(abs(actual[e] - exact[e]) <= whole.statistical[k] for k, e in enumerate(elements))
