@@ -11,6 +11,7 @@ from workbench.reference.arithmetic import gamma
 from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace
 from workbench.reference.graph.error import Error
 from workbench.reference.graph.forward import forward
+from workbench.reference.graph.rules.moves import MOVES, Write
 from workbench.reference.losses import U
 
 RNG = np.random.default_rng(3)
@@ -421,6 +422,32 @@ def scan(k, v, decay):
         state = decay[t] * state + k[t, :, None] * v[t, None, :]
         outs.append((k[t] @ state) / np.float32(2))
     return np.stack(outs)
+
+
+def filling(x):
+    o = np.zeros((len(x), 6, x.shape[1]), x.dtype)
+    for t in range(len(x)):
+        o[t, t % 6] = x[t] * 1.1
+    part = o[1:3].copy()
+    o[0] += part[0]
+    return o, part
+
+
+def test_an_array_that_is_filled_in_a_loop_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    value = MOVES["write"].value
+    monkeypatch.setattr(Write, "value", lambda self, *x, **how: copied.append(1) or value(*x, **how))
+    x = float32(40, 3)
+    graph = trace(filling, {"x": x})
+    made = budgets(graph, Contract(), names=["result[0]", "result[1]"])
+    assert len(copied) <= 4
+    for name, wanted in zip(made, filling(x.astype(np.float64)), strict=True):
+        assert np.array_equal(made[name].value, wanted)
+        assert np.array_equal(made[name].budget.bound > 0, wanted != 0)
+    elements = [(0, 1, 2), (39, 3, 1), (0, 5, 0)]
+    at = budget_at(graph, Contract(), "result[0]", elements)
+    assert np.all(at.bound <= made["result[0]"].budget.bound[tuple(np.transpose(elements))])
+    assert np.array_equal(at.bound > 0, [True, True, False])
 
 
 def test_a_long_graph_is_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
