@@ -8,7 +8,7 @@ import pytest
 
 from workbench.floats import round_to
 from workbench.reference.arithmetic import gamma
-from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace
+from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace, undecided
 from workbench.reference.graph.error import Error
 from workbench.reference.graph.forward import forward
 from workbench.reference.graph.rules.moves import MOVES, Write
@@ -370,6 +370,25 @@ def test_a_cast_that_may_not_fit_has_no_bound() -> None:
     x = np.array([1.0, 1.27, 1.3, -1.2801, -1.3], np.float32)
     made = result(lambda x: (x * 100.1).astype(np.int8) + 0.0, x=x)
     assert np.array_equal(np.isinf(made.budget.bound), [False, False, True, False, True]) and len(made.open) == 1
+
+
+def test_a_decision_on_a_value_that_is_off_or_that_a_dump_turns_is_told() -> None:
+    def f(x, w):
+        scores = x @ w
+        sign = 1.0 if scores[0] > 0 else -1.0
+        total = float(scores[1])
+        return scores * sign * (total if x[0, 0] > 0 else 1.0)
+
+    first = f.__code__.co_firstlineno
+    x, w = np.array([[1, -1, 2.0**-30], [1, 1, 1]], np.float32), np.ones(3, np.float32)
+    graph = trace(f, {"x": x, "w": w})
+    told = undecided(graph, Contract())
+    assert [(one.decision.line.number - first, one.decision.words) for one in told] == [(2, "if"), (3, "float()")]
+    assert told[0].off == 1 and 0 < told[1].off < 1e-6
+    sure = trace(f, {"x": np.ones((2, 3), np.float32), "w": w})
+    assert [one.decision.words for one in undecided(sure, Contract())] == ["float()"]
+    dumps = {"scores": np.array([-1, 3], np.float32)}
+    assert [one.decision.words for one in undecided(sure, Contract(), dumps)] == ["if"], "which the dump turns"
 
 
 def test_no_place_may_be_chosen_twice() -> None:

@@ -169,7 +169,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def _taken(self, words: str) -> np.ndarray:
         if not self.fixed:
-            self.run.decide(self.node_of_run, words)
+            self.run.decide(self.node_of_run, words, self.value)
         return self.value
 
     def __bool__(self) -> bool:

@@ -60,9 +60,9 @@ class Recording:
         """Whether it is a stage already."""
         return node in self._named
 
-    def decide(self, node: int, words: str) -> None:
+    def decide(self, node: int, words: str, value: Any) -> None:
         """Notes that the run goes on with a value."""
-        self.decisions.append(Decision(node, self.line(), words))
+        self.decisions.append(Decision(node, self.line(), words, value.copy()))
 
     def line(self) -> Line:
         """The line of the reference that is being run."""
