@@ -2,7 +2,9 @@
 
 `trace` runs the function once, on arrays that record (`arrays`, `functions`, `numpy_module`), and gives a `Graph` of
 primitives. Passes go over the graph: `budgets` forward, with dumps in the place of stages; `budget_at` in reverse, for
-single elements; `sources` says which lines an element's budget comes from. `rules` has one rule for each primitive.
+single elements; `sources` says which lines an element's budget comes from, `undecided` where the run branched on a value
+that a kernel may have otherwise. `rules` has one rule for each primitive: value, roundings, moved errors, adjoint, words.
+A pass computes values anew from the inputs, frees what nobody reads any more, and takes arrays of NumPy or torch.
 
 >>> import numpy as np
 >>> from workbench.reference.graph import Contract, budgets, trace
