@@ -23,7 +23,7 @@ from workbench.foreign.run import run
 from workbench.judge.diff import diff
 from workbench.judge.stage import RIGHT_VERDICTS
 from workbench.reference.attention import table_of
-from workbench.reference.graph import upstream
+from workbench.reference.dataflow import upstream
 from workbench.trace.dont_care import of_case
 from workbench.trace.trace import Trace
 

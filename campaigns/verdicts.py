@@ -29,7 +29,7 @@ from workbench.foreign.run import run
 from workbench.judge.diff import SEVERITY, diff
 from workbench.judge.stage import ORIGIN_VERDICTS, RIGHT_VERDICTS
 from workbench.reference.attention import table_of
-from workbench.reference.graph import direct
+from workbench.reference.dataflow import direct
 from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-verdicts/1"

@@ -15,8 +15,8 @@ from workbench.case.stages import ALGORITHMS, INPUTS, absent
 from workbench.reference import dense
 from workbench.reference.attention import attention_of, table_of
 from workbench.reference.bound import EXACT, Bound
+from workbench.reference.dataflow import upstream
 from workbench.reference.forward import PLAIN, forward
-from workbench.reference.graph import upstream
 from workbench.reference.losses import losses_of
 from workbench.reference.mode import Mode
 from workbench.reference.problem import Codes, Problem

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from workbench.case.case import Case
 from workbench.case.stages import ALGORITHMS, PROBE_SETS, absent, shape
 from workbench.reference.attention import table_of
+from workbench.reference.dataflow import direct
 from workbench.reference.forward import PLAIN
 from workbench.reference.forward import forward as reference_forward
-from workbench.reference.graph import direct
 from workbench.reference.problem import Codes
 from workbench.refusal import Refusal
 

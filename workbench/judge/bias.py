@@ -28,7 +28,7 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import round_to
 from workbench.judge.control import control, sampled
-from workbench.reference.graph import direct, nearest_dumped, unseen_upstream
+from workbench.reference.dataflow import direct, nearest_dumped, unseen_upstream
 
 #: below so few rows their variance says nothing
 FEWEST_ROWS = 8

@@ -6,7 +6,7 @@ from dataclasses import replace
 from workbench.case.stages import OF_QUANTISER
 from workbench.expectation.observed import Observed
 from workbench.judge.stage import ORIGIN_VERDICTS, StageDiff
-from workbench.reference.graph import nearest_dumped, unseen_upstream
+from workbench.reference.dataflow import nearest_dumped, unseen_upstream
 
 
 def with_blame(

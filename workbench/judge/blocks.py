@@ -22,7 +22,7 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.machine import keep_heap, one_blas_thread, processors
 from workbench.progress import step
-from workbench.reference.graph import direct, nearest_dumped
+from workbench.reference.dataflow import direct, nearest_dumped
 from workbench.refusal import Refusal, Unavailable
 
 #: scores and elements of the dumped stages, together, beyond which a trace is judged on a GPU, where there is one

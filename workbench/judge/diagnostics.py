@@ -18,7 +18,7 @@ from workbench.expectation.observed import Observed
 from workbench.judge import cancellation
 from workbench.judge.blocks import over_parts
 from workbench.judge.usual_rules import Deviation, Rule, deviation
-from workbench.reference.graph import nearest_dumped
+from workbench.reference.dataflow import nearest_dumped
 
 
 @dataclass(frozen=True)

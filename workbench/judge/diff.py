@@ -43,7 +43,7 @@ from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
 from workbench.judge.widened import Widened, widened
 from workbench.readings.reader import Measured
-from workbench.reference.graph import nearest_dumped, unseen_upstream
+from workbench.reference.dataflow import nearest_dumped, unseen_upstream
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
 from workbench.trace.headline import headline

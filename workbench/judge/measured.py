@@ -17,7 +17,7 @@ from workbench.judge.stage import ASSUMPTION, ORIGIN_VERDICTS, StageDiff, verdic
 from workbench.readings.reader import Measured
 from workbench.readings.reader import measured as read
 from workbench.readings.verdict import Blame
-from workbench.reference.graph import unseen_upstream
+from workbench.reference.dataflow import unseen_upstream
 from workbench.refusal import Refusal
 from workbench.trace.headline import headline
 

@@ -16,7 +16,7 @@ from workbench.operations.causes.explain import OperationExplained, explain
 from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, shape_of
 from workbench.reference.bound import NEGLIGIBLE
-from workbench.reference.graph import nearest_dumped
+from workbench.reference.dataflow import nearest_dumped
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
 from workbench.shown import shown_by

@@ -14,8 +14,8 @@ import numpy as np
 
 from workbench.case.formats import FORMATS
 from workbench.case.stages import ALGORITHMS, INPUT_AXES, RESULTS, merges
+from workbench.reference.dataflow import direct
 from workbench.reference.from_scores import Softmax
-from workbench.reference.graph import direct
 from workbench.reference.stage import Same, Stage, Step, Table
 from workbench.reference.steps.cast import Cast, Either, Last
 from workbench.reference.steps.codes import (

@@ -16,8 +16,8 @@ from array_api_compat import device
 from workbench.floats import array_namespace
 from workbench.reference.bound import EXACT, Bound, Budget
 from workbench.reference.context import Context
+from workbench.reference.dataflow import upstream, with_upstream
 from workbench.reference.from_scores import Softmax
-from workbench.reference.graph import upstream, with_upstream
 from workbench.reference.mode import VALUE, Mode
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Bounded, Table, reads

@@ -16,7 +16,7 @@ from workbench.judge.diff import Diff
 from workbench.judge.selection import Selection
 from workbench.judge.stage import Profile, StageDiff
 from workbench.records import number
-from workbench.reference.graph import direct
+from workbench.reference.dataflow import direct
 from workbench.refusal import Refusal
 from workbench.report import tables
 from workbench.report.numbers import number as short

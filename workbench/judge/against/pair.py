@@ -26,7 +26,7 @@ from workbench.judge.against.alike import ORDER, check_same_problem, shared
 from workbench.judge.against.stage import StageAgainst, side, stage_against
 from workbench.judge.blocks import judged_at
 from workbench.judge.diff import Diff, comparisons
-from workbench.reference.graph import nearest_dumped
+from workbench.reference.dataflow import nearest_dumped
 from workbench.shown import shown_by
 
 

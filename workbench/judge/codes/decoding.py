@@ -16,7 +16,7 @@ from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge import blocks as parts
 from workbench.reference.bound import Budget
-from workbench.reference.graph import direct, nearest_dumped
+from workbench.reference.dataflow import direct, nearest_dumped
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, intervals, values
 from workbench.trace.trace import unwritten

@@ -18,7 +18,7 @@ from workbench.judge.explain.patterns import where
 from workbench.judge.explain.suspects import Suspects, suspects
 from workbench.judge.stage import StageDiff
 from workbench.line import MASK, Line
-from workbench.reference.graph import unseen_upstream
+from workbench.reference.dataflow import unseen_upstream
 from workbench.reference.stage import reads
 
 

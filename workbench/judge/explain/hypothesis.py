@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from workbench.reference.graph import upstream
+from workbench.reference.dataflow import upstream
 from workbench.reference.stage import Stage, Step, Table, named, reads
 from workbench.reference.steps.altered import Altered, Reading
 

@@ -7,7 +7,7 @@ import numpy as np
 from workbench.floats import to_float64
 from workbench.judge.explain.cause import Cause
 from workbench.judge.stage import StageDiff
-from workbench.reference.graph import upstream
+from workbench.reference.dataflow import upstream
 from workbench.reference.stage import Table
 
 

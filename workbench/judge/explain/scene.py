@@ -19,7 +19,7 @@ from workbench.floats import ulp
 from workbench.judge.explain.hypothesis import Hypothesis, Unfit, edited, unfused
 from workbench.judge.explain.library import FAMILIES
 from workbench.judge.explain.surroundings import drawn, surroundings
-from workbench.reference.graph import upstream
+from workbench.reference.dataflow import upstream
 from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Codes, Problem
 from workbench.reference.walk import values

@@ -18,7 +18,7 @@ from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
 from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
-from workbench.reference.graph import unseen_upstream, upstream
+from workbench.reference.dataflow import unseen_upstream, upstream
 from workbench.reference.stage import Table
 
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides

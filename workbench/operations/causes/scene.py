@@ -12,7 +12,7 @@ from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import held, problem
 from workbench.operations.run import OperationRun, results
 from workbench.reference.context import Context
-from workbench.reference.graph import with_upstream
+from workbench.reference.dataflow import with_upstream
 from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Step, Table

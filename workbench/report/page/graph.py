@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from workbench.case.stages import INPUTS, MASKS
 from workbench.expectation.observed import Observed
-from workbench.reference.graph import direct
+from workbench.reference.dataflow import direct
 
 #: sizes in pixels: a box, the room between two, the room that a passing line takes
 WIDTH, HEIGHT, ACROSS, DOWN, LANE = 104, 38, 12, 26, 8

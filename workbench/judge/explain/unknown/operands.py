@@ -18,7 +18,7 @@ from workbench.judge.explain.unknown.mining import mined
 from workbench.judge.explain.unknown.parts import where
 from workbench.judge.explain.unknown.relations import plain
 from workbench.judge.explain.unknown.tensors import Tensors
-from workbench.reference.graph import upstream
+from workbench.reference.dataflow import upstream
 from workbench.reference.steps.dot import Dot
 from workbench.reference.walk import values
 

@@ -11,7 +11,7 @@ from workbench.case.stages import INPUT_AXES
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.judge.stage import StageDiff
-from workbench.reference.graph import direct, upstream
+from workbench.reference.dataflow import direct, upstream
 from workbench.reference.problem import Problem
 from workbench.reference.tables import definition
 from workbench.reference.walk import values

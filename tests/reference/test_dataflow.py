@@ -4,7 +4,7 @@ import pytest
 
 from workbench.case.stages import ALGORITHMS, INPUTS, QUANTISED_INPUTS, STAGES, probe_set
 from workbench.reference.attention import table_of
-from workbench.reference.graph import direct, nearest_dumped, unseen_upstream, upstream
+from workbench.reference.dataflow import direct, nearest_dumped, unseen_upstream, upstream
 
 #: zero points and scales of tensors are of some formats of codes alone
 EVERY_STAGE = [(algorithm, name) for algorithm in ALGORITHMS for name in table_of(algorithm) if name in STAGES]

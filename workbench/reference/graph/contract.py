@@ -1,0 +1,121 @@
+"""The few words in which a kernel says how it computes: `operands=bfloat16,stored=probs,exp_ulps=2`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+from workbench.floats import smallest_normal, unit_roundoff
+from workbench.reference.arithmetic import Arithmetic, gamma
+from workbench.refusal import Refusal, unknown
+
+#: dtype of operands -> relative error of one, and whether it is cut off. TF32 keeps 11 significant bits and the
+#: hardware may cut the rest off (PTX ISA, mma with .tf32): 2^-10, all to one side
+OPERANDS: Mapping[str, tuple[float, bool]] = {
+    "float32": (0.0, False),
+    "tf32": (2.0**-10, True),
+    "float16": (unit_roundoff("float16"), False),
+    "bfloat16": (unit_roundoff("bfloat16"), False),
+    "e4m3": (unit_roundoff("float8_e4m3fn"), False),
+    "e5m2": (unit_roundoff("float8_e5m2"), False),
+}
+#: significant bits that each of them holds
+BITS: Mapping[str, int] = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8, "e4m3": 4, "e5m2": 3}
+#: how sums are added: name -> relative error of one addition, and whether it is cut off. A tensor core aligns products
+#: to the largest and cuts them off at 2^-23 of it (Fasi et al. 2021, PeerJ CS 330), an ulp of float32
+ADDITIONS: Mapping[str, tuple[float, bool]] = {
+    "float32": (unit_roundoff("float32"), False),
+    "tensor-core": (2 * unit_roundoff("float32"), True),
+    "float16": (unit_roundoff("float16"), False),
+    "bfloat16": (unit_roundoff("bfloat16"), False),
+}
+STORED = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+#: the stage of `stored` that stands for every cast that the reference notes
+CASTS = "casts"
+_FORM = "--contract operands=bfloat16,stored=probs:bfloat16+out:bfloat16,accumulate=float32,exp_ulps=2"
+
+
+@dataclass(frozen=True)
+class Contract:
+    """How a kernel computes. Elementwise work and sums are in float32 unless it says otherwise."""
+
+    operands: str = "float32"  #: to which operands of contractions may be rounded, one of OPERANDS
+    accumulate: str = "float32"  #: how sums of products are added, one of ADDITIONS
+    #: stage -> the dtype to which it is rounded, to nearest, wherever it is read; `casts`: wherever the reference casts
+    stored: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    exp_ulps: float = 2.0  #: error of exp, in ulps of float32
+    #: unit roundoffs of a division: 2 where it is a reciprocal and a product
+    division: float = 2.0
+
+    @property
+    def unit(self) -> float:
+        """Unit roundoff u of float32, 2^-24."""
+        return unit_roundoff("float32")
+
+    @property
+    def floor(self) -> float:
+        """What one operation may lose to underflow: below the smallest normal number results may be flushed to 0."""
+        return smallest_normal("float32")
+
+    def sum(self, n: int) -> float:
+        """Relative error of n operations in any order, of the sum of magnitudes."""
+        return gamma(n, self.unit)
+
+    def site(self, stage: str) -> Arithmetic | None:
+        """How a stage is stored; None where nothing is lost."""
+        dtype = self.stored.get(stage, "float32")
+        return None if dtype == "float32" else Arithmetic(dtype=dtype)
+
+
+def usual(dtype: str) -> Contract:
+    """What kernels on inputs of `dtype` usually do: operands as the inputs, the rest in float32."""
+    return Contract(operands=dtype if dtype in OPERANDS else "float32")
+
+
+def parse(words: str, dtype: str = "float32") -> Contract:
+    """The contract that `words` declare, `usual(dtype)` where they say nothing.
+
+    `operands=inputs` is `dtype` itself; a stage of `stored` without a dtype is stored in `dtype`.
+
+    Refusal for a setting or a value that there is not, and for one that is said twice.
+
+    >>> parse("operands=tf32,stored=probs:float16+out,exp_ulps=3", "bfloat16").stored
+    {'probs': 'float16', 'out': 'bfloat16'}
+    """
+    found: dict[str, Any] = {}
+    known = [one.name for one in fields(Contract)]
+    for word in filter(None, (part.strip() for part in words.split(","))):
+        name, equals, value = word.partition("=")
+        if not equals or name not in known:
+            raise Refusal(f"{unknown('contract setting', name, known)}. Write {_FORM}")
+        if name in found:
+            raise Refusal(f"contract says {name} twice: {words}")
+        found[name] = _value(name, value, dtype)
+    return Contract(**({"operands": usual(dtype).operands} | found))
+
+
+def _value(name: str, value: str, dtype: str) -> Any:
+    if name == "stored":
+        stages = dict(_stored(one, dtype) for one in value.split("+"))
+        return stages
+    if name in ("exp_ulps", "division"):
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < 2**23:
+            raise Refusal(f"contract {name} is a number of at least 0; got {value!r}")
+        return number
+    known = OPERANDS if name == "operands" else ADDITIONS
+    value = dtype if value == "inputs" else value
+    if value not in known:
+        raise Refusal(unknown(f"contract {name}", value, known))
+    return value
+
+
+def _stored(words: str, dtype: str) -> tuple[str, str]:
+    stage, _, named = words.partition(":")
+    named = named or dtype
+    if not stage or named not in STORED:
+        raise Refusal(f"contract stored is STAGE:DTYPE+..., DTYPE one of {', '.join(STORED)}; got {words!r}")
+    return stage, named

@@ -1,0 +1,297 @@
+"""The forward pass: every value again in float64, with bounds of its error, and with dumps in the place of stages.
+
+A stage whose dump is given is still computed and bounded, from what it reads; what follows reads the dump, without an
+error. With all stages dumped the bounds are those of each alone (isolated), with none they run from the inputs on.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from workbench.floats import array_namespace, to_float64, unit_roundoff
+from workbench.reference.bound import Budget, deviations
+from workbench.reference.graph.combine import MAY_OPEN, combined, is_float
+from workbench.reference.graph.contract import CASTS, Contract
+from workbench.reference.graph.error import EXACT, Error, Own, none
+from workbench.reference.graph.judged import budget_of, within_a_tie
+from workbench.reference.graph.node import Graph
+from workbench.reference.graph.patterns import ADDS, patterns_of
+from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.rules.elementwise import Elementwise
+from workbench.reference.graph.rules.moves import put
+from workbench.reference.graph.rules.roundings import added
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
+
+#: nodes whose sites are kept at once for a reverse pass; of longer graphs parts are computed twice
+SEGMENT = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a reverse pass reads of a node: the site, and what comes in there."""
+
+    site: Site
+    own: Own
+    beyond: Any  #: what the operands' errors move it by beyond first order, in the worst case
+    likely: Any  #: the same, all but surely
+    cut: bool = False  #: whether errors of operands are in `own` already, as of a predicted cast
+
+
+@dataclass(frozen=True, eq=False)
+class Forward:
+    """What a forward pass found."""
+
+    values: Mapping[int, Any]  #: of the nodes that were asked, as computed
+    budgets: Mapping[int, Budget]
+    open: Mapping[int, int]  #: node -> nodes that leave some element of it without a bound, a bit each
+    #: what reverse passes need, of parts of the graph from the last one back
+    segments: Callable[[], Iterator[Mapping[int, Kept]]]
+
+
+@np.errstate(all="ignore")
+def forward(
+    graph: Graph,
+    contract: Contract,
+    asked: Collection[int],
+    dumps: Mapping[int, Any],
+    elements: Mapping[int, int | None],
+    reverse: bool = False,
+) -> Forward:
+    """Values and budgets of the nodes `asked`, with `dumps` in place of nodes; `elements`: of `Budget`s, how many
+    elements the whole array has. `reverse`: whether segments are asked.
+    """
+    run, alive = _Run(graph, contract, dumps, asked, elements), []
+    parts = [run.order[i : i + SEGMENT] for i in range(0, len(run.order), SEGMENT)]
+    for part in parts:
+        if reverse:
+            alive.append((dict(run.operands), dict(run.left), part))
+        run.over(part)
+
+    def segments() -> Iterator[Mapping[int, Kept]]:
+        for operands, left, part in reversed(alive):
+            yield run.again(operands, left, part)
+
+    return Forward(run.values, run.budgets, run.open, segments)
+
+
+def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) -> set[int]:
+    """The nodes that `asked` are made of, nothing beyond a dump."""
+    found, queue = set(asked), list(asked)
+    while queue:
+        for j in graph.nodes[queue.pop()].reads:
+            if j not in found:
+                found.add(j)
+                if j not in dumps:
+                    queue.append(j)
+    return found
+
+
+def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
+    """Node -> the stage of the contract as which it is stored."""
+    found = {}
+    for name in contract.stored:
+        for i in graph.stages.get(name, ()):
+            found[i] = name
+        if name in graph.results:
+            found[graph.results[name]] = name
+    return found
+
+
+def _likely(s: Site) -> Site:
+    """The site as if its operands were off by no more than all but surely."""
+    reads = tuple(
+        one if one.error is EXACT else replace(one, error=one.error._replace(worst=likely(one))) for one in s.reads
+    )
+    return replace(s, reads=reads)
+
+
+class _Run:
+    """One pass, while it lasts."""
+
+    def __init__(
+        self, graph: Graph, contract: Contract, dumps: Mapping[int, Any], asked: Collection[int],
+        elements: Mapping[int, int | None],
+    ) -> None:  # fmt: skip
+        self.graph, self.contract, self.dumps, self.asked, self.elements = graph, contract, dumps, asked, elements
+        self.patterns, self.stored = patterns_of(graph), _stored(graph, contract)
+        self.order = sorted(upstream(graph, asked, dumps))
+        self.readers = self._readers()
+        self.left = dict(self.readers)
+        self.keep = False
+        self.operands: dict[int, Operand] = {}
+        self.values: dict[int, Any] = {}
+        self.budgets: dict[int, Budget] = {}
+        self.open: dict[int, int] = {}
+        self.kept: dict[int, Kept] = {}
+
+    def over(self, nodes: Iterable[int]) -> None:
+        """Visits nodes in order."""
+        for i in nodes:
+            self._visit(i)
+            if i in self.asked:
+                self._answer(i)
+            if i in self.dumps:
+                self._put_in(i)
+            self._free(i)
+
+    def again(self, operands: dict[int, Operand], left: dict[int, int], nodes: Iterable[int]) -> dict[int, Kept]:
+        """What a reverse pass needs of some nodes, from what was alive before them."""
+        self.operands, self.left, self.keep, self.kept = dict(operands), dict(left), True, {}
+        self.over(nodes)
+        return self.kept
+
+    def _readers(self) -> dict[int, int]:
+        """How many nodes read each."""
+        left = dict.fromkeys(self.order, 0)
+        for i in self.order:
+            if i in self.dumps and i not in self.asked:
+                continue
+            for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+                if j in left:
+                    left[j] += 1
+        return left
+
+    def _looks(self, i: int) -> tuple[int, ...]:
+        rival, ordered = self.patterns.rivals.get(i), self.patterns.ordered.get(i)
+        return (*(() if rival is None else (rival,)), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+
+    def _visit(self, i: int) -> None:
+        """Computes and bounds a node."""
+        node = self.graph.nodes[i]
+        if node.op in (INPUT, CONSTANT):
+            self.operands[i] = self._given(i)
+        elif all(j in self.operands for j in node.reads):
+            self.operands[i] = self._made(i)
+
+    def _given(self, i: int) -> Operand:
+        """An input is exact; a constant that float32 does not hold is rounded, all its elements by one error each."""
+        node = self.graph.nodes[i]
+        error, x = EXACT, node.value
+        if node.op == CONSTANT and node.bits > FLOAT32_BITS and is_float(x):
+            lost = self.contract.unit * abs(x)
+            error = Error(lost, 0.0, lost, 0, (False,) * x.ndim)
+            if self.keep:
+                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0, 0.0)
+        return Operand(x, error, node.bits)
+
+    def _made(self, i: int) -> Operand:
+        node, rule = self.graph.nodes[i], RULES[self.graph.nodes[i].op]
+        reads = tuple(self._operand(i, k, j) for k, j in enumerate(node.reads))
+        in_place = self._alone(i)
+        if in_place:
+            y = put(reads[0].value, reads[1].value, **node.attributes)
+        else:
+            y = rule.value(*(one.value for one in reads), **node.attributes)
+        y = np.asarray(y) if isinstance(y, np.generic) else y
+        rival = self.patterns.rivals.get(i)
+        looks = (self.operands[rival],) if rival in self.operands else ()
+        feeds = i in self.patterns.sizes and i not in self.dumps
+        s = Site(node, reads, y, self.contract, looks, in_place, feeds)
+        own, beyond, expected = self._losses(rule, s)
+        error = combined(rule, s, own, beyond, expected, 1 << i)
+        if self.keep:
+            self.kept[i] = Kept(s, own, beyond, expected)
+        operand = Operand(y, error, rule.bits(s))
+        if feeds:
+            operand = replace(operand, **self._terms(rule, s))
+        site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
+        site = self.contract.site(self.stored[i]) if i in self.stored else site
+        return operand if site is None else self._as_stored(i, operand, site)
+
+    def _alone(self, i: int) -> bool:
+        """Whether a node writes to what another write made and nothing else reads, nor anybody asks for."""
+        node = self.graph.nodes[i]
+        j = node.reads[0]
+        seen = j in self.asked or j in self.dumps or j in self.stored
+        return node.op == "write" and self.graph.nodes[j].op == "write" and self.readers[j] == 1 and not seen
+
+    def _operand(self, i: int, k: int, j: int) -> Operand:
+        """What a node reads, and whether it is a product whose operands the contract rounds."""
+        one = self.operands[j]
+        factors = self.patterns.products.get((i, k))
+        if factors is None:
+            return one
+        probe = Site(self.graph.nodes[i], (), one.value, self.contract)
+        bits = [self.operands[f].bits if f in self.operands else 53 for f in factors]
+        return replace(one, rounded=sum(probe.rounds(b) for b in bits))
+
+    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
+        """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
+        round nothing. The second is small beside the first order, so that forward bounds take the worst of it.
+        """
+        own = rule.own(s) if is_float(s.y) else Own()
+        beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
+        if none(beyond) or (isinstance(rule, Elementwise) and s.node.op not in MAY_OPEN and not self.keep):
+            return own, beyond, beyond
+        return own, beyond, rule.beyond(_likely(s))
+
+    def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
+        """What is known of the terms of a sum that nobody saw, all of whose roundings are in its error."""
+        found = {}
+        if s.node.op in ("add", "subtract"):
+            found = added(*s.reads)
+        elif s.node.op in ADDS or s.reads[0].terms > 1:
+            found = rule.terms(s)
+        if s.node.op in ADDS and found["terms"] > 1:
+            whole = Operand(s.y, **found)
+            found["attributed"] = s.xp.maximum(whole.prefixes(s.held), 0.0 * s.held + whole.attributed)
+        return found
+
+    def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
+        """The value as it is rounded, off where an error takes it over a rounding boundary."""
+        value, error = one.value, one.error
+        rounded = site.rounded(value)
+        if error is not EXACT:
+            worst = site.flips(value, error.worst)
+            chance = deviations(prod(value.shape))
+            flips = site.flips(value, error.common + chance * error.variance**0.5)
+            xp = array_namespace(value)
+            error = Error(*(xp.where(xp.isfinite(part), part, 0.0) for part in (worst, 0.0 * flips, flips)))
+            error = error._replace(shared=(False,) * value.ndim)
+        bits = min(one.bits, _bits(site.dtype))
+        if self.keep and i in self.kept:
+            off = error.worst
+            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0, likely=0.0, cut=True)
+        return Operand(rounded, error, bits)
+
+    def _answer(self, i: int) -> None:
+        """The budget of a node, from what it is made of."""
+        one = self.operands.get(i)
+        if one is None:
+            return
+        self.values[i] = one.value
+        self.open[i] = one.error.open
+        self.budgets[i] = budget_of(one, self.elements.get(i) or prod(one.value.shape))
+        ordered = self.patterns.ordered.get(i)
+        if ordered is not None and i in self.dumps and ordered[0] in self.operands:
+            bounds = within_a_tie(self.operands[ordered[0]], ordered[1], one.value, self.dumps[i])
+            if bounds is not None:
+                self.budgets[i], self.open[i] = Budget(*bounds, np.inf), 0
+
+    def _put_in(self, i: int) -> None:
+        """The dump in the place of the value."""
+        dump = self.dumps[i]
+        value = to_float64(dump) if is_float(dump) else dump
+        self.operands[i] = Operand(value, EXACT, _bits(dump.dtype))
+        self.kept.pop(i, None)
+
+    def _free(self, i: int) -> None:
+        """What nobody reads any more."""
+        for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+            if j in self.left:
+                self.left[j] -= 1
+                if not self.left[j]:
+                    self.operands.pop(j, None)
+        if not self.left[i]:
+            self.operands.pop(i, None)
+
+
+def _bits(dtype: Any) -> int:
+    """Significant bits of a dtype, 53 of what is no float."""
+    try:
+        return round(-float(np.log2(unit_roundoff(str(dtype).rpartition(".")[2]))))
+    except (ValueError, TypeError):
+        return 53

@@ -1,0 +1,60 @@
+"""A graph of primitives: what one run of a plain reference did, without its values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Line(NamedTuple):
+    """A line of the reference."""
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One primitive of a run. Its value follows from those that it reads."""
+
+    op: str  #: key of `rules.RULES`
+    reads: tuple[int, ...]  #: the nodes whose values it takes, by their place in the graph
+    attributes: Mapping[str, Any]  #: what else the primitive takes, such as an axis
+    shape: tuple[int, ...]
+    dtype: Any  #: what the reference's own arithmetic would give; noted, not executed
+    line: Line
+    #: of an input or a constant: its value, in float64 where it is a float
+    value: Any = None
+    #: significant bits of that value: no product of two such values rounds if their bits add up to 24
+    bits: int = 53
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A place where the run went on with a float64 value: `if x > 0`, `float(x)`, an index."""
+
+    node: int
+    line: Line
+    words: str
+    value: Any  #: with which the run went on
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A run of a reference: its nodes in order, each after those that it reads."""
+
+    nodes: tuple[Node, ...]
+    inputs: Mapping[str, int]
+    stages: Mapping[str, tuple[int, ...]]  #: name -> the nodes that had it, one a turn
+    results: Mapping[str, int]
+    decisions: tuple[Decision, ...] = field(default=())
+
+    def places(self) -> dict[str, int]:
+        """Every name by which a value can be asked: `name`, the last turn of it, and `name[turn]`; results too."""
+        found = {name: turns[-1] for name, turns in self.stages.items()}
+        for name, turns in self.stages.items():
+            if len(turns) > 1:
+                found |= {f"{name}[{turn}]": node for turn, node in enumerate(turns)}
+        return {**self.results, **found}
