@@ -1,0 +1,249 @@
+"""What torch's dispatcher is asked for in a run, answered with arrays of the run.
+
+A `TorchDispatchMode` sees every operation of ATen, those of factories such as `torch.zeros` too, after torch has
+decomposed what it decomposes itself. A `__torch_function__` would see some thousand names of Python instead.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch._decomp import decomposition_table
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workbench.reference.graph.arrays import FEW, Traced, held
+from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.torch_composites import COMPOSITES
+from workbench.reference.graph.torch_creation import (
+    CREATE,
+    DRAW,
+    DRAW_INTO,
+    DRAW_LIKE,
+    LIKE,
+    created,
+    drawn,
+    drawn_into,
+    like,
+)
+from workbench.reference.graph.torch_elementwise import ELEMENTWISE
+from workbench.reference.graph.torch_empty import Empty
+from workbench.reference.graph.torch_moves import COPIES, VIEWS
+from workbench.reference.graph.torch_places import PLACES, put_at, sort_stable
+from workbench.reference.graph.torch_sums import SUMS
+from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
+
+#: operation -> what it is in plain code; by the name of an overload where overloads differ in their arguments
+OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, "sort.stable": sort_stable,
+}  # fmt: skip
+#: where values are, which a run does not follow
+_ELSEWHERE = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+
+
+class Dispatch(TorchDispatchMode):
+    """One run."""
+
+    def __init__(self, run: Recording) -> None:
+        super().__init__()
+        self.run = run
+        self.draws = False  #: whether the reference asked for random numbers
+        self.empty = Empty(run)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with np.errstate(all="ignore"):
+            return self._answer(func, args, dict(kwargs or {}))
+
+    def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        space, name = func._schema.name.split("::")
+        tensors = [x for x in _flat([*args, *kwargs.values()]) if isinstance(x, torch.Tensor)]
+        ours = [x for x in tensors if isinstance(x, Tensor)]
+        device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu"))
+        if space != "aten":
+            return self._behind(func, name, args, kwargs)
+        if name == "lift_fresh" and not ours:  # torch.tensor([...])
+            return self._constant(args[0])
+        if tensors and not ours and name not in LIKE and name not in DRAW_LIKE:
+            return func(*args, **kwargs)  # of the reference's globals alone
+        plain = {key: x for key, x in kwargs.items() if key not in _ELSEWHERE}
+        made = self._made(func, name, tuple(args), plain)
+        if made is NotImplemented:
+            return self._behind(func, name, args, kwargs)
+        if isinstance(made, Tensor):
+            return made
+        aliases = any(one.alias_info is not None for one in func._schema.returns)
+        return self._wrapped(made, device, None if aliases else [one.traced for one in ours])
+
+    def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Arrays of the run; the tensor itself of what writes to it; NotImplemented without a rule."""
+        if name in CREATE or name in DRAW:
+            return self._new(func, name, args, kwargs)
+        target = _written(func, args, kwargs)
+        if target is not None and not isinstance(target, Tensor):
+            self.run.refuse(f"torch.{name} writes into a tensor that was not made in this run")
+        if name in LIKE or name in DRAW_LIKE:
+            return self._like(name, args, kwargs)
+        x, more = self._taken(args), {key: self._taken(one) for key, one in kwargs.items()}
+        if target is None:
+            return self._read(func, name, x, more)
+        kwargs.pop("out", None)
+        more.pop("out", None)
+        return self._write(func, name, target, x, more)
+
+    def _read(self, func: Any, name: str, x: Any, more: dict[str, Any]) -> Any:
+        if name == "_local_scalar_dense":
+            self.empty.read(x[0])
+            return x[0]._taken("a number of Python").item()
+        if name == "equal":
+            return bool(np.array_equal(*(one._taken("torch.equal") for one in x)))
+        if name in VIEWS:
+            return VIEWS[name](*x, **more)
+        self.empty.read_all(_flat([*x, *more.values()]))
+        known = _fixed(x, more, func)
+        if known is not None:
+            return known
+        rule = OPERATIONS.get(f"{name}.{func._overloadname}") or OPERATIONS.get(name)
+        return NotImplemented if rule is None else rule(*x, **more)
+
+    def _write(self, func: Any, name: str, target: Tensor, x: Any, more: dict[str, Any]) -> Any:
+        to = target.traced
+        if not to.value.flags.writeable:
+            self.run.refuse(
+                f"torch.{name} writes to a tensor whose elements stand in several places (expand), or to a view that a"
+                " run copies (diagonal, unfold). Write to the tensor itself, by index"
+            )
+        if name in DRAW_INTO:
+            self.draws = True
+            to.replace(drawn_into(to, name, x[1:], more))
+        elif name in ("copy_", "fill_", "zero_"):
+            source = x[1] if len(x) > 1 else 0
+            self.empty.read_all([source])
+            to.replace(_as_array(self.run, source, to))
+        elif name == "index_put_":
+            indices, values = list(x[1]), x[2]
+            self.empty.read_all([*indices, values, *([to] if len(x) > 3 and x[3] else [])])
+            self.empty.write_at(to, indices)
+            put_at(to, indices, values, *x[3:4])
+            return target
+        else:
+            read = name.removesuffix("_")
+            made = self._read(func, read, x, more)
+            if made is NotImplemented:
+                return made
+            if made.shape != to.shape:
+                self.run.refuse(f"torch.{name} writes {made.shape} into a tensor of {to.shape}")
+            if not made.whole and to.whole:
+                raise RuntimeError(f"result type {made.dtype} can't be cast to the desired output type {to.dtype}")
+            to.replace(made)
+        self.empty.write(to)
+        return target
+
+    # new tensors
+
+    def _new(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
+        args = tuple(_number(one) for one in args)
+        if name in DRAW:
+            self.draws = True
+            return drawn(self.run, func, args, kwargs)
+        made = created(self.run, func, args, kwargs)
+        if "empty" in name:
+            self.empty.add(made)
+        return made
+
+    def _like(self, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
+        x = args[0].traced if isinstance(args[0], Tensor) else args[0]
+        base = name if name in LIKE else "empty_like"
+        made = like(self.run, base, x, tuple(_number(one) for one in args[1:]), kwargs.get("dtype"))
+        if name in DRAW_LIKE:
+            self.draws = True
+            return drawn_into(made, DRAW_LIKE[name], (), {})
+        if "empty" in name:
+            self.empty.add(made)
+        return made
+
+    # to and from arrays of the run
+
+    def _taken(self, x: Any) -> Any:
+        """Tensors as arrays of the run, lists of them too."""
+        if isinstance(x, Tensor):
+            if x.run is not self.run:
+                self.run.refuse("a tensor of another run; a reference keeps nothing from one call to the next")
+            return x.traced
+        if isinstance(x, torch.Tensor):
+            if x.is_floating_point() and x.numel() > FEW:
+                self.run.refuse(
+                    f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter) meets one"
+                    " that was, and may be rounded. Pass it as an input"
+                )
+            return self._constant(x).traced
+        return type(x)(self._taken(one) for one in x) if isinstance(x, list | tuple) else x
+
+    def _constant(self, x: torch.Tensor) -> Tensor:
+        noted = DTYPES.get(x.dtype)
+        if noted is None:
+            self.run.refuse(f"no rule for a tensor of {x.dtype}")
+        return Tensor(held(self.run, plain_array(x), noted), x.device)
+
+    def _wrapped(self, made: Any, device: torch.device, reads: list[Traced] | None) -> Any:
+        """As tensors; memory of its own for what torch says is no view: `reads` are what it was made of."""
+        if isinstance(made, Traced):
+            if reads is not None and (made._parent is not None or any(made is one for one in reads)):
+                made = made.copy()
+            return Tensor(made, device)
+        if isinstance(made, list | tuple):
+            return type(made)(self._wrapped(one, device, reads) for one in made)
+        return made
+
+    def _behind(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """By torch's decomposition, if it has one; a Refusal if not."""
+        made = decomposition_table.get(func)
+        with self:
+            if made is not None:
+                return made(*args, **kwargs)
+            found = func.decompose(*args, **kwargs)
+        if found is NotImplemented:
+            self.run.refuse(f"no rule for torch.ops.{func}")
+        return found
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The tensor that an operation writes to, of those that write to one."""
+    if not func._schema.is_mutable:
+        return None
+    for i, one in enumerate(func._schema.arguments):
+        if one.alias_info is not None and one.alias_info.is_write:
+            return kwargs[one.name] if one.name in kwargs else args[i]
+    return None
+
+
+def _fixed(x: Any, more: dict[str, Any], func: Any) -> Traced | tuple[Traced, ...] | None:
+    """Of whole numbers that no rounding reaches, what torch makes of them; None where that is a float."""
+    arrays = [one for one in _flat([*x, *more.values()]) if isinstance(one, Traced)]
+    if not arrays or not all(one.fixed and one.whole for one in arrays):
+        return None
+    run = arrays[0].run
+    made = func(*_plain(x), **{key: _plain(one) for key, one in more.items()})
+    listed = made if isinstance(made, list | tuple) else (made,)
+    if not all(isinstance(one, torch.Tensor) and not one.is_floating_point() for one in listed):
+        return None
+    held_ = tuple(held(run, plain_array(one), DTYPES[one.dtype]) for one in listed)
+    return held_ if isinstance(made, list | tuple) else held_[0]
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Traced):
+        return torch.from_numpy(x.value.copy())
+    return type(x)(_plain(one) for one in x) if isinstance(x, list | tuple) else x
+
+
+def _as_array(run: Recording, x: Any, to: Traced) -> Traced:
+    return x if isinstance(x, Traced) else held(run, np.asarray(x, to.value.dtype), to.dtype)
+
+
+def _number(x: Any) -> Any:
+    """Sizes and ends of ranges, which may be tensors of one number."""
+    return x.item() if isinstance(x, Tensor) else x
+
+
+def _flat(x: Any) -> list[Any]:
+    return [y for one in x for y in _flat(one)] if isinstance(x, list | tuple) else [x]

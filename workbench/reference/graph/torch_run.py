@@ -1,0 +1,63 @@
+"""A run of a reference in torch: its inputs as tensors of the run, and back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.recording import Recording, significant
+from workbench.reference.graph.torch_mode import Dispatch
+from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
+from workbench.refusal import Refusal
+
+
+class Torch:
+    """torch for one run."""
+
+    def __init__(self, run: Recording) -> None:
+        self.run, self._mode = run, Dispatch(run)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the reference asked for random numbers."""
+        return self._mode.draws
+
+    def given(self, name: str, x: Any, dtype: Any) -> Any:
+        """An input, copied."""
+        if isinstance(x, np.ndarray):
+            raise Refusal(f"input {name} is an array of NumPy, and others are tensors. Give all of one library")
+        if not isinstance(x, torch.Tensor):
+            return x
+        if x.dtype not in DTYPES:
+            raise Refusal(f"input {name} is a tensor of {x.dtype}; inputs hold floats, whole numbers or truths")
+        wide = plain_array(x)
+        noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
+        held = wide.copy()
+        node = self.run.hold(held, noted, name, significant(held))
+        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()), x.device)
+
+    @contextmanager
+    def running(self, f: Any) -> Iterator[None]:
+        """Everything that torch is asked for in this thread belongs to the run."""
+        with torch.no_grad(), self._mode:
+            yield
+
+    def traced(self, x: Any) -> Any:
+        """The array of a tensor of the run; what is none as it is."""
+        if not isinstance(x, Tensor):
+            return x
+        self._mode.empty.read(x.traced)
+        return x.traced
+
+
+def state() -> Any:
+    """Of torch's random numbers."""
+    return torch.get_rng_state()
+
+
+def set_state(found: Any) -> None:
+    """The state again."""
+    torch.set_rng_state(found)
