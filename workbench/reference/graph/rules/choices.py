@@ -324,8 +324,12 @@ class Gather(_Plain):
     words: str = "{0} at {1}"
 
     def value(self, x: Any, places: Any, *, axis: int) -> Any:
-        xp = array_namespace(x)
-        return xp.take_along_axis(x, xp.astype(places, xp.int64), axis=axis)
+        """NaN at places that the axis does not have, as a wrong kernel may dump them."""
+        xp, n = array_namespace(x), x.shape[axis]
+        places = xp.astype(places, xp.int64)
+        inside = (places >= 0) & (places < n)
+        made = xp.take_along_axis(x, xp.where(inside, places, 0), axis=axis)
+        return made if bool(xp.all(inside)) else xp.where(inside, made, xp.nan)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         return 0.0 * finite(s.y) if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)

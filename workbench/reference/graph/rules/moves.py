@@ -60,9 +60,14 @@ class Move:
     def bits(self, s: Site) -> int:
         return s.reads[0].bits
 
-    def size(self, s: Site) -> Any:
-        """What the terms of an unseen sum add up to, moved as it is."""
-        return self.f(spread(s.reads[0].size, s.x[0]), **s.attributes)
+    def terms(self, s: Site) -> dict[str, Any]:
+        """Those of an unseen sum, moved as it is."""
+        x = s.reads[0]
+        size, squares, attributed = (
+            self.f(spread(one, x.value), **s.attributes) for one in (x.size, x.of_squares, x.attributed)
+        )
+        return {"additions": x.additions, "terms": x.terms, "size": size, "of_squares": squares,
+                "attributed": attributed}  # fmt: skip
 
 
 @dataclass(frozen=True)
