@@ -40,11 +40,11 @@ _REDUCED = {"add": "sum", "maximum": "max", "minimum": "min", "logical_and": "al
 class Traced(NDArrayOperatorsMixin):
     """An array of a run."""
 
-    __slots__ = ("run", "value", "dtype", "fixed", "_node", "_root", "_version", "_parent", "_step", "_how")
+    __slots__ = ("run", "value", "dtype", "_fixed", "_node", "_root", "_version", "_parent", "_step", "_how")
 
     def __init__(self, run: Recording, value: np.ndarray, node: int, dtype: Any, fixed: bool = False) -> None:
         self.run, self.value, self._node, self.dtype = run, value, node, np.dtype(dtype)
-        self.fixed = fixed  #: whether it depends on whole numbers and constants alone
+        self._fixed = fixed
         self._root, self._version, self._parent = self, 0, None
 
     # what an array is
@@ -56,6 +56,11 @@ class Traced(NDArrayOperatorsMixin):
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     strides = property(lambda self: self.value.strides)
     flags = property(lambda self: self.value.flags)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it depends on whole numbers and constants alone, what was written to its memory too."""
+        return self._root._fixed
 
     @property
     def whole(self) -> bool:
@@ -93,14 +98,15 @@ class Traced(NDArrayOperatorsMixin):
 
     # writes
 
-    def put(self, node: int) -> None:
+    def put(self, node: int, fixed: bool) -> None:
         """A node in the place of its own, after its memory was written."""
+        self._root._fixed &= fixed
         if self._parent is None:
             self._node, self._version = node, self._version + 1
             return
         how = {"step": self._step, "how": self._how}
         parent = self._parent
-        parent.put(self.run.add("write", (parent.node_of_run, node), how, parent.value, parent.dtype))
+        parent.put(self.run.add("write", (parent.node_of_run, node), how, parent.value, parent.dtype), fixed)
         self._node, self._version = node, self._root._version
 
     def __setitem__(self, index: Any, x: Any) -> None:
@@ -109,7 +115,7 @@ class Traced(NDArrayOperatorsMixin):
         how = {"step": "index", "how": {"index": index}}
         node = self.node_of_run
         self.value[index] = x.value
-        self.put(self.run.add("write", (node, x.node_of_run), how, self.value, self.dtype))
+        self.put(self.run.add("write", (node, x.node_of_run), how, self.value, self.dtype), x.fixed)
 
     def replace(self, x: "Traced") -> "Traced":
         """x written over all of it, as `out=self` says."""
@@ -119,7 +125,7 @@ class Traced(NDArrayOperatorsMixin):
             wide = np.broadcast_to(x.value, self.shape)
             node = self.run.add("broadcast", (node,), {"shape": self.shape}, wide, self.dtype)
         self.value[...] = x.value
-        self.put(node)
+        self.put(node, x.fixed)
         return self
 
     # reads

@@ -120,7 +120,9 @@ def mse_loss(x: Traced, target: Traced, reduction: int = 1) -> Traced:
     return noting(_reduced(np.square(x - target), reduction), promoted(x, target))
 
 
-def bce_with_logits(x: Traced, target: Traced, weight: Any = None, pos_weight: Any = None, reduction: int = 1) -> Traced:
+def bce_with_logits(
+    x: Traced, target: Traced, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+) -> Traced:
     """(1 - t) x + w log(1 + exp(-x))."""
     soft = np.logaddexp(-x, 0.0)
     soft = soft if pos_weight is None else soft * (1 + (pos_weight - 1) * target)

@@ -11,7 +11,9 @@ from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.torch_tensor import DTYPES, of_torch, plain_array
 
 #: of numbers alone
-CREATE = frozenset("zeros ones full eye arange linspace scalar_tensor tril_indices triu_indices empty empty_strided".split())
+CREATE = frozenset(
+    "zeros ones full eye arange linspace scalar_tensor tril_indices triu_indices empty empty_strided".split()
+)
 #: of the shape of an array, or for `new_` of its dtype alone
 LIKE: Mapping[str, Any] = {
     "zeros_like": 0, "ones_like": 1, "full_like": None, "new_zeros": 0, "new_ones": 1, "new_full": None,

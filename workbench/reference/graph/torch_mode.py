@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._decomp import decomposition_table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.reference.graph.arrays import FEW, Traced, held
@@ -196,6 +195,8 @@ class Dispatch(TorchDispatchMode):
 
     def _behind(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """By torch's decomposition, if it has one; a Refusal if not."""
+        from torch._decomp import decomposition_table  # seconds of imports, for a few operations
+
         made = decomposition_table.get(func)
         with self:
             if made is not None:

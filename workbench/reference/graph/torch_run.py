@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,9 @@ from workbench.refusal import Refusal
 
 class Torch:
     """torch for one run."""
+
+    #: a reference that draws without a seed of its own draws other numbers in a second run; outside nothing has changed
+    apart = staticmethod(partial(torch.random.fork_rng, devices=[]))
 
     def __init__(self, run: Recording) -> None:
         self.run, self._mode = run, Dispatch(run)
@@ -51,13 +55,3 @@ class Torch:
             return x
         self._mode.empty.read(x.traced)
         return x.traced
-
-
-def state() -> Any:
-    """Of torch's random numbers."""
-    return torch.get_rng_state()
-
-
-def set_state(found: Any) -> None:
-    """The state again."""
-    torch.set_rng_state(found)

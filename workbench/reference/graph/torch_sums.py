@@ -38,7 +38,9 @@ def mean(x: Traced, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None
 
 def var(x: Traced, dim: Dim = None, *, correction: Any = None, keepdim: bool = False) -> Traced:
     """The mean of squares about the mean, over n - 1 unless another correction is said."""
-    return noting(functions.var(x, axes(x, dim), ddof=1 if correction is None else correction, keepdims=keepdim), x.dtype)
+    return noting(
+        functions.var(x, axes(x, dim), ddof=1 if correction is None else correction, keepdims=keepdim), x.dtype
+    )
 
 
 def _extreme(name: str, place: str) -> Callable[..., Any]:
