@@ -66,18 +66,32 @@ def _kind(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
+def alike(dtype: np.dtype, *x: Any) -> tuple[Any, ...]:
+    """Floats of several dtypes as of one, which NumPy does not promote as torch does; nothing is cast."""
+    return tuple(
+        Traced(one.run, one.value, one.node_of_run, dtype, one.fixed)
+        if isinstance(one, Traced) and one.dtype.kind not in "biu" and dtype.kind not in "biu" and one.dtype != dtype
+        else one
+        for one in x
+    )
+
+
+def _as(dtype: np.dtype, f: Callable[..., Any], *x: Any) -> Traced:
+    return noting(f(*alike(dtype, *x)), dtype)
+
+
 def _same(f: Callable[..., Any]) -> Callable[..., Traced]:
     """Of the promoted dtype."""
-    return lambda *x: noting(f(*x), promoted(*x))
+    return lambda *x: _as(promoted(*x), f, *x)
 
 
 def _function(f: Callable[..., Any]) -> Callable[..., Traced]:
     """A float, of whole numbers too."""
-    return lambda *x: noting(f(*x), floating(promoted(*x)))
+    return lambda *x: _as(floating(promoted(*x)), f, *x)
 
 
 def _truth(f: Callable[..., Any]) -> Callable[..., Traced]:
-    return lambda *x: noting(f(*x), bool)
+    return lambda *x: noting(f(*alike(promoted(*x), *x)), bool)
 
 
 def _times(x: Any, by: Any) -> Any:
@@ -85,6 +99,7 @@ def _times(x: Any, by: Any) -> Any:
 
 
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
+    a, b = alike(promoted(a, b), a, b)
     if rounding_mode is None:
         return noting(np.true_divide(a, b), floating(promoted(a, b)))
     return noting({"floor": np.floor, "trunc": np.trunc}[rounding_mode](np.true_divide(a, b)), promoted(a, b))
@@ -100,7 +115,8 @@ def _fmod(a: Any, b: Any) -> Traced:
 
 def where(condition: Traced, a: Any, b: Any) -> Traced:
     """a where the condition is, else b."""
-    return noting(functions.where(condition, a, b), promoted(a, b))
+    dtype = promoted(a, b)
+    return noting(functions.where(condition, *alike(dtype, a, b)), dtype)
 
 
 def masked_fill(x: Traced, mask: Traced, value: Any) -> Traced:
@@ -155,9 +171,9 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     **{name: _same(f) for name, f in {**_BINARY, **_UNARY}.items()},
     **{name: _function(f) for name, f in _FLOATS.items()},
     **{name: _truth(f) for name, f in _TRUTHS.items()},
-    "add": lambda a, b, *, alpha=1: noting(np.add(a, _times(b, alpha)), promoted(a, b)),
-    "sub": lambda a, b, *, alpha=1: noting(np.subtract(a, _times(b, alpha)), promoted(a, b)),
-    "rsub": lambda a, b, alpha=1: noting(np.subtract(b, _times(a, alpha)), promoted(a, b)),
+    "add": lambda a, b, *, alpha=1: _as(promoted(a, b), np.add, a, _times(b, alpha)),
+    "sub": lambda a, b, *, alpha=1: _as(promoted(a, b), np.subtract, a, _times(b, alpha)),
+    "rsub": lambda a, b, alpha=1: _as(promoted(a, b), np.subtract, b, _times(a, alpha)),
     "div": _divide,
     "floor_divide": lambda a, b: _divide(a, b, rounding_mode="floor"),
     "remainder": _remainder,

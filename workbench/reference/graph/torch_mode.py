@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.reference.graph.arrays import FEW, Traced, held
@@ -37,7 +38,7 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, "sort.stable": sort_stable,
 }  # fmt: skip
 #: where values are, which a run does not follow
-_ELSEWHERE = ("device", "layout", "pin_memory", "memory_format", "non_blocking")
+_ELSEWHERE = ("device", "layout", "pin_memory", "non_blocking")
 
 
 class Dispatch(TorchDispatchMode):
@@ -48,6 +49,11 @@ class Dispatch(TorchDispatchMode):
         self.run = run
         self.draws = False  #: whether the reference asked for random numbers
         self.empty = Empty(run)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: what keeps torch.compile out of a mode imports all of it, 3 s at the first operation."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with np.errstate(all="ignore"):
@@ -65,6 +71,9 @@ class Dispatch(TorchDispatchMode):
         if tensors and not ours and name not in LIKE and name not in DRAW_LIKE:
             return func(*args, **kwargs)  # of the reference's globals alone
         plain = {key: x for key, x in kwargs.items() if key not in _ELSEWHERE}
+        order = plain.pop("memory_format", None)
+        if order is torch.contiguous_format and name == "clone":  # what .contiguous() and .reshape() ask for
+            name = "contiguous"
         made = self._made(func, name, tuple(args), plain)
         if made is NotImplemented:
             return self._behind(func, name, args, kwargs)
@@ -106,6 +115,13 @@ class Dispatch(TorchDispatchMode):
 
     def _write(self, func: Any, name: str, target: Tensor, x: Any, more: dict[str, Any]) -> Any:
         to = target.traced
+        if torch.Tag.inplace_view in func.tags:  # unsqueeze_ and the like, which torch itself calls
+            if name.removesuffix("_") not in VIEWS:
+                return NotImplemented
+            with no_dispatch():
+                func(target, *x[1:], **more)
+            target.traced = VIEWS[name.removesuffix("_")](*x, **more)
+            return target
         if not to.value.flags.writeable:
             self.run.refuse(
                 f"torch.{name} writes to a tensor whose elements stand in several places (expand), or to a view that a"

@@ -82,8 +82,9 @@ def frozen(x: Traced) -> Traced:
 
 
 def clone(x: Traced) -> Traced:
-    """Memory of its own, in the same order."""
-    return Traced(x.run, x.value.copy(order="K"), x.node_of_run, x.dtype, x.fixed)
+    """Memory of its own, in the order that it has, unless elements stand in several places."""
+    spread = any(step == 0 and n > 1 for step, n in zip(x.value.strides, x.shape, strict=True))
+    return Traced(x.run, x.value.copy(order="C" if spread else "K"), x.node_of_run, x.dtype, x.fixed)
 
 
 def cast(x: Traced, *, dtype: Any = None) -> Traced:
@@ -159,7 +160,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = {
     "alias": lambda x: x, "detach": lambda x: x, "lift_fresh": lambda x: x, "lift": lambda x: x,
 }  # fmt: skip
 COPIES: Mapping[str, Callable[..., Any]] = {
-    "clone": clone, "_to_copy": cast, "cat": cat, "stack": stack, "repeat": repeat, "flip": flip, "roll": roll,
+    "clone": clone, "contiguous": lambda x: x.copy(), "_to_copy": cast, "cat": cat, "stack": stack, "repeat": repeat, "flip": flip, "roll": roll,
     "tril": lambda x, diagonal=0: functions.FUNCTIONS[np.tril](x, diagonal),
     "triu": lambda x, diagonal=0: functions.FUNCTIONS[np.triu](x, diagonal),
     "constant_pad_nd": pad, "repeat_interleave": repeat_interleave,

@@ -1,4 +1,4 @@
-"""ATen's reads and writes at places: index, gather, scatter, sort, topk. Places may be given, or computed in the run."""
+"""ATen's reads and writes at places: index, gather, scatter, sort, topk. Places are given, or computed in the run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
@@ -213,7 +213,7 @@ PLACES: Mapping[str, Callable[..., Any]] = {
     "scatter_add": lambda x, dim, places, src: _scattered(x, dim, places, src, True),
     "scatter_reduce": scatter_reduce, "index_add": index_add, "index_copy": index_copy, "index_fill": index_fill,
     "argsort": argsort, "sort": sort, "topk": topk, "nonzero": nonzero,
-    "masked_select": lambda x, mask: functions.broadcast_arrays(x, mask)[0][np.broadcast_to(mask._taken("mask"), x.shape)],
+    "masked_select": lambda x, mask: index(x, [functions.broadcast_to(mask, x.shape)]),
     "embedding": lambda weight, places, *_: index(weight, [places]),
     "take_along_dim": lambda x, places, dim=None: functions.take_along_axis(x, places, dim),
 }  # fmt: skip

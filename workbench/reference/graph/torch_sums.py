@@ -68,10 +68,10 @@ def _place(name: str) -> Callable[..., Traced]:
 
 def cumsum(x: Traced, dim: int, *, dtype: Any = None) -> Traced:
     """Running sums; of whole numbers and truths int64."""
+    dtype = _noted(dtype, np.int64 if x.dtype.kind in "biu" else x.dtype)
     if x.whole and not x.fixed:
         x = x.astype(np.float64)
-    made = functions.cumsum(x, dim) if x.ndim else x.copy()
-    return noting(made, _noted(dtype, np.int64 if x.dtype.kind in "biu" else x.dtype))
+    return noting(functions.cumsum(x, dim) if x.ndim else x.copy(), dtype)
 
 
 def _truth(name: str) -> Callable[..., Traced]:

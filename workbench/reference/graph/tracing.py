@@ -21,10 +21,12 @@ __all__ = ["functions", "trace"]
 def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -> Graph:
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
-    inputs: arrays of NumPy or tensors by name, copied, and whatever else f takes. dtype: what float arrays are to f (`x.dtype`); None:
-    their own. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict.
+    inputs: arrays of NumPy or tensors by name, copied, and whatever else f takes. dtype: what float arrays are to f
+    (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of
+    a dict.
 
-    Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself; for results that are no arrays of the run; and for random numbers that differ under one seed.
+    Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
+    for results that are no arrays of the run; and for random numbers that differ under one seed.
     """
     front = _front(inputs)
     with front.apart():

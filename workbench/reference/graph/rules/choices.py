@@ -192,6 +192,17 @@ class Logical(_Plain):
 
 
 @dataclass(frozen=True)
+class Kind(Logical):
+    """NaN, infinite, finite: of a number that may be off by something finite it is what it is."""
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        off = spread(e, s.y)
+        return s.xp.where(s.xp.isfinite(off), 0.0, 1.0)
+
+    squared = linear
+
+
+@dataclass(frozen=True)
 class Step(_Plain):
     """A monotone function that jumps, such as floor, or a cast to 8 bits: as far as it goes between the ends of the
     interval.
@@ -385,9 +396,9 @@ CHOICES: Mapping[str, Any] = {
     "logical_or": Logical("logical_or", "{0} or {1}"),
     "logical_xor": Logical("logical_xor", "{0} xor {1}"),
     "logical_not": Logical("logical_not", "not {0}"),
-    "isnan": Logical("isnan", "isnan({0})"),
-    "isinf": Logical("isinf", "isinf({0})"),
-    "isfinite": Logical("isfinite", "isfinite({0})"),
+    "isnan": Kind("isnan", "isnan({0})"),
+    "isinf": Kind("isinf", "isinf({0})"),
+    "isfinite": Kind("isfinite", "isfinite({0})"),
     "floor": Step(_call("floor"), "floor({0})"),
     "ceil": Step(_call("ceil"), "ceil({0})"),
     "trunc": Step(_call("trunc"), "trunc({0})"),

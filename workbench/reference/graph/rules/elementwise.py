@@ -1,9 +1,12 @@
 """Primitives of single elements: |slope| times the errors of what is read, and beyond that what the interval says."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log, pi
+from math import log, pi, sqrt
 from typing import Any
+
+import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
@@ -276,6 +279,14 @@ def _call(name: str) -> Callable[..., Any]:
     return lambda *x: getattr(array_namespace(*x), name)(*x)
 
 
+def _erf(x: Any) -> Any:
+    """The error function; NumPy has none."""
+    xp = array_namespace(x)
+    if hasattr(xp, "erf"):
+        return xp.erf(x)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
 #: ulps of a float32 log, as of `reference.losses`
 LOG_ULPS = 2.0
 _HALF = 0.5
@@ -322,6 +333,8 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                        _at_most(1.0)),
     "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: _of_circle(s),
                        _at_most(1.0)),
+    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})", function(2.0),
+                       _at_most(2 / sqrt(pi))),
     "arctan": _unary("arctan", 2.0, lambda s: 1 / (1 + s.x[0] ** 2), ends(_call("arctan"))),
     "arcsinh": _unary("arcsinh", 4.0, lambda s: 1 / s.xp.sqrt(1 + s.x[0] ** 2), ends(_call("arcsinh"))),
     "power": Elementwise(_call("pow"), (lambda s: s.x[1] * s.y / s.x[0], lambda s: s.y * s.xp.log(s.x[0])),
