@@ -13,13 +13,13 @@ import numpy as np
 from workbench.floats import array_namespace, to_float64, unit_roundoff
 from workbench.reference.bound import NEGLIGIBLE, Budget, deviations
 from workbench.reference.graph.contract import CASTS, Contract
-from workbench.reference.graph.error import EXACT, Error, Own
+from workbench.reference.graph.error import EXACT, Error, Own, none, plus
 from workbench.reference.graph.node import Graph, Line, Node
 from workbench.reference.graph.patterns import ADDS, Patterns, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
-from workbench.reference.graph.rules.elementwise import added
+from workbench.reference.graph.rules.elementwise import Elementwise, added
 from workbench.reference.graph.shapes import spread
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite, likely
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
 #: primitives that may leave an element without a bound
 MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where argmax argmin argsort".split())
@@ -171,11 +171,13 @@ class _Run:
 
     def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
         """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
-        round nothing.
+        round nothing. The second is small beside the first order, so that forward bounds take the worst of it.
         """
         own = rule.own(s) if _is_float(s.y) else Own()
         beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
-        return own, beyond, beyond if _none(beyond) else rule.beyond(_likely(s))
+        if none(beyond) or (isinstance(rule, Elementwise) and s.node.op not in MAY_OPEN and not self.keep):
+            return own, beyond, beyond
+        return own, beyond, rule.beyond(_likely(s))
 
     def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
         """What is known of the terms of a sum that nobody saw, all of whose roundings are in its error."""
@@ -186,7 +188,7 @@ class _Run:
             found = rule.terms(s)
         if s.node.op in ADDS and found["terms"] > 1:
             whole = Operand(s.y, **found)
-            found["attributed"] = s.xp.maximum(whole.prefixes(finite(s.y)), 0.0 * finite(s.y) + whole.attributed)
+            found["attributed"] = s.xp.maximum(whole.prefixes(s.held), 0.0 * s.held + whole.attributed)
         return found
 
     def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
@@ -269,14 +271,14 @@ def within_a_tie(x: Operand, axis: int, mine: Any, theirs: Any) -> tuple[Any, An
 def budget_of(one: Operand, elements: int) -> Budget:
     """As of today's walk; NaN where the reference is NaN."""
     xp, value, error = array_namespace(one.value), one.value, one.error
-    like = spread(0.0, value)
-    worst = like + error.worst
-    likely = xp.minimum(worst, error.common + deviations(elements) * (like + error.variance) ** 0.5)
+    worst = spread(error.worst, value)
+    random = 0.0 if none(error.variance) else deviations(elements) * error.variance**0.5
+    likely = spread(xp.minimum(xp.asarray(plus(error.common, random)), xp.asarray(error.worst)), value)
     if _is_float(value):
         nan = xp.isnan(value)
         if bool(xp.any(nan)):
             worst, likely = xp.where(nan, xp.nan, worst), xp.where(nan, xp.nan, likely)
-    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.terms > 1 else np.inf
+    size = xp.maximum(spread(one.size, value), spread(NEGLIGIBLE, value)) if one.terms > 1 else np.inf
     return Budget(worst, likely, size)
 
 
@@ -284,41 +286,37 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
     """The error of a node: its own roundings and what it is moved by. Random parts of common sources add up linearly
     (Minkowski), of others as squares.
     """
-    rounds = not (isinstance(own.random, float) and own.random == 0.0)
-    shared = (False,) * s.y.ndim
+    rounds = not none(own.random)
+    common = plus(own.common, own.alike * abs(s.held) if own.alike else 0.0)
     if s.exact:
-        if _none(own.worst):
+        if none(own.worst):
             return EXACT
-        return Error(own.worst, own.random * own.random, own.common + own.alike, bit if rounds else 0, shared)
+        return Error(own.worst, own.random * own.random, common, bit if rounds else 0, s.unshared)
     if hasattr(rule, "error"):
         open_ = 0
         for one in s.reads:
             open_ |= one.error.open
-        return _tidy(s, rule.error(s)._replace(shared=shared, open=open_))
-    worst: Any = beyond
-    variance: Any = 0.0
-    common: Any = expected
-    sources, open_ = 0, bit if _opens(s, beyond) else 0
+        return _tidy(s, rule.error(s)._replace(shared=s.unshared, open=open_))
+    worst, variance, moved_common = beyond, 0.0, expected
+    sources, open_, shared = 0, bit if _opens(s, beyond) else 0, s.unshared
     for i, one in enumerate(s.reads):
-        if one.error is EXACT:
-            continue
         e = one.error
-        worst = worst + rule.linear(s, i, e.worst)
-        common = common + (0.0 if _none(e.common) else rule.linear(s, i, e.common))
+        if e is EXACT:
+            continue
+        worst = plus(worst, rule.linear(s, i, e.worst))
+        moved_common = plus(moved_common, 0.0 if none(e.common) else rule.linear(s, i, e.common))
         open_ |= e.open
-        if not _none(e.variance):
+        if not none(e.variance):
             moved = rule.linear(s, i, e.variance**0.5) ** 2 if rule.alike(s, i) else rule.squared(s, i, e.variance)
-            if sources & e.sources:
-                variance = (variance**0.5 + moved**0.5) ** 2
-            else:
-                variance = variance + moved
+            together = sources & e.sources
+            variance = (variance**0.5 + moved**0.5) ** 2 if together else plus(variance, moved)
             sources |= e.sources
             shared = tuple(a or b for a, b in zip(shared, rule.shared(s, i), strict=True))
-    grown = 1 + rule.grows(s)
-    worst, common = worst * grown + own.worst, common + own.common + own.alike
+    grown = rule.grows(s)
+    worst = plus(worst * (1 + grown) if grown else worst, own.worst)
     if rounds:
-        variance, sources = variance + own.random * own.random, sources | bit
-    found = Error(worst, variance, common, sources, shared, open_)
+        variance, sources = plus(variance, own.random * own.random), sources | bit
+    found = Error(worst, variance, plus(moved_common, common), sources, shared, open_)
     if s.node.op == "subtract" and s.looks:
         found = _where_certain(s, found)
     return _tidy(s, found)
@@ -344,7 +342,7 @@ def _where_certain(s: Site, error: Error) -> Error:
 
 def _opens(s: Site, beyond: Any) -> bool:
     """Whether a node leaves an element without a bound."""
-    return s.node.op in MAY_OPEN and not _none(beyond) and bool(s.xp.any(s.xp.isinf(beyond)))
+    return s.node.op in MAY_OPEN and not none(beyond) and bool(s.xp.any(s.xp.isinf(beyond)))
 
 
 def _tidy(s: Site, error: Error) -> Error:
@@ -352,17 +350,13 @@ def _tidy(s: Site, error: Error) -> Error:
     xp = s.xp
     parts = [error.worst, error.variance, error.common]
     if error.open:
-        parts = [part if isinstance(part, float) else xp.where(xp.isnan(part), xp.inf, part) for part in parts]
+        parts = [part if none(part) else xp.where(xp.isnan(part), xp.inf, part) for part in parts]
     if _is_float(s.y):
-        held = xp.isfinite(s.y)
-        if not bool(xp.all(held)):
+        if s.held is not s.y:
+            held = xp.isfinite(s.y)
             unbound = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
-            parts = [xp.where(held | unbound, part, 0.0) for part in parts]
+            parts = [part if none(part) else xp.where(held | unbound, part, 0.0) for part in parts]
     return Error(*parts, error.sources, error.shared, error.open)
-
-
-def _none(x: Any) -> bool:
-    return isinstance(x, float) and x == 0.0
 
 
 def _is_float(x: Any) -> bool:

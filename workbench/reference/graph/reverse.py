@@ -149,8 +149,8 @@ def _part(i: int, g: Any, run: Forward) -> _Part | None:
     random = own.random if isinstance(own.random, float) else xp.where(size == 0, 0.0, size * own.random)
     variance = 0.0 if isinstance(random, float) else float(xp.sum(random * random))
     common = expected + reached(own.common)
-    if not isinstance(own.alike, float):
-        common += abs(float(xp.sum(g * own.alike * xp.sign(kept.site.y))))
+    if own.alike:
+        common += own.alike * abs(float(xp.sum(g * kept.site.held)))
     return _Part(i, beyond + reached(own.worst), variance, common)
 
 

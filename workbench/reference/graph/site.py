@@ -29,15 +29,20 @@ class Operand:
     #: of a product that is about to be summed: operands of it that the contract may round
     rounded: int = 0
 
+    @cached_property
+    def held(self) -> Any:
+        """The value, 0 where it is not finite."""
+        return finite(self.value)
+
     @property
     def magnitude(self) -> Any:
         """What the terms of it add up to: of no sum, its own size."""
-        return self.size if self.terms > 1 else finite(abs(self.value))
+        return self.size if self.terms > 1 else abs(self.held)
 
     @property
     def squares(self) -> Any:
         """What the squares of the terms add up to."""
-        return self.of_squares if self.terms > 1 else finite(self.value) ** 2
+        return self.of_squares if self.terms > 1 else self.held**2
 
     def prefixes(self, total: Any) -> Any:
         """The sum of squares of all prefixes of its terms, in unknown order, in unit roundoffs: the square of a prefix
@@ -68,6 +73,22 @@ class Site:
     def x(self) -> tuple[Any, ...]:
         """The values that it reads."""
         return tuple(one.value for one in self.reads)
+
+    @cached_property
+    def held(self) -> Any:
+        """y, 0 where it is not finite."""
+        return finite(self.y)
+
+    @cached_property
+    def truth(self) -> Any:
+        """The first operand as truths."""
+        x = self.x[0]
+        return x if x.dtype == self.xp.bool else x != 0
+
+    @property
+    def unshared(self) -> tuple[bool, ...]:
+        """Of a node whose elements have roundings of their own."""
+        return (False,) * self.y.ndim
 
     @cached_property
     def attributes(self) -> dict[str, Any]:

@@ -53,12 +53,12 @@ class Empty:
         self._done(x)
 
     def _done(self, x: Traced) -> None:
-        if not self.unwritten[id(x._root)][1].any():
-            del self.unwritten[id(x._root)]
+        if not self.unwritten[id(x._whole())][1].any():
+            del self.unwritten[id(x._whole())]
 
     def _of(self, x: Traced) -> np.ndarray | None:
         """The marks of x: those of its root, at the same places in memory."""
-        found = self.unwritten.get(id(x._root))
+        found = self.unwritten.get(id(x._whole()))
         if found is None:
             return None
         root, marks = found

@@ -160,7 +160,8 @@ VIEWS: Mapping[str, Callable[..., Any]] = {
     "alias": lambda x: x, "detach": lambda x: x, "lift_fresh": lambda x: x, "lift": lambda x: x,
 }  # fmt: skip
 COPIES: Mapping[str, Callable[..., Any]] = {
-    "clone": clone, "contiguous": lambda x: x.copy(), "_to_copy": cast, "cat": cat, "stack": stack, "repeat": repeat, "flip": flip, "roll": roll,
+    "clone": clone, "contiguous": lambda x: x.copy(), "_to_copy": cast, "cat": cat, "stack": stack, "repeat": repeat,
+    "flip": flip, "roll": roll,
     "tril": lambda x, diagonal=0: functions.FUNCTIONS[np.tril](x, diagonal),
     "triu": lambda x, diagonal=0: functions.FUNCTIONS[np.triu](x, diagonal),
     "constant_pad_nd": pad, "repeat_interleave": repeat_interleave,

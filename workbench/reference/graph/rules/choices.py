@@ -106,8 +106,8 @@ class Where(_Plain):
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         if i == 0:
-            return 0.0 * finite(s.y)
-        chosen = s.x[0] != 0
+            return 0.0 * s.held
+        chosen = s.truth
         return s.xp.where(chosen, e, 0.0) if i == 1 else s.xp.where(chosen, 0.0, e)
 
     squared = linear
@@ -115,7 +115,7 @@ class Where(_Plain):
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i == 0:
             return s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
-        chosen = s.x[0] != 0
+        chosen = s.truth
         return to_shape(s.xp.where(chosen if i == 1 else ~chosen, g, 0.0), s.x[i].shape)
 
     def beyond(self, s: Site) -> Amount:
@@ -343,7 +343,7 @@ class Gather(_Plain):
         return made if bool(xp.all(inside)) else xp.where(inside, made, xp.nan)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * finite(s.y) if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)
+        return 0.0 * s.held if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)
 
     squared = linear
 
