@@ -49,6 +49,7 @@ class Dispatch(TorchDispatchMode):
         self.run = run
         self.draws = False  #: whether the reference asked for random numbers
         self.empty = Empty(run)
+        self.within: list[Any] = []  #: the operations that are being decomposed, one inside another
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -66,8 +67,11 @@ class Dispatch(TorchDispatchMode):
         device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu"))
         if space != "aten":
             return self._behind(func, name, args, kwargs)
-        if name == "lift_fresh" and not ours:  # torch.tensor([...])
-            return self._constant(args[0])
+        if name == "lift_fresh" and not ours:  # torch.tensor([...]), and torch.from_numpy
+            known = not args[0].is_floating_point() or args[0].numel() <= FEW
+            return self._constant(args[0]) if known else args[0]
+        if kwargs.get("dtype", torch.float64) not in (None, *DTYPES):
+            self.run.refuse(f"no rule for a tensor of {kwargs['dtype']}")
         if tensors and not ours and name not in LIKE and name not in DRAW_LIKE:
             return func(*args, **kwargs)  # of the reference's globals alone
         plain = {key: x for key, x in kwargs.items() if key not in _ELSEWHERE}
@@ -187,7 +191,7 @@ class Dispatch(TorchDispatchMode):
         if isinstance(x, torch.Tensor):
             if x.is_floating_point() and x.numel() > FEW:
                 self.run.refuse(
-                    f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter) meets one"
+                    f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter, NumPy) meets one"
                     " that was, and may be rounded. Pass it as an input"
                 )
             return self._constant(x).traced
@@ -214,12 +218,15 @@ class Dispatch(TorchDispatchMode):
         from torch._decomp import decomposition_table  # seconds of imports, for a few operations
 
         made = decomposition_table.get(func)
-        with self:
-            if made is not None:
-                return made(*args, **kwargs)
-            found = func.decompose(*args, **kwargs)
-        if found is NotImplemented:
-            self.run.refuse(f"no rule for torch.ops.{func}")
+        self.within.append(func)
+        try:
+            with self:
+                found = func.decompose(*args, **kwargs) if made is None else made(*args, **kwargs)
+            if found is NotImplemented:
+                inner = f", which torch decomposes to {func}" if len(self.within) > 1 else ""
+                self.run.refuse(f"no rule for torch.ops.{self.within[0]}{inner}")
+        finally:
+            self.within.pop()
         return found
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.lib.array_utils import normalize_axis_index
 
 from workbench.reference.graph import functions
@@ -13,7 +14,8 @@ from workbench.reference.graph.torch_tensor import DTYPES
 
 
 def _along(x: Traced, dim: int, part: Any) -> Traced:
-    return x[(slice(None),) * normalize_axis_index(dim, x.ndim) + (part,)]
+    last = (...,) if x.ndim == 1 and isinstance(part, int) else ()  # one element as an array, which shares memory
+    return x[(slice(None),) * normalize_axis_index(dim, x.ndim) + (part, *last)]
 
 
 def _whole(shape: Sequence[Any]) -> tuple[int, ...]:
@@ -22,6 +24,8 @@ def _whole(shape: Sequence[Any]) -> tuple[int, ...]:
 
 def view(x: Traced, shape: Sequence[int]) -> Traced:
     """Another shape of the same memory; torch's error where strides do not allow it."""
+    if isinstance(shape, torch.dtype):
+        x.run.refuse(f"no rule for the bits of a tensor as another dtype, {shape}")
     made = functions.reshape(x, _whole(shape))
     if x.size and not np.may_share_memory(made.value, x.value):
         raise RuntimeError(f"view size is not compatible with strides of shape {x.shape}. Use .reshape(...) instead.")

@@ -30,6 +30,7 @@ DTYPES: Mapping[torch.dtype, np.dtype] = {
     torch.int64: np.dtype(np.int64),
 }
 _TORCH = {numpy: of_torch for of_torch, numpy in DTYPES.items()}
+_BY_HAND = "a reference does without torch.autograd; write its backward pass by hand, as plain code"
 
 
 class Tensor(torch.Tensor):
@@ -64,6 +65,11 @@ class Tensor(torch.Tensor):
     def again(self) -> "Tensor":
         """All of it, as a node of its own."""
         return Tensor(self.traced.again(), self.device)
+
+    def __rtruediv__(self, other: Any) -> torch.Tensor:
+        """The division that is written, of which torch makes a reciprocal and a product."""
+        dtype = self.dtype if self.is_floating_point() else None
+        return torch.div(torch.scalar_tensor(other, dtype=dtype, device=self.device), self)
 
     # decisions; C++ asks for them through `aten::_local_scalar_dense`
 
@@ -102,10 +108,12 @@ class Tensor(torch.Tensor):
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
         """Refused: gradients are written by hand in a reference."""
         if requires_grad:
-            self.run.refuse("a reference does without torch.autograd; write its backward pass by hand, as plain code")
+            self.run.refuse(_BY_HAND)
         return self
 
-    backward = __reduce_ex__ = _refused  # type: ignore[assignment]
+    def backward(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+        """Refused, too."""
+        self.run.refuse(_BY_HAND)
 
     @property
     def data(self) -> "Tensor":  # type: ignore[override]

@@ -1,0 +1,35 @@
+"""What is written in NumPy and in torch gives the same values and budgets, at every stage."""
+
+import numpy as np
+import pytest
+import torch
+
+from tests.reference.graph import plain_pairs
+from workbench.reference.graph import Contract, budget_at, budgets, trace
+
+CONTRACTS = {"strict": Contract(), "operands": Contract(operands="bfloat16")}
+
+
+@pytest.mark.parametrize("contract", CONTRACTS.values(), ids=CONTRACTS)
+@pytest.mark.parametrize("name", plain_pairs.NAMES)
+def test_numpy_and_torch_agree_at_every_stage(name: str, contract: Contract) -> None:
+    given = plain_pairs.inputs(name)
+    of_numpy = trace(getattr(plain_pairs.OfNumpy, name), given)
+    of_torch = trace(getattr(plain_pairs.OfTorch, name), {key: torch.from_numpy(x) for key, x in given.items()})
+    found, other = budgets(of_numpy, contract), budgets(of_torch, contract)
+    assert found.keys() == other.keys() and len(found) >= 2
+    for stage, one in found.items():
+        same(one.value, other[stage].value)
+        for part in ("bound", "statistical", "size"):
+            same(getattr(one.budget, part), getattr(other[stage].budget, part))
+    element = (0,) * found["result" if "result" in found else "result[0]"].value.ndim
+    asked = "result" if "result" in found else "result[0]"
+    at, of_other = (budget_at(graph, contract, asked, [element]) for graph in (of_numpy, of_torch))
+    same(at.bound, of_other.bound)
+    same(at.statistical, of_other.statistical)
+
+
+def same(a, b):
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    assert a.shape == b.shape and a.size
+    np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-300)
