@@ -152,7 +152,7 @@ def attention(
 COMPOSITES: Mapping[str, Callable[..., Any]] = {
     "_softmax": softmax, "_log_softmax": log_softmax, "sigmoid": sigmoid, "softplus": softplus, "gelu": gelu,
     "silu": lambda x: noting(x * sigmoid(x), x.dtype),
-    "log_sigmoid_forward": lambda x: (noting(-np.logaddexp(-x, 0.0), x.dtype), x.copy()),
+    "log_sigmoid_forward": lambda x: (noting(-np.logaddexp(-x, 0.0), x.dtype), np.exp(-np.abs(x))),
     "erf": erf,
     "leaky_relu": lambda x, slope=0.01: where(x > 0, x, x * slope),
     "elu": lambda x, alpha=1, scale=1, by=1: noting(functions.where(x > 0, x * scale, alpha * scale * np.expm1(x * by)),

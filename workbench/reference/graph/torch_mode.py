@@ -160,6 +160,8 @@ class Dispatch(TorchDispatchMode):
     # new tensors
 
     def _new(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
+        if name in DRAW and any(isinstance(one, torch.Tensor) for one in [*args, *kwargs.values()]):
+            self.run.refuse(f"no rule for torch.{name} with computed parameters")
         args = tuple(_number(one) for one in args)
         if name in DRAW:
             self.draws = True
