@@ -62,7 +62,6 @@ class Site:
     contract: Contract
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
     feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
-    elements: int | None = None  #: how many elements the largest error is drawn of; None: the node's own
 
     @cached_property
     def xp(self) -> Any:
@@ -122,10 +121,12 @@ def finite(x: Any) -> Any:
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
 
 
-def likely(s: Site, one: Operand) -> Amount:
-    """How far an operand may be off all but surely."""
+def likely(one: Operand, elements: int | None = None) -> Amount:
+    """How far an operand may be off all but surely, as the largest of so many errors; None: of its own."""
     if one.error is EXACT:
         return 0.0
-    deviation = deviations(s.elements if s.elements is not None else one.value.size)
-    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
-    return s.xp.minimum(made, s.xp.asarray(one.error.worst))
+    xp = array_namespace(one.value)
+    found = one.error.common
+    if not isinstance(one.error.variance, float):
+        found = found + deviations(elements or one.value.size) * one.error.variance**0.5
+    return xp.minimum(xp.asarray(found), xp.asarray(one.error.worst))
