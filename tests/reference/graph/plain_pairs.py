@@ -115,7 +115,7 @@ class OfTorch:
         return out
 
     def softmax(x):
-        weights = torch.exp(x - x.max(dim=-1, keepdim=True).values)
+        weights = torch.exp(x - x.max(dim=-1, keepdim=True).values)  # noqa: F841  # a stage, as in NumPy
         return F.softmax(x, dim=-1)
 
     def rmsnorm(x, weight):

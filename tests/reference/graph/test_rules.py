@@ -112,9 +112,9 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "gather": (lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1), (X,)),
 }
 #: what jumps has no derivative
-JUMPS = {name for name in EXAMPLES if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place")} | {
-    "as_float"
-}
+JUMPS = {
+    name for name in EXAMPLES if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place")
+} | {"as_float"}
 NAMES = ("x", "y")
 
 

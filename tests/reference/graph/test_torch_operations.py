@@ -117,10 +117,13 @@ class Wide(torch.utils._python_dispatch.TorchDispatchMode):
         return func(*args, **kwargs)
 
 
+def by_keyword(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda **x: f(*x.values())
+
+
 def check(f: Callable[..., Any], *inputs: torch.Tensor) -> None:
     names = ["x", "y"][: len(inputs)]
-    graph = trace(f, dict(zip(names, inputs, strict=True))) if all(n in _names(f, len(inputs)) for n in names) else trace(
-        lambda **x: f(*x.values()), dict(zip(names, inputs, strict=True)))  # fmt: skip
+    graph = trace(by_keyword(f), dict(zip(names, inputs, strict=True)))
     found = list(budgets(graph, Contract(), names=list(graph.results)).values())
     noted, right = flat(f(*inputs)), doubled(f, *inputs)
     assert len(found) == len(right) > 0
@@ -134,11 +137,6 @@ def check(f: Callable[..., Any], *inputs: torch.Tensor) -> None:
             with np.errstate(invalid="ignore"):
                 off = np.where(plain.numpy() == one.value, 0.0, abs(plain.double().numpy() - one.value))
             assert off.size and np.all(off <= one.budget.bound)
-
-
-def _names(f: Any, n: int) -> tuple[str, ...]:
-    code = getattr(f, "__code__", None)
-    return code.co_varnames[:n] if code is not None else ()
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -163,7 +161,11 @@ def unary_and_binary() -> list[Any]:
         for overload in getattr(packet, "overloads", list)():
             func = getattr(packet, overload)
             needed = [one for one in func._schema.arguments if not one.has_default_value()]
-            if 1 <= len(needed) <= 2 and all(str(one.type) == "Tensor" for one in needed) and not func._schema.is_mutable:
+            if (
+                1 <= len(needed) <= 2
+                and all(str(one.type) == "Tensor" for one in needed)
+                and not func._schema.is_mutable
+            ):
                 found.append((func, len(needed)))
     return found
 
@@ -180,7 +182,7 @@ def test_no_operation_of_aten_passes_for_another() -> None:
         if not all(isinstance(one, torch.Tensor) for one in noted):
             continue
         try:
-            graph = trace(lambda **x: func(*x.values()), dict(zip("xy", inputs, strict=False)))
+            graph = trace(by_keyword(func), dict(zip("xy", inputs, strict=False)))
         except Refusal:
             refused.append(str(func))
             continue

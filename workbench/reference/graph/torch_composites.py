@@ -62,7 +62,8 @@ def layer_norm(x: Traced, shape: Sequence[int], weight: Any, bias: Any, eps: flo
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     mean = functions.mean(x, axes, keepdims=True)
     off = x - mean
-    root = np.reciprocal(np.sqrt(functions.mean(np.square(off), axes, keepdims=True) + eps))
+    squares: Any = np.square(off)
+    root = np.reciprocal(np.sqrt(functions.mean(squares, axes, keepdims=True) + eps))
     return noting(_scaled(off * root, weight, bias), x.dtype), mean, root
 
 
@@ -82,7 +83,8 @@ def rms_norm(x: Traced, shape: Sequence[int], weight: Any, eps: float | None) ->
     """x / sqrt(mean square + eps), then weight."""
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     eps = float(np.finfo(np.float32).eps) if eps is None else eps
-    root = np.reciprocal(np.sqrt(functions.mean(np.square(x), axes, keepdims=True) + eps))
+    squares: Any = np.square(x)
+    root = np.reciprocal(np.sqrt(functions.mean(squares, axes, keepdims=True) + eps))
     return noting(_scaled(x * root, weight, None), x.dtype), root
 
 

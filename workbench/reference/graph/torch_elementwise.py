@@ -13,17 +13,18 @@ from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.torch_tensor import DTYPES, of_torch
 
 
-def noting(made: Traced, dtype: Any) -> Traced:
+def noting(made: Any, dtype: Any) -> Traced:
     """A new array with the dtype that torch gives it: among floats as a note, else as a cast."""
+    new: Traced = made
     dtype = np.dtype(dtype)
-    if made.dtype == dtype:
-        return made
-    if made.whole or dtype.kind in "biu":
-        return made.astype(dtype)
-    made.dtype = dtype
-    i = made.node_of_run
-    made.run.nodes[i] = replace(made.run.nodes[i], dtype=dtype)
-    return made
+    if new.dtype == dtype:
+        return new
+    if new.whole or dtype.kind in "biu":
+        return new.astype(dtype)
+    new.dtype = dtype
+    i = new.node_of_run
+    new.run.nodes[i] = replace(new.run.nodes[i], dtype=dtype)
+    return new
 
 
 def promoted(*x: Any) -> np.dtype:
@@ -135,8 +136,8 @@ def round_(x: Traced, *, decimals: int = 0) -> Traced:
     return noting(functions.rounded(x, decimals), x.dtype)
 
 
-def _reciprocal_root(x: Traced) -> Traced:
-    return np.reciprocal(np.sqrt(x))  # type: ignore[no-any-return]
+def _reciprocal_root(x: Any) -> Any:
+    return np.reciprocal(np.sqrt(x))
 
 
 def nan_to_num(x: Traced, nan: Any = None, posinf: Any = None, neginf: Any = None) -> Traced:

@@ -193,8 +193,8 @@ class Dispatch(TorchDispatchMode):
         if isinstance(x, torch.Tensor):
             if x.is_floating_point() and x.numel() > FEW:
                 self.run.refuse(
-                    f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter, NumPy) meets one"
-                    " that was, and may be rounded. Pass it as an input"
+                    f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter, NumPy) meets"
+                    " one that was, and may be rounded. Pass it as an input"
                 )
             return self._constant(x).traced
         return type(x)(self._taken(one) for one in x) if isinstance(x, list | tuple) else x

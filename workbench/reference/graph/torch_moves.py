@@ -125,8 +125,8 @@ def flip(x: Traced, dims: Sequence[int]) -> Traced:
 def roll(x: Traced, shifts: Any, dims: Any = ()) -> Traced:
     """Moved along axes, or flat without one."""
     if not dims:
-        return functions.FUNCTIONS[np.roll](x, _one(shifts))  # type: ignore[no-any-return]
-    return functions.FUNCTIONS[np.roll](x, shift=tuple(shifts), axis=tuple(dims))  # type: ignore[no-any-return]
+        return functions.FUNCTIONS[np.roll](x, _one(shifts))
+    return functions.FUNCTIONS[np.roll](x, shift=tuple(shifts), axis=tuple(dims))
 
 
 def _one(x: Any) -> Any:

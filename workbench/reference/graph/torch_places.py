@@ -22,7 +22,8 @@ def _computed(x: Traced | None) -> bool:
 
 def index(x: Traced, indices: Places) -> Traced:
     """x[indices], of which None is all of an axis."""
-    listed = [*indices, *[None] * (x.ndim - sum(one.ndim if _is_mask(one) else 1 for one in indices))]
+    taken = sum(one.ndim if one is not None and _is_mask(one) else 1 for one in indices)
+    listed = [*indices, *[None] * (x.ndim - taken)]
     if not any(_computed(one) for one in listed):
         return x[tuple(slice(None) if one is None else one for one in listed)]
     if any(_is_mask(one) for one in listed):
@@ -78,11 +79,11 @@ def put_at(x: Traced, indices: Places, values: Traced, accumulate: bool = False)
     if mask is not None and len(listed) == 1 and values.size == 1 and not accumulate:
         wide = functions.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
         return x.replace(functions.where(wide, functions.reshape(values, (1,) * x.ndim), x))
-    places = tuple(slice(None) if one is None else one._taken("an index") for one in listed)
+    at_all = tuple(slice(None) if one is None else one._taken("an index") for one in listed)
     if not accumulate:
-        x[places] = values
+        x[at_all] = values
         return x
-    flat = np.arange(x.size).reshape(x.shape)[places]
+    flat = np.arange(x.size).reshape(x.shape)[at_all]
     wide = functions.broadcast_to(values, flat.shape)
     return x.replace(_summed_at(x, flat.reshape(-1), functions.reshape(wide, (-1,))))
 
@@ -119,7 +120,7 @@ def _at_computed(x: Traced, at: int, places: Traced, source: Traced, accumulate:
     there = np.arange(n).reshape((n, 1) + (1,) * (x.ndim - at - 1))
     here = unsqueeze(functions.where(places < 0, places + n, places), at) == there  # ..., n, places, ...
     if accumulate:
-        return x + functions.where(here, unsqueeze(source, at), 0.0).sum(at + 1)  # type: ignore[no-any-return]
+        return x + functions.where(here, unsqueeze(source, at), 0.0).sum(at + 1)
     made = x
     for k in range(places.shape[at]):
         part = (slice(None),) * (at + 1) + (k,)

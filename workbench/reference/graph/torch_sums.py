@@ -61,7 +61,7 @@ def _extreme(name: str, place: str) -> Callable[..., Any]:
 def _place(name: str) -> Callable[..., Traced]:
     def rule(x: Traced, dim: int | None = None, keepdim: bool = False) -> Traced:
         made: Traced = functions.METHODS[name](x, dim if x.ndim else None, keepdims=keepdim)
-        return made.reshape((1,) * x.ndim) if keepdim and dim is None else made  # type: ignore[no-any-return]
+        return made.reshape((1,) * x.ndim) if keepdim and dim is None else made
 
     return rule
 
@@ -76,7 +76,7 @@ def cumsum(x: Traced, dim: int, *, dtype: Any = None) -> Traced:
 
 def _truth(name: str) -> Callable[..., Traced]:
     def rule(x: Traced, dim: Dim = None, keepdim: bool = False) -> Traced:
-        return functions.METHODS[name](x, axes(x, dim), keepdims=keepdim)  # type: ignore[no-any-return]
+        return functions.METHODS[name](x, axes(x, dim), keepdims=keepdim)
 
     return rule
 

@@ -42,7 +42,7 @@ class Tensor(torch.Tensor):
     def __new__(cls, traced: Traced, device: torch.device) -> "Tensor":
         value = traced.value
         strides = tuple(n // value.itemsize for n in value.strides)
-        made: Tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Tensor = torch.Tensor._make_wrapper_subclass(
             cls, value.shape, strides=strides, dtype=of_torch(traced.dtype), device=device, requires_grad=False
         )
         made.traced = traced
@@ -51,7 +51,9 @@ class Tensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> NoReturn:
         """Of a tensor that outlived its run, or was taken to another thread."""
         found = next(x for x in [*args, *(kwargs or {}).values()] if isinstance(x, Tensor))
         found.run.refuse(f"{func} of a tensor of a run that has ended, or of another thread")
@@ -103,7 +105,7 @@ class Tensor(torch.Tensor):
             " Stay in torch"
         )
 
-    numpy = __array__ = data_ptr = untyped_storage = _refused  # type: ignore[assignment]
+    numpy = __array__ = data_ptr = untyped_storage = _refused
 
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
         """Refused: gradients are written by hand in a reference."""
@@ -111,7 +113,7 @@ class Tensor(torch.Tensor):
             self.run.refuse(_BY_HAND)
         return self
 
-    def backward(self, *_: Any, **__: Any) -> NoReturn:  # type: ignore[override]
+    def backward(self, *_: Any, **__: Any) -> NoReturn:
         """Refused, too."""
         self.run.refuse(_BY_HAND)
 
@@ -120,7 +122,7 @@ class Tensor(torch.Tensor):
         """Itself, as there are no gradients."""
         return Tensor(self.traced, self.device)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Tensor({self.traced.value!r}, dtype={self.dtype})"
 
 
