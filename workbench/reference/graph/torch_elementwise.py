@@ -68,13 +68,16 @@ def _kind(dtype: torch.dtype) -> int:
 
 
 def alike(dtype: np.dtype, *x: Any) -> tuple[Any, ...]:
-    """Floats of several dtypes as of one, which NumPy does not promote as torch does; nothing is cast."""
-    return tuple(
-        Traced(one.run, one.value, one.node_of_run, dtype, one.fixed)
-        if isinstance(one, Traced) and one.dtype.kind not in "biu" and dtype.kind not in "biu" and one.dtype != dtype
-        else one
-        for one in x
-    )
+    """What meets a float: floats of another dtype as of this one, whole numbers as floats. No float is cast."""
+    return x if dtype.kind in "biu" else tuple(_alike(dtype, one) for one in x)
+
+
+def _alike(dtype: np.dtype, x: Any) -> Any:
+    if not isinstance(x, Traced):
+        return float(x) if isinstance(x, int) else x
+    if x.whole:
+        return x.astype(np.float64)
+    return x if x.dtype == dtype else Traced(x.run, x.value, x.node_of_run, dtype, x.fixed)
 
 
 def _as(dtype: np.dtype, f: Callable[..., Any], *x: Any) -> Traced:
