@@ -103,10 +103,11 @@ def _times(x: Any, by: Any) -> Any:
 
 
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
-    a, b = alike(promoted(a, b), a, b)
+    dtype = promoted(a, b)
+    quotient: Any = np.true_divide(*alike(dtype, a, b))
     if rounding_mode is None:
-        return noting(np.true_divide(a, b), floating(promoted(a, b)))
-    return noting({"floor": np.floor, "trunc": np.trunc}[rounding_mode](np.true_divide(a, b)), promoted(a, b))
+        return noting(quotient, floating(dtype))
+    return noting({"floor": np.floor, "trunc": np.trunc}[rounding_mode](quotient), dtype)
 
 
 def _remainder(a: Any, b: Any) -> Traced:

@@ -208,7 +208,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "subtract": Elementwise(_call("subtract"), (lambda s: 1.0, lambda s: -1.0), "{0} - {1}", of_sum),
     "multiply": Elementwise(_call("multiply"), (lambda s: s.x[1], lambda s: s.x[0]), "{0} * {1}", of_product,
                             _reach_of_product, product_bits, True),
-    "divide": Elementwise(_call("divide"), (lambda s: 1 / s.x[1], lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
+    "divide": Elementwise(_call("divide"), (lambda s: _inverse(s), lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
                           _reach_of_quotient, lambda bits: bits[0] if bits[1] <= 1 else 53),
     "negative": Elementwise(_call("negative"), (lambda s: -1.0,), "-{0}", bits_of=_first),
     "abs": Elementwise(_call("abs"), (lambda s: s.xp.sign(s.x[0]),), "|{0}|", reach=_at_most(1.0), bits_of=_first),
@@ -246,6 +246,11 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "deg2rad": Elementwise(_call("deg2rad"), (lambda s: pi / 180,), "{0} pi / 180", rounded(2)),
     "rad2deg": Elementwise(_call("rad2deg"), (lambda s: 180 / pi,), "{0} 180 / pi", rounded(2)),
 }  # fmt: skip
+
+
+def _inverse(s: Site) -> Any:
+    """1 / x in float64, also where x is a whole number, of which torch makes a float32."""
+    return 1 / s.xp.astype(s.x[1], s.xp.float64, copy=False)
 
 
 def _reach_of_inverse(s: Site) -> Any:
