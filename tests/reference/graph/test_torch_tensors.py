@@ -421,3 +421,5 @@ def test_local_variables_and_stage_name_tensors() -> None:
     }  # fmt: skip
     found = budgets(graph, Contract(), {"product[1]": np.ones((4, 3))})
     assert found["y"].value.size and np.all(found["y"].value == 1)
+    tensors = budgets(graph, Contract(), {"product[1]": torch.ones(4, 3, dtype=torch.bfloat16), "b": X[:, 3:]})
+    assert type(tensors["y"].value) is np.ndarray and np.array_equal(tensors["y"].value, found["y"].value)

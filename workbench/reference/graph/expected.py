@@ -16,9 +16,7 @@ from workbench.refusal import Refusal, unknown
 
 Dumps = Mapping[str, Any]
 #: dtypes of dumps in other libraries' arrays
-_DUMPED = tuple(
-    map(np.dtype, (*FLOATS, "float8_e4m3fn", "float8_e5m2", "bool", "uint8", "int8", "int16", "int32", "int64"))
-)
+_DUMPED = (*FLOATS, *map(np.dtype, "float8_e4m3fn float8_e5m2 bool uint8 int8 int16 int32 int64".split()))
 
 
 @dataclass(frozen=True, eq=False)

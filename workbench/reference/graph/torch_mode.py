@@ -4,8 +4,10 @@ A `TorchDispatchMode` sees every operation of ATen, those of factories such as `
 decomposed what it decomposes itself. A `__torch_function__` would see some thousand names of Python instead.
 """
 
+import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,22 +59,26 @@ class Dispatch(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with np.errstate(all="ignore"):
-            return self._answer(func, args, dict(kwargs or {}))
+        names = sys.gettrace()  # of local variables: it need not look at what is done here, half of a run's time
+        sys.settrace(None)
+        try:
+            with np.errstate(all="ignore"):
+                return self._answer(func, args, dict(kwargs or {}))
+        finally:
+            sys.settrace(names)
 
     def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        space, name = func._schema.name.split("::")
+        space, name, aliases, _ = _facts(func)
         tensors = [x for x in _flat([*args, *kwargs.values()]) if isinstance(x, torch.Tensor)]
         ours = [x for x in tensors if isinstance(x, Tensor)]
         device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu"))
         if space != "aten":
             return self._behind(func, name, args, kwargs)
         if name == "lift_fresh" and not ours:  # torch.tensor([...]), and torch.from_numpy
-            known = not args[0].is_floating_point() or args[0].numel() <= FEW
-            return self._constant(args[0]) if known else args[0]
+            return args[0] if _is_unknown(args[0]) else self._constant(args[0])
         if kwargs.get("dtype", torch.float64) not in (None, *DTYPES):
             self.run.refuse(f"no rule for a tensor of {kwargs['dtype']}")
-        if tensors and not ours and name not in LIKE and name not in DRAW_LIKE:
+        if tensors and not ours and any(_is_unknown(x) for x in tensors) and name not in (*LIKE, *DRAW_LIKE):
             return func(*args, **kwargs)  # of the reference's globals alone
         plain = {key: x for key, x in kwargs.items() if key not in _ELSEWHERE}
         order = plain.pop("memory_format", None)
@@ -83,7 +89,6 @@ class Dispatch(TorchDispatchMode):
             return self._behind(func, name, args, kwargs)
         if isinstance(made, Tensor):
             return made
-        aliases = any(one.alias_info is not None for one in func._schema.returns)
         return self._wrapped(made, device, None if aliases else [one.traced for one in ours])
 
     def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -191,7 +196,7 @@ class Dispatch(TorchDispatchMode):
                 self.run.refuse("a tensor of another run; a reference keeps nothing from one call to the next")
             return x.traced
         if isinstance(x, torch.Tensor):
-            if x.is_floating_point() and x.numel() > FEW:
+            if _is_unknown(x):
                 self.run.refuse(
                     f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter, NumPy) meets"
                     " one that was, and may be rounded. Pass it as an input"
@@ -234,12 +239,38 @@ class Dispatch(TorchDispatchMode):
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """The tensor that an operation writes to, of those that write to one."""
-    if not func._schema.is_mutable:
+    found = _facts(func).written
+    if found is None:
         return None
-    for i, one in enumerate(func._schema.arguments):
-        if one.alias_info is not None and one.alias_info.is_write:
-            return kwargs[one.name] if one.name in kwargs else args[i]
-    return None
+    place, name = found
+    return kwargs[name] if name in kwargs else args[place]
+
+
+class _Facts(NamedTuple):
+    """What the schema of an operation says."""
+
+    space: str
+    name: str
+    aliases: bool  #: whether what it returns may share memory with what it takes
+    written: tuple[int, str] | None  #: the argument that it writes to
+
+
+@cache
+def _facts(func: Any) -> _Facts:
+    schema = func._schema
+    space, name = schema.name.split("::")
+    written = [
+        (i, one.name)
+        for i, one in enumerate(schema.arguments)
+        if one.alias_info is not None and one.alias_info.is_write
+    ]
+    aliases = any(one.alias_info is not None for one in schema.returns)
+    return _Facts(space, name, aliases, written[0] if written else None)
+
+
+def _is_unknown(x: torch.Tensor) -> bool:
+    """Whether it has too many floats to be a constant from anywhere."""
+    return x.is_floating_point() and x.numel() > FEW
 
 
 def _fixed(x: Any, more: dict[str, Any], func: Any) -> Traced | tuple[Traced, ...] | None:
