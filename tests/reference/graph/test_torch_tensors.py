@@ -1,5 +1,7 @@
 """The torch front end: views, writes, creation, casts, decisions and refusals mean what they mean in torch."""
 
+import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -167,11 +169,58 @@ def state(x):
     return torch.stack(outs), s
 
 
-WRITES = [columns, augmented, through_views, copies, a_clone_keeps_its_order, flat_view, by_masks, by_places, swapped,
+def deep(x):
+    y = copy.deepcopy(x)
+    y += 1
+    return x * 1, y
+
+
+def random_views_and_writes(seed):
+    """A program of forty steps on tensors that share memory in all ways."""
+
+    def program(x):
+        steps, pool = random.Random(seed), [x, x.new_zeros(6, 4), x.clone().t()]
+        for _ in range(40):
+            a = steps.choice(pool)
+            flat, n, kind = a.numel(), a.dim(), steps.randrange(12)
+            if kind == 0:
+                new = a.transpose(0, n - 1)
+            elif kind == 1:
+                new = a.unsqueeze(steps.randrange(n + 1)) if n < 3 else a.squeeze()
+            elif kind == 2 and n > 1:
+                new = a.select(dim := steps.randrange(n), steps.randrange(a.shape[dim]))
+            elif kind == 3 and n:
+                new = a.narrow(dim := steps.randrange(n), 0, max(1, a.shape[dim] - 1))
+            elif kind == 4:
+                new = a.reshape(-1)
+            elif kind == 5:
+                new = a[..., ::2]
+            elif kind == 6:
+                new = a.contiguous()
+            elif kind == 7:
+                new = steps.choice([a.clone(), a * 0.5, a.flip(0)])
+            elif kind == 8:
+                new = a.add_(steps.random()) if steps.random() < 0.5 else a.mul_(-0.5)
+            elif kind == 9 and flat > 1:
+                a[0] = steps.random()
+                new = a.view(a.shape)
+            elif kind == 10:
+                new = a.masked_fill_(a > 0.5, 0.25)
+            else:
+                others = [b for b in pool if b.shape == a.shape]
+                new = a.copy_(steps.choice(others) * 0.5)
+            pool.append(new)
+        return pool
+
+    program.__qualname__ = f"program {seed}"
+    return program
+
+
+WRITES = [*(random_views_and_writes(seed) for seed in range(40)), deep, columns, augmented, through_views, copies, a_clone_keeps_its_order, flat_view, by_masks, by_places, swapped,
           parts, in_place, into, other_axes, triangles, state]  # fmt: skip
 
 
-@pytest.mark.parametrize("f", WRITES, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("f", WRITES, ids=lambda f: f.__qualname__)
 def test_views_and_writes_are_torchs(f: Any) -> None:
     agree(f)
 
@@ -192,16 +241,20 @@ def test_a_write_of_computed_values_is_no_constant() -> None:
 
 def test_what_a_reference_makes_is_float64_with_its_dtype_noted() -> None:
     def made(x):
+        filled = torch.zeros_like(x)
+        filled[:] = 0.1
+        filled[filled > 0.2] = 0.3
         return (
             torch.zeros(3, dtype=torch.float) + 0.1, torch.full((2,), 0.1), torch.eye(3, dtype=torch.half) / 3,
             torch.ones_like(x, dtype=torch.bfloat16) / 3, torch.arange(0, 1, 0.1), torch.linspace(0, 1, 7),
-            x.new_full((2,), 1 / 3), torch.full_like(x, 1 / 3), torch.zeros_like(x) + 1 / 3, torch.tensor(0.5),
+            x.new_full((2,), 1 / 3), torch.full_like(x, 1 / 3), torch.zeros_like(x) + 1 / 3, torch.tensor(0.1),
+            torch.tensor([[0.1] * 20], dtype=torch.half), x.new_tensor(0.1), torch.as_tensor(0.1), filled,
         )  # fmt: skip
 
     graph = trace(made, {"x": X.bfloat16()})
     found = budgets(graph, Contract())
-    wide = [0.1, 0.1, np.eye(3) / 3, 1 / 3, np.arange(0, 1, 0.1), np.linspace(0, 1, 7), 1 / 3, 1 / 3, 1 / 3, 0.5]
-    names = "float32 float32 float16 bfloat16 float32 float32 bfloat16 bfloat16 bfloat16 float32".split()
+    wide = [0.1, 0.1, np.eye(3) / 3, 1 / 3, np.arange(0, 1, 0.1), np.linspace(0, 1, 7), 1 / 3, 1 / 3, 1 / 3, *[0.1] * 5]
+    names = "float32 float32 float16 bfloat16 float32 float32 bfloat16 bfloat16 bfloat16 float32 float16 bfloat16 float32 bfloat16".split()
     for i, (right, name) in enumerate(zip(wide, names, strict=True)):
         one = found[f"result[{i}]"].value
         assert one.size
@@ -398,6 +451,27 @@ def test_inputs_are_of_one_library() -> None:
 
 
 # names
+
+
+class Scaled(torch.nn.Module):
+    def forward(self, x):
+        y = x * FEW.exp()[0]
+        return y.to(x.device) + torch.ones(6, device=x.device)
+
+
+@torch.no_grad()
+def decorated(x):
+    z = x * 2
+    return z + 1
+
+
+def test_modules_and_decorated_functions_are_references() -> None:
+    for f, name in ((Scaled(), "y"), (decorated, "z")):
+        graph = trace(f, {"x": X})
+        assert set(graph.stages) == {name}
+        assert {node.line.file for node in graph.nodes if node.op != "input"} == {FILE}
+    exp = budgets(trace(Scaled(), {"x": X}), Contract())["y"]
+    np.testing.assert_allclose(exp.value, X.double().numpy() * np.exp(0.5), rtol=1e-15)  # not of torch.exp in float32
 
 
 def test_local_variables_and_stage_name_tensors() -> None:

@@ -1,6 +1,6 @@
 """Tensors that a reference makes of nothing: zeros, ranges, random numbers. torch makes them, floats in float64."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,3 @@ def drawn_into(x: Traced, name: str, args: Any, kwargs: dict[str, Any]) -> Trace
         x.run.refuse(f"no rule for {name} with computed parameters")
     plain = getattr(torch.empty(x.shape, dtype=of_torch(x.dtype)), name)(*args, **kwargs)
     return held(x.run, plain_array(plain), x.dtype)
-
-
-Maker = Callable[..., Traced]

@@ -6,15 +6,14 @@ decomposed what it decomposes itself. A `__torch_function__` would see some thou
 
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workbench.reference.graph.arrays import FEW, Traced, held
+from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.torch_composites import COMPOSITES
 from workbench.reference.graph.torch_creation import (
@@ -32,6 +31,7 @@ from workbench.reference.graph.torch_elementwise import ELEMENTWISE
 from workbench.reference.graph.torch_empty import Empty
 from workbench.reference.graph.torch_moves import COPIES, VIEWS
 from workbench.reference.graph.torch_places import PLACES, put_at, sort_stable
+from workbench.reference.graph.torch_schema import facts, fixed, flat, is_unknown, number, written
 from workbench.reference.graph.torch_sums import SUMS
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 
@@ -39,7 +39,7 @@ from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
     **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, "sort.stable": sort_stable,
 }  # fmt: skip
-#: where values are, which a run does not follow
+#: where values are: all tensors of a run are on the CPU, also where a reference says otherwise
 _ELSEWHERE = ("device", "layout", "pin_memory", "non_blocking")
 
 
@@ -68,17 +68,16 @@ class Dispatch(TorchDispatchMode):
             sys.settrace(names)
 
     def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        space, name, aliases, _ = _facts(func)
-        tensors = [x for x in _flat([*args, *kwargs.values()]) if isinstance(x, torch.Tensor)]
+        space, name, aliases, _ = facts(func)
+        tensors = [x for x in flat([*args, *kwargs.values()]) if isinstance(x, torch.Tensor)]
         ours = [x for x in tensors if isinstance(x, Tensor)]
-        device = torch.device(kwargs.get("device") or (tensors[0].device if tensors else "cpu"))
         if space != "aten":
             return self._behind(func, name, args, kwargs)
         if name == "lift_fresh" and not ours:  # torch.tensor([...]), and torch.from_numpy
-            return args[0] if _is_unknown(args[0]) else self._constant(args[0])
+            return args[0] if is_unknown(args[0]) else self._constant(args[0])
         if kwargs.get("dtype", torch.float64) not in (None, *DTYPES):
             self.run.refuse(f"no rule for a tensor of {kwargs['dtype']}")
-        if tensors and not ours and any(_is_unknown(x) for x in tensors) and name not in (*LIKE, *DRAW_LIKE):
+        if tensors and not ours and any(is_unknown(x) for x in tensors) and name not in (*LIKE, *DRAW_LIKE):
             return func(*args, **kwargs)  # of the reference's globals alone
         plain = {key: x for key, x in kwargs.items() if key not in _ELSEWHERE}
         order = plain.pop("memory_format", None)
@@ -89,13 +88,13 @@ class Dispatch(TorchDispatchMode):
             return self._behind(func, name, args, kwargs)
         if isinstance(made, Tensor):
             return made
-        return self._wrapped(made, device, None if aliases else [one.traced for one in ours])
+        return self._wrapped(made, None if aliases else [one.traced for one in ours])
 
     def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Arrays of the run; the tensor itself of what writes to it; NotImplemented without a rule."""
         if name in CREATE or name in DRAW:
             return self._new(func, name, args, kwargs)
-        target = _written(func, args, kwargs)
+        target = written(func, args, kwargs)
         if target is not None and not isinstance(target, Tensor):
             self.run.refuse(f"torch.{name} writes into a tensor that was not made in this run")
         if name in LIKE or name in DRAW_LIKE:
@@ -115,8 +114,8 @@ class Dispatch(TorchDispatchMode):
             return bool(np.array_equal(*(one._taken("torch.equal") for one in x)))
         if name in VIEWS:
             return VIEWS[name](*x, **more)
-        self.empty.read_all(_flat([*x, *more.values()]))
-        known = _fixed(x, more, func)
+        self.empty.read_all(flat([*x, *more.values()]))
+        known = fixed(x, more, func)
         if known is not None:
             return known
         rule = OPERATIONS.get(f"{name}.{func._overloadname}") or OPERATIONS.get(name)
@@ -167,7 +166,7 @@ class Dispatch(TorchDispatchMode):
     def _new(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
         if name in DRAW and any(isinstance(one, torch.Tensor) for one in [*args, *kwargs.values()]):
             self.run.refuse(f"no rule for torch.{name} with computed parameters")
-        args = tuple(_number(one) for one in args)
+        args = tuple(number(one) for one in args)
         if name in DRAW:
             self.draws = True
             return drawn(self.run, func, args, kwargs)
@@ -179,7 +178,7 @@ class Dispatch(TorchDispatchMode):
     def _like(self, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
         x = args[0].traced if isinstance(args[0], Tensor) else args[0]
         base = name if name in LIKE else "empty_like"
-        made = like(self.run, base, x, tuple(_number(one) for one in args[1:]), kwargs.get("dtype"))
+        made = like(self.run, base, x, tuple(number(one) for one in args[1:]), kwargs.get("dtype"))
         if name in DRAW_LIKE:
             self.draws = True
             return drawn_into(made, DRAW_LIKE[name], (), {})
@@ -196,7 +195,7 @@ class Dispatch(TorchDispatchMode):
                 self.run.refuse("a tensor of another run; a reference keeps nothing from one call to the next")
             return x.traced
         if isinstance(x, torch.Tensor):
-            if _is_unknown(x):
+            if is_unknown(x):
                 self.run.refuse(
                     f"a tensor of {x.numel()} floats that was not made in this run (a global, a parameter, NumPy) meets"
                     " one that was, and may be rounded. Pass it as an input"
@@ -208,16 +207,16 @@ class Dispatch(TorchDispatchMode):
         noted = DTYPES.get(x.dtype)
         if noted is None:
             self.run.refuse(f"no rule for a tensor of {x.dtype}")
-        return Tensor(held(self.run, plain_array(x), noted), x.device)
+        return Tensor(held(self.run, plain_array(x), noted))
 
-    def _wrapped(self, made: Any, device: torch.device, reads: list[Traced] | None) -> Any:
+    def _wrapped(self, made: Any, reads: list[Traced] | None) -> Any:
         """As tensors; memory of its own for what torch says is no view: `reads` are what it was made of."""
         if isinstance(made, Traced):
             if reads is not None and (made._parent is not None or any(made is one for one in reads)):
                 made = made.copy()
-            return Tensor(made, device)
+            return Tensor(made)
         if isinstance(made, list | tuple):
-            return type(made)(self._wrapped(one, device, reads) for one in made)
+            return type(made)(self._wrapped(one, reads) for one in made)
         return made
 
     def _behind(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -237,70 +236,5 @@ class Dispatch(TorchDispatchMode):
         return found
 
 
-def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The tensor that an operation writes to, of those that write to one."""
-    found = _facts(func).written
-    if found is None:
-        return None
-    place, name = found
-    return kwargs[name] if name in kwargs else args[place]
-
-
-class _Facts(NamedTuple):
-    """What the schema of an operation says."""
-
-    space: str
-    name: str
-    aliases: bool  #: whether what it returns may share memory with what it takes
-    written: tuple[int, str] | None  #: the argument that it writes to
-
-
-@cache
-def _facts(func: Any) -> _Facts:
-    schema = func._schema
-    space, name = schema.name.split("::")
-    written = [
-        (i, one.name)
-        for i, one in enumerate(schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
-    ]
-    aliases = any(one.alias_info is not None for one in schema.returns)
-    return _Facts(space, name, aliases, written[0] if written else None)
-
-
-def _is_unknown(x: torch.Tensor) -> bool:
-    """Whether it has too many floats to be a constant from anywhere."""
-    return x.is_floating_point() and x.numel() > FEW
-
-
-def _fixed(x: Any, more: dict[str, Any], func: Any) -> Traced | tuple[Traced, ...] | None:
-    """Of whole numbers that no rounding reaches, what torch makes of them; None where that is a float."""
-    arrays = [one for one in _flat([*x, *more.values()]) if isinstance(one, Traced)]
-    if not arrays or not all(one.fixed and one.whole for one in arrays):
-        return None
-    run = arrays[0].run
-    made = func(*_plain(x), **{key: _plain(one) for key, one in more.items()})
-    listed = made if isinstance(made, list | tuple) else (made,)
-    if not all(isinstance(one, torch.Tensor) and not one.is_floating_point() for one in listed):
-        return None
-    held_ = tuple(held(run, plain_array(one), DTYPES[one.dtype]) for one in listed)
-    return held_ if isinstance(made, list | tuple) else held_[0]
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, Traced):
-        return torch.from_numpy(x.value.copy())
-    return type(x)(_plain(one) for one in x) if isinstance(x, list | tuple) else x
-
-
 def _as_array(run: Recording, x: Any, to: Traced) -> Traced:
     return x if isinstance(x, Traced) else held(run, np.asarray(x, to.value.dtype), to.dtype)
-
-
-def _number(x: Any) -> Any:
-    """Sizes and ends of ranges, which may be tensors of one number."""
-    return x.item() if isinstance(x, Tensor) else x
-
-
-def _flat(x: Any) -> list[Any]:
-    return [y for one in x for y in _flat(one)] if isinstance(x, list | tuple) else [x]

@@ -118,8 +118,7 @@ def repeat(x: Traced, reps: Sequence[int]) -> Traced:
 
 def flip(x: Traced, dims: Sequence[int]) -> Traced:
     """A copy, backwards along dims."""
-    made: Traced = functions.FUNCTIONS[np.flip](x, axis=tuple(normalize_axis_index(a, x.ndim) for a in dims))
-    return made.copy()
+    return clone(functions.FUNCTIONS[np.flip](x, axis=tuple(normalize_axis_index(a, x.ndim) for a in dims)))
 
 
 def roll(x: Traced, shifts: Any, dims: Any = ()) -> Traced:

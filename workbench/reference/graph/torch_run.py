@@ -1,7 +1,8 @@
 """A run of a reference in torch: its inputs as tensors of the run, and back."""
 
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.recording import Recording, significant
 from workbench.reference.graph.torch_mode import Dispatch
+from workbench.reference.graph.torch_numbers import Numbers
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 from workbench.refusal import Refusal
 
@@ -41,12 +43,13 @@ class Torch:
         noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
         held = wide.copy()
         node = self.run.hold(held, noted, name, significant(held))
-        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()), x.device)
+        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()))
 
     @contextmanager
     def running(self, f: Any) -> Iterator[None]:
-        """Everything that torch is asked for in this thread belongs to the run."""
-        with torch.no_grad(), self._mode:
+        """What torch is asked for in this thread belongs to the run; what is compiled runs as it is written."""
+        eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        with eager, torch.no_grad(), Numbers(self.run), self._mode:
             yield
 
     def traced(self, x: Any) -> Any:

@@ -1,7 +1,8 @@
 """Tensors of a run: to torch of the user's dtype, shape and strides, without memory; in truth an array of the run.
 
-`x.dtype`, `torch.finfo(x.dtype)` and promotion answer as they do outside of a run, since torch itself does; the values
-are float64 all along. What torch reads past its dispatcher (`tolist`, `numpy`) is answered or refused here.
+`x.dtype`, `torch.finfo(x.dtype)` and promotion answer as they do outside of a run, since torch itself does. The values
+are float64 and on the CPU, and so is the tensor: a reference takes the branch that it has for a CPU. What torch reads
+past its dispatcher (`tolist`, `numpy`) is answered or refused here.
 """
 
 from collections.abc import Mapping
@@ -39,11 +40,11 @@ class Tensor(torch.Tensor):
     traced: Traced
 
     @staticmethod
-    def __new__(cls, traced: Traced, device: torch.device) -> "Tensor":
+    def __new__(cls, traced: Traced) -> "Tensor":
         value = traced.value
         strides = tuple(n // value.itemsize for n in value.strides)
         made: Tensor = torch.Tensor._make_wrapper_subclass(
-            cls, value.shape, strides=strides, dtype=of_torch(traced.dtype), device=device, requires_grad=False
+            cls, value.shape, strides=strides, dtype=of_torch(traced.dtype), requires_grad=False
         )
         made.traced = traced
         return made
@@ -66,7 +67,7 @@ class Tensor(torch.Tensor):
 
     def again(self) -> "Tensor":
         """All of it, as a node of its own."""
-        return Tensor(self.traced.again(), self.device)
+        return Tensor(self.traced.again())
 
     def __rtruediv__(self, other: Any) -> torch.Tensor:
         """The division that is written, of which torch makes a reciprocal and a product."""
@@ -107,6 +108,9 @@ class Tensor(torch.Tensor):
 
     numpy = __array__ = data_ptr = untyped_storage = _refused
 
+    def __deepcopy__(self, _: Any) -> torch.Tensor:
+        return self.clone()
+
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
         """Refused: gradients are written by hand in a reference."""
         if requires_grad:
@@ -120,7 +124,7 @@ class Tensor(torch.Tensor):
     @property
     def data(self) -> "Tensor":  # type: ignore[override]
         """Itself, as there are no gradients."""
-        return Tensor(self.traced, self.device)
+        return Tensor(self.traced)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Tensor({self.traced.value!r}, dtype={self.dtype})"

@@ -98,7 +98,9 @@ class Write(Move):
 
     def value(self, x: Any, part: Any, *, step: str, how: Mapping[str, Any]) -> Any:
         xp = array_namespace(x, part)
-        made = xp.asarray(x, copy=True)
+        # in the order of its axes, of which every shape is a view, which a copy in the order of x is not
+        made = xp.empty(x.shape, dtype=x.dtype, device=device(x))
+        made[...] = x
         if step == "index":
             made[how["index"]] = part
         else:
