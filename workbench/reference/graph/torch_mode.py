@@ -41,6 +41,8 @@ OPERATIONS: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 #: where values are: all tensors of a run are on the CPU, also where a reference says otherwise
 _ELSEWHERE = ("device", "layout", "pin_memory", "non_blocking")
+#: writes after which an array is what it was, but for some elements
+_IN_PART = ("masked_", "scatter", "index_")
 
 
 class Dispatch(TorchDispatchMode):
@@ -146,7 +148,9 @@ class Dispatch(TorchDispatchMode):
             indices, values = list(x[1]), x[2]
             self.empty.read_all([*indices, values, *([to] if len(x) > 3 and x[3] else [])])
             self.empty.write_at(to, indices)
+            before = to.assigned
             put_at(to, indices, values, *x[3:4])
+            to.assigned = before
             return target
         else:
             read = name.removesuffix("_")
@@ -158,6 +162,8 @@ class Dispatch(TorchDispatchMode):
             if not made.whole and to.whole:
                 raise RuntimeError(f"result type {made.dtype} can't be cast to the desired output type {to.dtype}")
             to.replace(made)
+        if name.startswith(_IN_PART):
+            to.assigned -= 1
         self.empty.write(to)
         return target
 

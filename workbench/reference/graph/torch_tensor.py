@@ -63,6 +63,7 @@ class Tensor(torch.Tensor):
 
     run: Recording = property(lambda self: self.traced.run)  # type: ignore[assignment]
     is_current: bool = property(lambda self: self.traced.is_current)  # type: ignore[assignment]
+    assigned: int = property(lambda self: self.traced.assigned)  # type: ignore[assignment]
     node_of_run: int = property(lambda self: self.traced.node_of_run)  # type: ignore[assignment]
 
     def again(self) -> "Tensor":
