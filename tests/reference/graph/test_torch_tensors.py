@@ -486,12 +486,17 @@ def test_local_variables_and_stage_name_tensors() -> None:
             total += a * i
             part = stage("product", total * b)
         n = x.shape[0]
+        filled = torch.zeros_like(x)
+        filled[:, 1:3] = b[:, :2]
+        filled[filled > 0.5] = 0.5
+        filled.masked_fill_(filled < 0, 0.0)
+        filled.index_add_(0, torch.tensor([0]), x[:1])
         y = helper(part) / n
         return stage("last", y), stage("again", y)
 
     graph = trace(named, {"x": X})
     assert {name: len(turns) for name, turns in graph.stages.items()} == {
-        "a": 1, "b": 1, "total": 3, "product": 2, "part": 2, "helper.inner": 1, "y": 1, "last": 1, "again": 1,
+        "a": 1, "b": 1, "total": 3, "product": 2, "part": 2, "helper.inner": 1, "filled": 1, "y": 1, "last": 1, "again": 1,
     }  # fmt: skip
     found = budgets(graph, Contract(), {"product[1]": np.ones((4, 3))})
     assert found["y"].value.size and np.all(found["y"].value == 1)
