@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.reference.graph.plain_torch import REFERENCES, inputs
+from tests.reference.graph.test_torch_values import on_torch
 from tests.reference.graph.wide import flat, wide
 from workbench.reference.graph import Contract, budgets, trace
 
@@ -34,3 +35,14 @@ def test_sixteen_bits_are_noted_alone(f) -> None:
         np.testing.assert_allclose(one.value, value.numpy(), rtol=1e-12, atol=1e-14)
     assert {str(node.dtype) for node in graph.nodes} >= {"bfloat16", "float32"} or f.__name__ == "rotary"
     assert not any(torch.is_tensor(node.value) for node in graph.nodes)
+
+
+@pytest.mark.parametrize("f", [f for f in REFERENCES if f.__name__ in ("retention", "layer_norm_backward", "kda")])
+def test_passes_run_on_tensors_too(f) -> None:
+    graph = trace(f, inputs(f))
+    arrays, tensors = budgets(graph, Contract()), budgets(on_torch(graph), Contract())
+    for name, one in arrays.items():
+        assert torch.is_tensor(tensors[name].value) and one.value.size
+        for part in ("bound", "statistical"):
+            wanted, found = getattr(one.budget, part), getattr(tensors[name].budget, part)
+            np.testing.assert_allclose(np.asarray(found), wanted, rtol=1e-9, err_msg=name)

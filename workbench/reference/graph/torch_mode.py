@@ -70,7 +70,7 @@ class Dispatch(TorchDispatchMode):
             sys.settrace(names)
 
     def _answer(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        space, name, aliases, _ = facts(func)
+        space, name, _ = facts(func)
         tensors = [x for x in flat([*args, *kwargs.values()]) if isinstance(x, torch.Tensor)]
         ours = [x for x in tensors if isinstance(x, Tensor)]
         if space != "aten":
@@ -90,7 +90,7 @@ class Dispatch(TorchDispatchMode):
             return self._behind(func, name, args, kwargs)
         if isinstance(made, Tensor):
             return made
-        return self._wrapped(made, None if aliases else [one.traced for one in ours])
+        return _wrapped(made)
 
     def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Arrays of the run; the tensor itself of what writes to it; NotImplemented without a rule."""
@@ -215,16 +215,6 @@ class Dispatch(TorchDispatchMode):
             self.run.refuse(f"no rule for a tensor of {x.dtype}")
         return Tensor(held(self.run, plain_array(x), noted))
 
-    def _wrapped(self, made: Any, reads: list[Traced] | None) -> Any:
-        """As tensors; memory of its own for what torch says is no view: `reads` are what it was made of."""
-        if isinstance(made, Traced):
-            if reads is not None and (made._parent is not None or any(made is one for one in reads)):
-                made = made.copy()
-            return Tensor(made)
-        if isinstance(made, list | tuple):
-            return type(made)(self._wrapped(one, reads) for one in made)
-        return made
-
     def _behind(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """By torch's decomposition, if it has one; a Refusal if not."""
         from torch._decomp import decomposition_table  # seconds of imports, for a few operations
@@ -244,3 +234,9 @@ class Dispatch(TorchDispatchMode):
 
 def _as_array(run: Recording, x: Any, to: Traced) -> Traced:
     return x if isinstance(x, Traced) else held(run, np.asarray(x, to.value.dtype), to.dtype)
+
+
+def _wrapped(made: Any) -> Any:
+    if isinstance(made, list | tuple):
+        return type(made)(_wrapped(one) for one in made)
+    return Tensor(made) if isinstance(made, Traced) else made

@@ -23,7 +23,6 @@ class Facts(NamedTuple):
 
     space: str
     name: str
-    aliases: bool  #: whether what it returns may share memory with what it takes
     written: tuple[int, str] | None  #: the argument that it writes to
 
 
@@ -36,8 +35,7 @@ def facts(func: Any) -> Facts:
         for i, one in enumerate(schema.arguments)
         if one.alias_info is not None and one.alias_info.is_write
     ]
-    aliases = any(one.alias_info is not None for one in schema.returns)
-    return Facts(space, name, aliases, written[0] if written else None)
+    return Facts(space, name, written[0] if written else None)
 
 
 def is_unknown(x: torch.Tensor) -> bool:
