@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "sin": (lambda x: np.sin(x), (X,)),
     "cos": (lambda x: np.cos(x), (X,)),
     "erf": (lambda x: erf(x), (X,)),
+    "floor_divide": (lambda x: np.argsort(x, axis=1) // 2, (X,)),
     "arctan": (lambda x: np.arctan(x), (X,)),
     "arcsinh": (lambda x: np.arcsinh(x), (X,)),
     "power": (lambda x, y: x**y, (UP, Y)),
@@ -115,7 +116,9 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 }
 #: what jumps has no derivative
 JUMPS = {
-    name for name in EXAMPLES if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place")
+    name
+    for name in EXAMPLES
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient")
 } | {"as_float"}
 NAMES = ("x", "y")
 

@@ -104,14 +104,12 @@ def _times(x: Any, by: Any) -> Any:
 
 def _divide(a: Any, b: Any, *, rounding_mode: str | None = None) -> Traced:
     dtype = promoted(a, b)
-    quotient: Any = np.true_divide(*alike(dtype, a, b))
     if rounding_mode is None:
-        return noting(quotient, floating(dtype))
-    return noting({"floor": np.floor, "trunc": np.trunc}[rounding_mode](quotient), dtype)
-
-
-def _remainder(a: Any, b: Any) -> Traced:
-    return noting(a - np.floor(np.true_divide(a, b)) * b, promoted(a, b))
+        return _as(floating(dtype), np.true_divide, a, b)
+    if rounding_mode == "floor":
+        return _as(dtype, np.floor_divide, a, b)
+    quotient: Any = np.true_divide(a, b)
+    return noting(np.trunc(quotient), dtype)
 
 
 def _fmod(a: Any, b: Any) -> Traced:
@@ -181,7 +179,7 @@ ELEMENTWISE: Mapping[str, Callable[..., Any]] = {
     "rsub": lambda a, b, alpha=1: _as(promoted(a, b), np.subtract, b, _times(a, alpha)),
     "div": _divide,
     "floor_divide": lambda a, b: _divide(a, b, rounding_mode="floor"),
-    "remainder": _remainder,
+    "remainder": lambda a, b: _as(promoted(a, b), np.remainder, a, b),
     "fmod": _fmod,
     "where": where,
     "masked_fill": masked_fill,
