@@ -349,6 +349,22 @@ def test_decisions_are_noted_with_their_lines() -> None:
     agree(decide)
 
 
+def test_a_mask_of_computed_values_is_no_decision_of_the_run() -> None:
+    def capped(x):
+        y = x @ x.t()
+        y[y > y[0, 0]] = 0.0
+        y.masked_fill_(y < y[1, 1], -1.0)
+        return torch.where(y == 0.5, 1.0, y)
+
+    graph = trace(capped, {"x": X})
+    assert graph.decisions == ()
+    bound = budgets(graph, Contract())["result"].budget.bound
+    assert bound[0, 0] > 1  # as large as what it is compared with: it may be capped
+    assert np.mean(bound < 1e-5) > 0.5
+    with pytest.raises(RuntimeError, match="if of a tensor with 24 elements"):
+        trace(lambda x: 1 if x > 0 else 2, {"x": X})
+
+
 def test_a_choice_that_budgets_leave_open_has_no_bound() -> None:
     def gate(x):
         values, places = torch.topk(x @ x.t() / 3, 1, dim=-1)
