@@ -1,6 +1,7 @@
 """Each rule: its value is NumPy's, its adjoint the derivative, and its bounds hold for float32 and for operands that are
 off. A primitive without an example here fails."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,17 +9,23 @@ import numpy as np
 import pytest
 
 from workbench.reference.graph import Contract, budget_at, budgets, trace
+from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.error import EXACT, Error, Own
 from workbench.reference.graph.expected import elements_of
 from workbench.reference.graph.forward import Kept, _Run, forward
 from workbench.reference.graph.reverse import adjoints
 from workbench.reference.graph.rules import INPUT, RULES
 from workbench.reference.graph.site import Operand, Site
+from workbench.reference.graph.torch_composites import erf as traced_erf
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 3, 4)).astype(np.float32), RNG.standard_normal((2, 3, 4)).astype(np.float32)
 UP = (abs(X) + np.float32(0.5)).astype(np.float32)
 A, B = RNG.standard_normal((2, 3, 5)).astype(np.float32), RNG.standard_normal((2, 5, 4)).astype(np.float32)
+
+
+def erf(x):  # which torch has, and NumPy has not
+    return traced_erf(x) if isinstance(x, Traced) else np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
 
 def written(x, y):
@@ -52,6 +59,8 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "cosh": (lambda x: np.cosh(x), (X,)),
     "sin": (lambda x: np.sin(x), (X,)),
     "cos": (lambda x: np.cos(x), (X,)),
+    "erf": (lambda x: erf(x), (X,)),
+    "floor_divide": (lambda x: np.argsort(x, axis=1) // 2, (X,)),
     "arctan": (lambda x: np.arctan(x), (X,)),
     "arcsinh": (lambda x: np.arcsinh(x), (X,)),
     "power": (lambda x, y: x**y, (UP, Y)),
@@ -106,9 +115,11 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "gather": (lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1), (X,)),
 }
 #: what jumps has no derivative
-JUMPS = {name for name in EXAMPLES if RULES[name].__class__.__name__ in ("Compare", "Logical", "Step", "Place")} | {
-    "as_float"
-}
+JUMPS = {
+    name
+    for name in EXAMPLES
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient")
+} | {"as_float"}
 NAMES = ("x", "y")
 
 

@@ -24,11 +24,23 @@ BEHIND: dict[str, Callable[..., Any]] = {}
 class Traced(NDArrayOperatorsMixin):
     """An array of a run."""
 
-    __slots__ = ("run", "value", "dtype", "fixed", "_node", "_root", "_version", "_parent", "_step", "_how", "assigned")
+    __slots__ = (
+        "run",
+        "value",
+        "dtype",
+        "_fixed",
+        "_node",
+        "_root",
+        "_version",
+        "_parent",
+        "_step",
+        "_how",
+        "assigned",
+    )
 
     def __init__(self, run: Recording, value: np.ndarray, node: int, dtype: Any, fixed: bool = False) -> None:
         self.run, self.value, self._node, self.dtype = run, value, node, np.dtype(dtype)
-        self.fixed = fixed  #: whether it depends on whole numbers and constants alone
+        self._fixed = fixed
         self._version = 0
         self.assigned = 0  #: how often all of it was written over, as by +=
         self._root: Traced | None = None  # of a view: what has the memory. Itself would be a cycle, freed late
@@ -45,6 +57,11 @@ class Traced(NDArrayOperatorsMixin):
     nbytes = property(lambda self: self.size * self.dtype.itemsize)
     strides = property(lambda self: self.value.strides)
     flags = property(lambda self: self.value.flags)
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it depends on whole numbers and constants alone, what was written to its memory too."""
+        return self._whole()._fixed
 
     @property
     def whole(self) -> bool:
@@ -86,14 +103,15 @@ class Traced(NDArrayOperatorsMixin):
 
     # writes
 
-    def put(self, node: int) -> None:
+    def put(self, node: int, fixed: bool) -> None:
         """A node in the place of its own, after its memory was written."""
+        self._whole()._fixed &= fixed
         if self._parent is None:
             self._node, self._version = node, self._version + 1
             return
         how = {"step": self._step, "how": self._how}
         parent = self._parent
-        parent.put(self.run.add("write", (parent.node_of_run, node), how, parent.value, parent.dtype))
+        parent.put(self.run.add("write", (parent.node_of_run, node), how, parent.value, parent.dtype), fixed)
         self._node, self._version = node, self._whole()._version
 
     def __setitem__(self, index: Any, x: Any) -> None:
@@ -102,7 +120,7 @@ class Traced(NDArrayOperatorsMixin):
         how = {"step": "index", "how": {"index": index}}
         node = self.node_of_run
         self.value[index] = x.value
-        self.put(self.run.add("write", (node, x.node_of_run), how, self.value, self.dtype))
+        self.put(self.run.add("write", (node, x.node_of_run), how, self.value, self.dtype), x.fixed)
 
     def replace(self, x: "Traced") -> "Traced":
         """x written over all of it, as `out=self` says."""
@@ -112,7 +130,7 @@ class Traced(NDArrayOperatorsMixin):
             wide = np.broadcast_to(x.value, self.shape)
             node = self.run.add("broadcast", (node,), {"shape": self.shape}, wide, self.dtype)
         self.value[...] = x.value
-        self.put(node)
+        self.put(node, x.fixed)
         self.assigned += 1
         return self
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench.arrays import as_numpy
+from workbench.floats import FLOATS
 from workbench.reference.bound import Budget
 from workbench.reference.graph.contract import CASTS, Contract
 from workbench.reference.graph.forward import forward
@@ -13,6 +15,8 @@ from workbench.reference.graph.node import Graph, Line
 from workbench.refusal import Refusal, unknown
 
 Dumps = Mapping[str, Any]
+#: dtypes of dumps in other libraries' arrays
+_DUMPED = (*FLOATS, *map(np.dtype, "float8_e4m3fn float8_e5m2 bool uint8 int8 int16 int32 int64".split()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,4 +110,6 @@ def _fitting(graph: Graph, name: str, i: int, dump: Any) -> Any:
     node = graph.nodes[i]
     if tuple(dump.shape) != node.shape:
         raise Refusal(f"stage {name} ({node.line}) has the shape {node.shape}; its dump has {tuple(dump.shape)}")
-    return dump
+    if isinstance(dump, np.ndarray) or not any(isinstance(one.value, np.ndarray) for one in graph.nodes):
+        return dump
+    return as_numpy(dump, f"dump of {name}", _DUMPED).reshape(node.shape)

@@ -102,7 +102,7 @@ def code_of(f: Any) -> CodeType | None:
     while not isinstance(f, FunctionType):
         inner = getattr(f, "func", None) or getattr(f, "__func__", None) or getattr(f, "__wrapped__", None)
         if inner is None:
-            call = type(f).__dict__.get("__call__")
+            call = type(f).__dict__.get("__call__") or type(f).__dict__.get("forward")  # of a module of torch
             inner = call if isinstance(call, FunctionType) else None
         if inner is None:
             return None

@@ -29,6 +29,7 @@ class Recording:
         self.inputs: dict[str, int] = {}
         self.stages: dict[str, list[int]] = {}
         self.decisions: list[Decision] = []
+        self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
 
     def add(self, op: str, reads: tuple[int, ...], attributes: Mapping[str, Any], y: Any, dtype: Any) -> int:
@@ -67,7 +68,7 @@ class Recording:
     def line(self) -> Line:
         """The line of the reference that is being run."""
         frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith((_HERE, _NUMPY)):
+        while frame is not None and frame.f_code.co_filename.startswith(self._theirs):
             frame = frame.f_back
         return Line("?", 0) if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
@@ -79,6 +80,12 @@ class Recording:
         """What was recorded."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
         return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions))
+
+
+def _of_torch() -> tuple[str, ...]:
+    """Where torch's own code is, and that of einops, where they are loaded."""
+    found = (sys.modules.get(name) for name in ("torch", "einops"))
+    return tuple(str(Path(one.__file__).parent) for one in found if one is not None and one.__file__)
 
 
 @contextmanager

@@ -25,7 +25,10 @@ def transpose(x: Traced, *axes: Any) -> Traced:
 
 
 def swapaxes(x: Traced, a: int, b: int) -> Traced:
-    return moveaxis(x, (a, b), (b, a))
+    a, b = normalize_axis_index(a, x.ndim), normalize_axis_index(b, x.ndim)
+    order = list(range(x.ndim))
+    order[a], order[b] = order[b], order[a]
+    return transpose(x, tuple(order))
 
 
 def moveaxis(x: Traced, source: Any, destination: Any) -> Traced:

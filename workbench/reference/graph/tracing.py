@@ -1,6 +1,8 @@
 """One run of a plain reference, recorded."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,32 +21,39 @@ __all__ = ["functions", "trace", "ufuncs"]  # which fill in what arrays do
 def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -> Graph:
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
-    inputs: arrays by name, copied, and whatever else f takes. dtype: what float arrays are to f (`x.dtype`); None:
-    their own. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict.
+    inputs: arrays of NumPy or tensors by name, copied, and whatever else f takes. dtype: what float arrays are to f
+    (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of
+    a dict.
 
-    Refusal for a primitive without a rule, with its name and line; for a float array that f did not make with the np of
-    its own module; for results that are no arrays of the run; and for random numbers that differ under one seed.
+    Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
+    for results that are no arrays of the run; and for random numbers that differ under one seed.
     """
-    state = np.random.get_state()
-    graph, values, draws = _run(f, inputs, dtype)
-    if draws:
-        np.random.set_state(state)
-        again = _run(f, inputs, dtype)[1]
-        same = values.keys() == again.keys() and all(
-            np.array_equal(x, again[name], equal_nan=True) for name, x in values.items()
-        )
-        if not same:
-            raise Refusal(f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in")
+    front = _front(inputs)
+    with front.apart():
+        state = np.random.get_state()
+        graph, values, draws = _run(front, f, inputs, dtype)
+        if draws:
+            np.random.set_state(state)
+            again = _run(front, f, inputs, dtype)[1]
+            same = values.keys() == again.keys() and all(
+                np.array_equal(x, again[name], equal_nan=True) for name, x in values.items()
+            )
+            if not same:
+                raise Refusal(
+                    f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in"
+                )
     return graph
 
 
-def _run(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any) -> tuple[Graph, dict[str, np.ndarray], bool]:
+def _run(
+    front: Any, f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any
+) -> tuple[Graph, dict[str, np.ndarray], bool]:
     with recording() as run, np.errstate(all="ignore"):
-        given = {name: _input(run, name, x, dtype) for name, x in inputs.items()}
-        module = Numpy(run)
-        with standing_in(f, module), naming(run, code_of(f)):
+        one = front(run)
+        given = {name: one.given(name, x, dtype) for name, x in inputs.items()}
+        with one.running(f), naming(run, code_of(f)):
             returned = f(**given)
-        results = dict(_results(returned, "result"))
+        results = {name: one.traced(x) for name, x in _results(returned, "result")}
         for name, x in results.items():
             if not isinstance(x, Traced):
                 made = type(x).__name__
@@ -52,7 +61,39 @@ def _run(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any) -> tuple[
                     f"{_name(f)} returns {made} as {name}, which was not computed from its inputs in this run"
                 )
         values = {name: x.value for name, x in results.items()}
-        return run.graph({name: x.node_of_run for name, x in results.items()}), values, module.draws
+        return run.graph({name: x.node_of_run for name, x in results.items()}), values, one.draws
+
+
+def _front(inputs: Mapping[str, Any]) -> Any:
+    """The library of the inputs."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(x, torch.Tensor) for x in inputs.values()):
+        from workbench.reference.graph.torch_run import Torch
+
+        return Torch
+    return _OfNumpy
+
+
+class _OfNumpy:
+    """NumPy for one run."""
+
+    apart = staticmethod(nullcontext)
+
+    def __init__(self, run: Recording) -> None:
+        self.run, self._module = run, Numpy(run)
+
+    @property
+    def draws(self) -> bool:
+        return self._module.draws
+
+    def given(self, name: str, x: Any, dtype: Any) -> Any:
+        return _input(self.run, name, x, dtype)
+
+    def running(self, f: Any) -> Any:
+        return standing_in(f, self._module)
+
+    def traced(self, x: Any) -> Any:
+        return x
 
 
 def _input(run: Recording, name: str, x: Any, dtype: Any) -> Any:

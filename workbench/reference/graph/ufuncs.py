@@ -70,6 +70,8 @@ def _called(run: Recording, ufunc: np.ufunc, name: str, x: list[Traced], types: 
             return _power(run, x, types)
         if name == "matmul":
             return BEHIND["matmul"](*x)
+        if name in ("floor_divide", "remainder"):
+            return _floored(run, name, x)
         if name not in UFUNCS or (
             ufunc.__name__ in ("invert", "bitwise_and", "bitwise_or", "bitwise_xor") and x[0].dtype != bool
         ):
@@ -96,6 +98,20 @@ def _power(run: Recording, x: list[Traced], types: list[Any]) -> Traced:
     reads = tuple(one.node_of_run for one in x)
     dtype = noted(types, value)
     return Traced(run, value, run.add("power", reads, {}, value, dtype), dtype, all(one.fixed for one in x))
+
+
+def _floored(run: Recording, name: str, x: list[Traced]) -> Traced:
+    """a // b and a - (a // b) b: of whole numbers exact, of floats by a division."""
+    a, b = x
+    quotient: Any
+    if a.whole and b.whole:
+        value = np.asarray(np.floor_divide(a.value, b.value))
+        node = run.add("floor_divide", (a.node_of_run, b.node_of_run), {}, value, value.dtype)
+        quotient = Traced(run, value, node, value.dtype, a.fixed and b.fixed)
+    else:
+        quotient = np.floor(np.true_divide(*x))  # type: ignore[call-overload]
+    made: Traced = quotient if name == "floor_divide" else a - quotient * b
+    return made
 
 
 def _weak(inputs: tuple[Any, ...], x: list[Traced]) -> list[Any]:

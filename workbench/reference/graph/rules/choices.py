@@ -195,6 +195,38 @@ class Logical(Exact):
 
 
 @dataclass(frozen=True)
+class Kind(Logical):
+    """NaN, infinite, finite: of a number that may be off by something finite it is what it is."""
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        off = spread(e, s.y)
+        return s.xp.where(s.xp.isfinite(off), 0.0, 1.0)
+
+    squared = linear
+
+
+@dataclass(frozen=True)
+class Quotient(Exact):
+    """a // b of whole numbers: as open as they are."""
+
+    words: str = "{0} // {1}"
+
+    def value(self, a: Any, b: Any) -> Any:
+        return array_namespace(a, b).floor_divide(a, b)
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        return s.xp.where(spread(e, s.y) > 0, s.xp.inf, 0.0)
+
+    squared = linear
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        return to_shape(0.0 * g, s.x[i].shape)
+
+    def beyond(self, s: Site) -> Amount:
+        return 0.0
+
+
+@dataclass(frozen=True)
 class Step(Exact):
     """A monotone function that jumps, such as floor, or a cast to 8 bits: as far as it goes between the ends of the
     interval.
@@ -262,9 +294,10 @@ CHOICES: Mapping[str, Any] = {
     "logical_or": Logical("logical_or", "{0} or {1}"),
     "logical_xor": Logical("logical_xor", "{0} xor {1}"),
     "logical_not": Logical("logical_not", "not {0}"),
-    "isnan": Logical("isnan", "isnan({0})"),
-    "isinf": Logical("isinf", "isinf({0})"),
-    "isfinite": Logical("isfinite", "isfinite({0})"),
+    "isnan": Kind("isnan", "isnan({0})"),
+    "isinf": Kind("isinf", "isinf({0})"),
+    "isfinite": Kind("isfinite", "isfinite({0})"),
+    "floor_divide": Quotient(),
     "floor": Step(_call("floor"), "floor({0})"),
     "ceil": Step(_call("ceil"), "ceil({0})"),
     "trunc": Step(_call("trunc"), "trunc({0})"),

@@ -1,9 +1,12 @@
 """Primitives of single elements: |slope| times the errors of what is read, and beyond that what the interval says."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import log, pi
+from math import log, pi, sqrt
 from typing import Any
+
+import numpy as np
 
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
@@ -173,6 +176,14 @@ def _call(name: str) -> Callable[..., Any]:
     return lambda *x: getattr(array_namespace(*x), name)(*x)
 
 
+def _erf(x: Any) -> Any:
+    """The error function; NumPy has none."""
+    xp = array_namespace(x)
+    if hasattr(xp, "erf"):
+        return xp.erf(x)
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
 def _cbrt(x: Any) -> Any:
     """Of torch, which has none, by a power."""
     xp = array_namespace(x)
@@ -197,7 +208,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "subtract": Elementwise(_call("subtract"), (lambda s: 1.0, lambda s: -1.0), "{0} - {1}", of_sum),
     "multiply": Elementwise(_call("multiply"), (lambda s: s.x[1], lambda s: s.x[0]), "{0} * {1}", of_product,
                             _reach_of_product, product_bits, True),
-    "divide": Elementwise(_call("divide"), (lambda s: 1 / s.x[1], lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
+    "divide": Elementwise(_call("divide"), (lambda s: _inverse(s), lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
                           _reach_of_quotient, lambda bits: bits[0] if bits[1] <= 1 else 53),
     "negative": Elementwise(_call("negative"), (lambda s: -1.0,), "-{0}", bits_of=_first),
     "abs": Elementwise(_call("abs"), (lambda s: s.xp.sign(s.x[0]),), "|{0}|", reach=_at_most(1.0), bits_of=_first),
@@ -223,6 +234,8 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                        _at_most(1.0)),
     "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: of_circle(s),
                        _at_most(1.0)),
+    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})", function(2.0),
+                       _at_most(2 / sqrt(pi))),
     "arctan": _unary("arctan", 2.0, lambda s: 1 / (1 + s.x[0] ** 2), ends(_call("arctan"))),
     "arcsinh": _unary("arcsinh", 4.0, lambda s: 1 / s.xp.sqrt(1 + s.x[0] ** 2), ends(_call("arcsinh"))),
     "power": Elementwise(_call("pow"), (lambda s: s.x[1] * s.y / s.x[0], lambda s: s.y * s.xp.log(s.x[0])),
@@ -233,6 +246,11 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "deg2rad": Elementwise(_call("deg2rad"), (lambda s: pi / 180,), "{0} pi / 180", rounded(2)),
     "rad2deg": Elementwise(_call("rad2deg"), (lambda s: 180 / pi,), "{0} 180 / pi", rounded(2)),
 }  # fmt: skip
+
+
+def _inverse(s: Site) -> Any:
+    """1 / x in float64, also where x is a whole number, of which torch makes a float32."""
+    return 1 / s.xp.astype(s.x[1], s.xp.float64, copy=False)
 
 
 def _reach_of_inverse(s: Site) -> Any:

@@ -102,7 +102,7 @@ class Write(Move):
     """A copy of x in which the view `step` of it holds another array."""
 
     def value(self, x: Any, part: Any, *, step: str, how: Mapping[str, Any]) -> Any:
-        return put(array_namespace(x, part).asarray(x, copy=True), part, step, how)
+        return put(_own(x), part, step, how)
 
     def error(self, s: Site) -> Error:
         """Those of both; in place, as the value is, where nothing else reads what is written to: a loop that fills an
@@ -114,7 +114,7 @@ class Write(Move):
             if none(of_base) and none(of_part):
                 return 0.0
             kept = s.in_place and not none(of_base)
-            made = of_base if kept else s.xp.asarray(spread(of_base, s.x[0]), copy=True)
+            made = of_base if kept else _own(spread(of_base, s.x[0]))
             return put(made, of_part, **s.attributes)
 
         worst, variance, common = (written(base[k], part[k]) for k in range(3))
@@ -135,6 +135,15 @@ class Write(Move):
 
     def bits(self, s: Site) -> int:
         return max(one.bits for one in s.reads)
+
+
+def _own(x: Any) -> Any:
+    """A copy in the order of its axes, of which every shape is a view; a copy in the order of x has shapes of which
+    only copies are, and a write to them would be lost.
+    """
+    made = array_namespace(x).empty(x.shape, dtype=x.dtype, device=device(x))
+    made[...] = x
+    return made
 
 
 def put(made: Any, part: Any, step: str, how: Mapping[str, Any]) -> Any:

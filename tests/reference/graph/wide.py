@@ -1,0 +1,38 @@
+"""Plain torch in float64 throughout: casts to other floats, which a run notes, are kept from it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NARROW = (torch.float16, torch.bfloat16, torch.float32)
+
+
+def wide(f: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Results of f(**inputs) in float64."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Wide():
+            made = f(**{name: x.double() if x.is_floating_point() else x for name, x in inputs.items()})
+    finally:
+        torch.set_default_dtype(before)
+    return [x.double() if torch.is_tensor(x) else x for x in flat(made)]
+
+
+def flat(x: Any) -> list[torch.Tensor]:
+    """Tensors of nested tuples."""
+    return [y for one in x for y in flat(one)] if isinstance(x, list | tuple) else [x]
+
+
+class _Wide(TorchDispatchMode):
+    _should_skip_dynamo = classmethod(lambda cls: False)  # 3 s of imports less
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("dtype") in NARROW:
+            kwargs["dtype"] = torch.float64
+        made = func(*args, **kwargs)
+        fresh = func is torch.ops.aten.lift_fresh.default and made.dtype in NARROW  # of torch.tensor and new_tensor
+        return made.double() if fresh else made

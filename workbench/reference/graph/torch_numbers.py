@@ -1,0 +1,42 @@
+"""Python's numbers on their way into tensors: torch rounds them to a dtype before its dispatcher sees them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from workbench.reference.graph.arrays import held
+from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.torch_tensor import DTYPES, Tensor
+
+#: what makes a tensor of numbers -> the place of them
+_MAKERS = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, torch.Tensor.new_tensor: 1}
+
+
+class Numbers(TorchFunctionMode):
+    """Of one run."""
+
+    def __init__(self, run: Recording) -> None:
+        super().__init__()
+        self.run = run
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.Tensor.__setitem__ and isinstance(args[2], float) and args[0].is_floating_point():
+            args = (*args[:2], torch.scalar_tensor(args[2], dtype=args[0].dtype))  # x[0] = 0.1
+        made = func(*args, **kwargs)
+        place = _MAKERS.get(func)
+        if place is None or not made.is_floating_point() or made.dtype not in DTYPES:
+            return made
+        data = args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))
+        if not _of_numbers(data):
+            return made
+        return Tensor(held(self.run, np.array(data, np.float64), DTYPES[made.dtype]))
+
+
+def _of_numbers(x: Any) -> bool:
+    if isinstance(x, Sequence) and not isinstance(x, str):
+        return all(_of_numbers(one) for one in x)
+    return isinstance(x, bool | int | float)

@@ -1,0 +1,60 @@
+"""A run of a reference in torch: its inputs as tensors of the run, and back."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.recording import Recording, significant
+from workbench.reference.graph.torch_mode import Dispatch
+from workbench.reference.graph.torch_numbers import Numbers
+from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
+from workbench.refusal import Refusal
+
+
+class Torch:
+    """torch for one run."""
+
+    #: a reference that draws without a seed of its own draws other numbers in a second run; outside nothing has changed
+    apart = staticmethod(partial(torch.random.fork_rng, devices=[]))
+
+    def __init__(self, run: Recording) -> None:
+        self.run, self._mode = run, Dispatch(run)
+
+    @property
+    def draws(self) -> bool:
+        """Whether the reference asked for random numbers."""
+        return self._mode.draws
+
+    def given(self, name: str, x: Any, dtype: Any) -> Any:
+        """An input, copied."""
+        if isinstance(x, np.ndarray):
+            raise Refusal(f"input {name} is an array of NumPy, and others are tensors. Give all of one library")
+        if not isinstance(x, torch.Tensor):
+            return x
+        if x.dtype not in DTYPES:
+            raise Refusal(f"input {name} is a tensor of {x.dtype}; inputs hold floats, whole numbers or truths")
+        wide = plain_array(x)
+        noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
+        held = wide.copy()
+        node = self.run.hold(held, noted, name, significant(held))
+        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()))
+
+    @contextmanager
+    def running(self, f: Any) -> Iterator[None]:
+        """What torch is asked for in this thread belongs to the run; what is compiled runs as it is written."""
+        eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
+        with eager, torch.no_grad(), Numbers(self.run), self._mode:
+            yield
+
+    def traced(self, x: Any) -> Any:
+        """The array of a tensor of the run; what is none as it is."""
+        if not isinstance(x, Tensor):
+            return x
+        self._mode.empty.read(x.traced)
+        return x.traced
