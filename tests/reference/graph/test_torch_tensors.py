@@ -463,6 +463,18 @@ def test_a_run_keeps_nothing() -> None:
         kept[0] + 1
 
 
+def test_inputs_may_be_in_lists_and_dicts() -> None:
+    def nested(parts, weights, scale):
+        return weights["a"] * parts[0] + parts[1] * scale
+
+    for library in (torch.from_numpy, np.array):
+        x = library(X.numpy())
+        graph = trace(nested, {"parts": [x, x], "weights": {"a": x}, "scale": 2.0})
+        assert set(graph.inputs) == {"parts[0]", "parts[1]", "weights.a"}
+        wide = X.double().numpy()
+        np.testing.assert_allclose(budgets(graph, Contract())["result"].value, wide * wide + 2 * wide)
+
+
 def test_inputs_are_of_one_library() -> None:
     with pytest.raises(Refusal, match="input y is an array of NumPy, and others are tensors"):
         trace(lambda x, y: x + y, {"x": X, "y": X.numpy()})
