@@ -430,6 +430,7 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "own result": (lambda x: GLOBAL, "returns Tensor as result, which was not computed from its inputs"),
     "into two": (lambda x: torch.max(x, 1, out=(torch.zeros(4), torch.zeros(4, dtype=torch.long))),
                  "no rule for torch.ops.aten.max.dim_max, which writes into several tensors"),
+    "overload": (lambda x: torch.ops.aten.norm.ScalarOpt_dim(x, "fro", [0], 3, 4), "argument"),
     "resized": (lambda x: x.resize_(3, 2), "no rule for torch.ops.aten.resize_.default"),
     "scatter of several": (lambda x: x.scatter_reduce(0, torch.zeros(1, 6, dtype=torch.long), x[:1], "amax"),
                            "no rule for scatter_reduce with 'amax'"),

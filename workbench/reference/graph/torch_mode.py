@@ -125,7 +125,12 @@ class Dispatch(TorchDispatchMode):
         if known is not None:
             return known
         rule = OPERATIONS.get(f"{name}.{func._overloadname}") or OPERATIONS.get(name)
-        return NotImplemented if rule is None else rule(*x, **more)
+        if rule is None:
+            return NotImplemented
+        try:
+            return rule(*x, **more)
+        except TypeError as error:  # an overload with other arguments
+            self.run.refuse(f"no rule for torch.ops.{func} with these arguments ({error})")
 
     def _write(self, func: Any, name: str, target: Tensor, x: Any, more: dict[str, Any]) -> Any:
         to = target.traced

@@ -156,6 +156,8 @@ def _scattered(x: Traced, dim: int, places: Traced, src: Any, add: bool) -> Trac
     places = within(places, x.shape[at])
     if not isinstance(src, Traced):
         src = held(x.run, np.full(places.shape, src), x.dtype)
+    if not src.ndim:
+        src = functions.broadcast_to(src, places.shape)
     if src.shape != places.shape:
         src = src[tuple(slice(n) for n in places.shape)]
     if _computed(places):

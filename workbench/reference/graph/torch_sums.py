@@ -131,16 +131,16 @@ def _norm(x: Traced, p: Any = 2, dim: Dim = None, keepdim: bool = False, *, dtyp
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
-def product(a: Traced, b: Traced) -> Traced:
+def product(a: Traced, b: Traced, dtype: Any = None) -> Traced:
     """A product of matrices or vectors."""
-    return noting(matmul(a, b), promoted(a, b))
+    return noting(matmul(a, b), _noted(dtype, promoted(a, b)))
 
 
-def _added(bias: Traced, a: Traced, b: Traced, *, beta: Any = 1, alpha: Any = 1) -> Traced:
+def _added(bias: Traced, a: Traced, b: Traced, dtype: Any = None, *, beta: Any = 1, alpha: Any = 1) -> Traced:
     """alpha a @ b + beta bias."""
-    made = product(a, b)
+    made = product(a, b, dtype)
     made = made if alpha == 1 else made * alpha
-    return noting(made + (bias if beta == 1 else bias * beta), promoted(bias, a, b))
+    return noting(made + (bias if beta == 1 else bias * beta), _noted(dtype, promoted(bias, a, b)))
 
 
 def convolution(
