@@ -336,6 +336,7 @@ def test_decisions_are_noted_with_their_lines() -> None:
         top = x.max().item()
         if x[0, 0] > 0:
             x = x * 2
+        assert torch.allclose(x, x * 1.0) and not torch.isnan(x).any() and f"{x[0, 0]:.3f}"
         for n in torch.arange(2):
             x = x + int(n)
         scale = float(x.abs().mean()) + len(x) + x[1, x[0].argmax()].tolist()
@@ -344,7 +345,8 @@ def test_decisions_are_noted_with_their_lines() -> None:
     graph = trace(decide, {"x": X})
     first = decide.__code__.co_firstlineno
     assert [(one.words, one.line.number - first) for one in graph.decisions] == [
-        ("item()", 1), ("if", 2), ("float()", 6), ("a number of Python", 6), ("tolist()", 6)]  # fmt: skip
+        ("item()", 1), ("if", 2), ("torch.allclose", 4), ("torch.allclose", 4), ("if", 4), ("item()", 4),
+        ("float()", 7), ("a number of Python", 7), ("tolist()", 7)]  # fmt: skip
     assert {one.line.file for one in graph.decisions} == {FILE}
     agree(decide)
 
@@ -408,8 +410,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "made of a global": (lambda x: x @ (GLOBAL * 2).t(), "a tensor of 24 floats"),
     "parameter": (lambda x: LAYER(x), "a tensor of 36 floats that was not made in this run"),
     "from numpy": (lambda x: x + torch.from_numpy(np.ones((4, 6))), "a tensor of 24 floats"),
-    "prod": (lambda x: x.prod(-1), "no rule for torch.ops.aten.prod.dim_int, which torch decomposes to prims.prod.default"),
-    "cumprod": (lambda x: x.cumprod(0), "no rule for torch.ops.aten.cumprod.default"),
+    "cumulative maximum": (lambda x: x.cummax(0)[0], "no rule for torch.ops.aten.cummax.default"),
+    "tan": (lambda x: x.tan(), "no rule for torch.ops.aten.tan.default"),
     "qr": (lambda x: torch.linalg.qr(x)[1], "no rule for torch.ops.aten.linalg_qr.default"),
     "fft": (lambda x: torch.fft.rfft(x).abs(), "no rule for torch.ops.aten._fft_r2c.default"),
     "median": (lambda x: x.median(), "no rule for torch.ops.aten.median.default"),
@@ -426,6 +428,10 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "diagonal": (lambda x: x.diagonal().zero_(), "a view that a run copies"),
     "into a global": (lambda x: GLOBAL.add_(x), "torch.add_ writes into a tensor that was not made in this run"),
     "own result": (lambda x: GLOBAL, "returns Tensor as result, which was not computed from its inputs"),
+    "into two": (lambda x: torch.max(x, 1, out=(torch.zeros(4), torch.zeros(4, dtype=torch.long))),
+                 "no rule for torch.ops.aten.max.dim_max, which writes into several tensors"),
+    "overload": (lambda x: torch.ops.aten.expand_copy(x, [4, 6], implicit=True),
+                 "no rule for torch.ops.aten.expand_copy.default with these arguments"),
     "resized": (lambda x: x.resize_(3, 2), "no rule for torch.ops.aten.resize_.default"),
     "scatter of several": (lambda x: x.scatter_reduce(0, torch.zeros(1, 6, dtype=torch.long), x[:1], "amax"),
                            "no rule for scatter_reduce with 'amax'"),
@@ -459,11 +465,37 @@ def test_a_run_keeps_nothing() -> None:
         kept[0] + 1
 
 
+def test_inputs_may_be_in_lists_and_dicts() -> None:
+    def nested(parts, weights, scale):
+        return weights["a"] * parts[0] + parts[1] * scale
+
+    for library in (torch.from_numpy, np.array):
+        x = library(X.numpy())
+        graph = trace(nested, {"parts": [x, x], "weights": {"a": x}, "scale": 2.0})
+        assert set(graph.inputs) == {"parts[0]", "parts[1]", "weights.a"}
+        wide = X.double().numpy()
+        np.testing.assert_allclose(budgets(graph, Contract())["result"].value, wide * wide + 2 * wide)
+
+
 def test_inputs_are_of_one_library() -> None:
     with pytest.raises(Refusal, match="input y is an array of NumPy, and others are tensors"):
         trace(lambda x, y: x + y, {"x": X, "y": X.numpy()})
     with pytest.raises(Refusal, match="input x is a tensor of torch.complex64"):
         trace(lambda x: x, {"x": X.to(torch.complex64)})
+
+
+def test_places_out_of_range_are_torchs_errors() -> None:
+    for f in (
+        lambda x: x.gather(1, torch.tensor([[-1]])),
+        lambda x: x.index_select(0, torch.tensor([4])),
+        lambda x: x.scatter(1, torch.tensor([[6]]), 1.0),
+        lambda x: F.embedding(torch.tensor([-2]), x),
+        lambda x: F.cross_entropy(x, torch.tensor([0, 1, 6, 2])),
+        lambda x: x[torch.tensor([4])],
+    ):
+        for run in (lambda f=f: f(X), lambda f=f: trace(f, {"x": X})):
+            with pytest.raises((IndexError, RuntimeError)):
+                run()
 
 
 # names

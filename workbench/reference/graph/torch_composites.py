@@ -10,6 +10,7 @@ from workbench.reference.graph import functions
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.contractions import matmul
 from workbench.reference.graph.torch_elementwise import floating, noting, promoted, where
+from workbench.reference.graph.torch_places import within
 from workbench.reference.graph.torch_sums import logsumexp
 
 
@@ -99,7 +100,7 @@ def nll_loss(
     """-x at the target, by class weights; 0 where the target is to be ignored. reduction: 0 none, 1 mean, 2 sum."""
     seen = target != ignore
     at = functions.where(seen, target, 0)
-    lined = functions.reshape(at, (*at.shape, 1))
+    lined = within(functions.reshape(at, (*at.shape, 1)), x.shape[-1])
     loss = -functions.reshape(functions.take_along_axis(x, lined, -1), at.shape)
     each = functions.where(seen, 1.0 if weight is None else functions.take(weight, at), 0.0)
     if weight is not None:

@@ -97,6 +97,8 @@ class Dispatch(TorchDispatchMode):
         if name in CREATE or name in DRAW:
             return self._new(func, name, args, kwargs)
         target = written(func, args, kwargs)
+        if isinstance(target, list | tuple):
+            self.run.refuse(f"no rule for torch.ops.{func}, which writes into several tensors")
         if target is not None and not isinstance(target, Tensor):
             self.run.refuse(f"torch.{name} writes into a tensor that was not made in this run")
         if name in LIKE or name in DRAW_LIKE:
@@ -114,6 +116,8 @@ class Dispatch(TorchDispatchMode):
             return x[0]._taken("a number of Python").item()
         if name == "equal":
             return bool(np.array_equal(*(one._taken("torch.equal") for one in x)))
+        if name == "allclose":
+            return bool(np.allclose(*(one._taken("torch.allclose") for one in x[:2]), *x[2:], **more))
         if name in VIEWS:
             return VIEWS[name](*x, **more)
         self.empty.read_all(flat([*x, *more.values()]))
@@ -121,7 +125,12 @@ class Dispatch(TorchDispatchMode):
         if known is not None:
             return known
         rule = OPERATIONS.get(f"{name}.{func._overloadname}") or OPERATIONS.get(name)
-        return NotImplemented if rule is None else rule(*x, **more)
+        if rule is None:
+            return NotImplemented
+        try:
+            return rule(*x, **more)
+        except TypeError as error:  # an overload with other arguments
+            self.run.refuse(f"no rule for torch.ops.{func} with these arguments ({error})")
 
     def _write(self, func: Any, name: str, target: Tensor, x: Any, more: dict[str, Any]) -> Any:
         to = target.traced

@@ -46,15 +46,23 @@ def _is_mask(x: Traced | None) -> bool:
     return x is not None and x.dtype in (bool, np.uint8)
 
 
+def within(places: Traced, n: int) -> Traced:
+    """Places from 0 to n - 1; torch's error for others, of which NumPy counts the negative ones from behind."""
+    if places.size and not (0 <= int(places.value.min()) and int(places.value.max()) < n):
+        raise IndexError(f"index out of range: places reach from {places.value.min()} to {places.value.max()} of {n}")
+    return places
+
+
 def index_select(x: Traced, dim: int, places: Traced) -> Traced:
     """Of one axis."""
     at = normalize_axis_index(dim, x.ndim)
-    return index(x, [*[None] * at, places])
+    return index(x, [*[None] * at, within(places, x.shape[at])])
 
 
 def gather(x: Traced, dim: int, places: Traced, **_: Any) -> Traced:
     """out[i][j] = x[places[i][j]][j], and so on."""
     at = normalize_axis_index(dim, x.ndim)
+    places = within(places, x.shape[at])
     part = tuple(slice(None) if a == at else slice(n) for a, n in enumerate(places.shape))
     inner = x if all(a == at or n == x.shape[a] for a, n in enumerate(places.shape)) else x[part]
     return functions.take_along_axis(inner, places, at)
@@ -145,8 +153,11 @@ def scatter_reduce(x: Traced, dim: int, places: Traced, src: Traced, reduce: str
 
 def _scattered(x: Traced, dim: int, places: Traced, src: Any, add: bool) -> Traced:
     at = normalize_axis_index(dim, x.ndim)
+    places = within(places, x.shape[at])
     if not isinstance(src, Traced):
         src = held(x.run, np.full(places.shape, src), x.dtype)
+    if not src.ndim:
+        src = functions.broadcast_to(src, places.shape)
     if src.shape != places.shape:
         src = src[tuple(slice(n) for n in places.shape)]
     if _computed(places):
@@ -215,6 +226,6 @@ PLACES: Mapping[str, Callable[..., Any]] = {
     "scatter_reduce": scatter_reduce, "index_add": index_add, "index_copy": index_copy, "index_fill": index_fill,
     "argsort": argsort, "sort": sort, "topk": topk, "nonzero": nonzero,
     "masked_select": lambda x, mask: index(x, [functions.broadcast_to(mask, x.shape)]),
-    "embedding": lambda weight, places, *_: index(weight, [places]),
+    "embedding": lambda weight, places, *_: index_select(weight, 0, places),
     "take_along_dim": lambda x, places, dim=None: functions.take_along_axis(x, places, dim),
 }  # fmt: skip

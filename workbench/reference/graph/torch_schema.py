@@ -10,12 +10,9 @@ from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 
 
 def written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """The tensor that an operation writes to, of those that write to one."""
-    found = facts(func).written
-    if found is None:
-        return None
-    place, name = found
-    return kwargs[name] if name in kwargs else args[place]
+    """The tensor that an operation writes to, of those that write to one; a tuple of several."""
+    found = [kwargs[name] if name in kwargs else args[place] for place, name in facts(func).written]
+    return None if not found else found[0] if len(found) == 1 else tuple(found)
 
 
 class Facts(NamedTuple):
@@ -23,19 +20,16 @@ class Facts(NamedTuple):
 
     space: str
     name: str
-    written: tuple[int, str] | None  #: the argument that it writes to
+    written: tuple[tuple[int, str], ...]  #: the arguments that it writes to
 
 
 @cache
 def facts(func: Any) -> Facts:
     schema = func._schema
     space, name = schema.name.split("::")
-    written = [
-        (i, one.name)
-        for i, one in enumerate(schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
-    ]
-    return Facts(space, name, written[0] if written else None)
+    listed = enumerate(schema.arguments)
+    written = tuple((i, one.name) for i, one in listed if one.alias_info is not None and one.alias_info.is_write)
+    return Facts(space, name, written)
 
 
 def is_unknown(x: torch.Tensor) -> bool:

@@ -74,6 +74,26 @@ def cumsum(x: Traced, dim: int, *, dtype: Any = None) -> Traced:
     return noting(functions.cumsum(x, dim) if x.ndim else x.copy(), dtype)
 
 
+def cumprod(x: Traced, dim: int, *, dtype: Any = None) -> Traced:
+    """One product after another, which have the relative error of any other order."""
+    rows = list(functions.moveaxis(x, dim, 0)) if x.ndim else [x]
+    made = rows[:1]
+    for row in rows[1:]:
+        made.append(made[-1] * row)
+    stacked = functions.moveaxis(functions.stack(made), 0, dim) if x.ndim and made else x
+    return noting(stacked.copy(), _noted(dtype, np.int64 if x.dtype.kind in "biu" else x.dtype))
+
+
+def prod(x: Traced, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Traced:
+    """The last of them; of nothing 1."""
+    flat = functions.reshape(x, (-1,)) if dim is None or not x.ndim else functions.moveaxis(x, dim, 0)
+    made: Any = held(x.run, np.ones(flat.shape[1:], x.value.dtype), x.dtype) if not len(flat) else flat[0].copy()
+    for row in list(flat)[1:]:
+        made = made * row
+    made = functions.expand_dims(made, dim) if keepdim and dim is not None and x.ndim else made
+    return noting(made.copy(), _noted(dtype, np.int64 if x.dtype.kind in "biu" else x.dtype))
+
+
 def _truth(name: str) -> Callable[..., Traced]:
     def rule(x: Traced, dim: Dim = None, keepdim: bool = False) -> Traced:
         return functions.METHODS[name](x, axes(x, dim), keepdims=keepdim)
@@ -111,16 +131,16 @@ def _norm(x: Traced, p: Any = 2, dim: Dim = None, keepdim: bool = False, *, dtyp
     return vector_norm(x, 2 if p is None else p, dim, keepdim, dtype=dtype)
 
 
-def product(a: Traced, b: Traced) -> Traced:
+def product(a: Traced, b: Traced, dtype: Any = None) -> Traced:
     """A product of matrices or vectors."""
-    return noting(matmul(a, b), promoted(a, b))
+    return noting(matmul(a, b), _noted(dtype, promoted(a, b)))
 
 
-def _added(bias: Traced, a: Traced, b: Traced, *, beta: Any = 1, alpha: Any = 1) -> Traced:
+def _added(bias: Traced, a: Traced, b: Traced, dtype: Any = None, *, beta: Any = 1, alpha: Any = 1) -> Traced:
     """alpha a @ b + beta bias."""
-    made = product(a, b)
+    made = product(a, b, dtype)
     made = made if alpha == 1 else made * alpha
-    return noting(made + (bias if beta == 1 else bias * beta), promoted(bias, a, b))
+    return noting(made + (bias if beta == 1 else bias * beta), _noted(dtype, promoted(bias, a, b)))
 
 
 def convolution(
@@ -148,7 +168,7 @@ def convolution(
 
 
 SUMS: Mapping[str, Callable[..., Any]] = {
-    "sum": sum_, "mean": mean, "var": var, "cumsum": cumsum, "logsumexp": logsumexp,
+    "sum": sum_, "mean": mean, "var": var, "cumsum": cumsum, "cumprod": cumprod, "prod": prod, "logsumexp": logsumexp,
     "std": lambda x, dim=None, **more: noting(np.sqrt(var(x, dim, **more)), x.dtype),
     "var_mean": lambda x, dim=None, *, keepdim=False, **more: (var(x, dim, keepdim=keepdim, **more),
                                                               mean(x, dim, keepdim)),

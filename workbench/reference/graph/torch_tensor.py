@@ -99,6 +99,9 @@ class Tensor(torch.Tensor):
             raise RuntimeError(f"{words} of a tensor with {self.numel()} elements, where one is needed")
         return self.traced._taken(words).item()
 
+    def __format__(self, how: str) -> str:
+        return format(self.item() if self.numel() == 1 else repr(self), how)
+
     # what is refused
 
     def _refused(self, *_: Any, **__: Any) -> NoReturn:

@@ -21,9 +21,9 @@ __all__ = ["functions", "trace", "ufuncs"]  # which fill in what arrays do
 def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -> Graph:
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
-    inputs: arrays of NumPy or tensors by name, copied, and whatever else f takes. dtype: what float arrays are to f
-    (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of
-    a dict.
+    inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
+    float arrays are to f (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a
+    tuple, or the keys of a dict.
 
     Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
     for results that are no arrays of the run; and for random numbers that differ under one seed.
@@ -50,7 +50,7 @@ def _run(
 ) -> tuple[Graph, dict[str, np.ndarray], bool]:
     with recording() as run, np.errstate(all="ignore"):
         one = front(run)
-        given = {name: one.given(name, x, dtype) for name, x in inputs.items()}
+        given = {name: _each(x, name, lambda name, x: one.given(name, x, dtype)) for name, x in inputs.items()}
         with one.running(f), naming(run, code_of(f)):
             returned = f(**given)
         results = {name: one.traced(x) for name, x in _results(returned, "result")}
@@ -66,12 +66,22 @@ def _run(
 
 def _front(inputs: Mapping[str, Any]) -> Any:
     """The library of the inputs."""
-    torch = sys.modules.get("torch")
-    if torch is not None and any(isinstance(x, torch.Tensor) for x in inputs.values()):
+    torch, found = sys.modules.get("torch"), []
+    _each(inputs, "", lambda _, x: found.append(x))
+    if torch is not None and any(isinstance(x, torch.Tensor) for x in found):
         from workbench.reference.graph.torch_run import Torch
 
         return Torch
     return _OfNumpy
+
+
+def _each(x: Any, name: str, f: Callable[[str, Any], Any]) -> Any:
+    """f of the arrays in lists, tuples and dicts, each by its name."""
+    if isinstance(x, Mapping):
+        return {key: _each(one, f"{name}.{key}", f) for key, one in x.items()}
+    if type(x) in (list, tuple):
+        return type(x)(_each(one, f"{name}[{i}]", f) for i, one in enumerate(x))
+    return f(name, x)
 
 
 class _OfNumpy:
