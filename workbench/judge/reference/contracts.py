@@ -1,0 +1,187 @@
+"""Under which contract a kernel is right that declares nothing: the strict one, the usual one of its inputs, or one
+that only a declaration makes right.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workbench.expectation.elements import State
+from workbench.floats import DTYPES
+from workbench.judge.reference.given import Given
+from workbench.judge.reference.stages import under
+from workbench.judge.sensitivity import EXCUSED
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
+from workbench.reference.graph import Contract, Graph
+from workbench.reference.graph.contract import CASTS, usual
+from workbench.reference.graph.forward import upstream
+
+#: names of the 16-bit dtypes
+NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
+#: stages that are tried alone, at most, the last before the wrong one first
+ALONE = 16
+#: share of its statistical budget that the errors of a cast, root mean square, take at least. A cast to nearest has a
+#: root mean square of 0.4 of its bound, and statistical budgets are 6 to 7.5 deviations: 0.05 to 0.07, less where an
+#: operand is exact. What is smaller by far is no error of that cast
+FITS = 1 / 128
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The stages under the contract that decides."""
+
+    contract: Contract
+    stages: tuple[StageDiff, ...]
+    words: str  #: of the contract, as --contract takes them
+    #: stage -> elements beyond the strict contract, which the usual one allows, and the largest error / budget of them
+    beyond_strict: Mapping[str, tuple[int, float]]
+
+
+def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str) -> Judged:
+    """The stages under the declared contract; where none is, the first under which all are right of: the strict one of
+    float32, the usual one of inputs of `dtype`, and that with stages stored as they were given. Where none is right:
+    under the usual one, and what would excuse a wrong stage is said with it.
+    """
+    if declared is not None:
+        return Judged(declared, under(graph, declared, given), words_of(declared), {})
+    strict = Contract()
+    first = stages = under(graph, strict, given)
+    contract = strict
+    for other in _usual(graph, given, dtype):
+        if _right(stages):
+            break
+        tried = under(graph, other, given)
+        if _right(tried) or contract is strict:
+            contract, stages = other, tried
+    beyond = {} if contract is strict else _beyond(first, stages)
+    if not _right(stages) and any(stage.role == "origin" for stage in stages):
+        stages = _with_excuses(graph, given, contract, stages, dtype)
+    return Judged(contract, stages, words_of(contract), beyond)
+
+
+def words_of(contract: Contract) -> str:
+    """A contract as --contract takes it; what it says beyond the strict one."""
+    strict, found = Contract(), []
+    for name in ("operands", "accumulate"):
+        if getattr(contract, name) != getattr(strict, name):
+            found.append(f"{name}={getattr(contract, name)}")
+    if contract.stored:
+        found.append("stored=" + "+".join(f"{stage}:{dtype}" for stage, dtype in contract.stored.items()))
+    for name in ("exp_ulps", "division"):
+        if getattr(contract, name) != getattr(strict, name):
+            found.append(f"{name}={getattr(contract, name):g}")
+    return ",".join(found)
+
+
+def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
+    """What needs no declaration, beside the strict contract."""
+    base = usual(dtype)
+    if base != Contract():
+        yield base
+    read = {j for node in graph.nodes for j in node.reads}
+    stored = {one.name: one.x.dtype.name for one in given if one.narrow and read.intersection(one.nodes)}
+    if stored:
+        yield replace(base, stored=stored)
+
+
+def _right(stages: Sequence[StageDiff]) -> bool:
+    return all(stage.verdict in RIGHT_VERDICTS and stage.role == "clean" for stage in stages)
+
+
+def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[str, tuple[int, float]]:
+    """What only the usual contract allows."""
+    found = {}
+    for before, now in zip(strict, stages, strict=True):
+        a, b = before.decisive, now.decisive
+        if a is None or b is None or not a.summary.outside:
+            continue
+        more = a.outside & ~b.outside
+        if more.any():
+            found[now.name] = (int(more.sum()), float(a.over_budget[more].max()))
+    return found
+
+
+def _with_excuses(
+    graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str
+) -> tuple[StageDiff, ...]:
+    """The stages; where one declaration makes all of them right, the wrong ones are suspicious."""
+    wrong = [stage for stage in stages if stage.role == "origin"]
+    if any(stage.verdict == "missing" or _is_broken(stage) for stage in wrong):
+        return stages
+    found, poor = [], True
+    for words, other in _weaker(graph, given, contract, wrong, dtype):
+        tried = {stage.name: stage for stage in under(graph, other, given)}
+        if not all(_excuses(tried[stage.name]) for stage in stages):
+            continue
+        fits = all(_fits(tried[stage.name]) for stage in wrong)
+        if fits and poor:
+            found, poor = [words], False
+        elif fits or poor:
+            found.append(words)
+        if len(found) == 2 and not poor:
+            break
+    return tuple(_excused(stage, found, poor) if stage in wrong else stage for stage in stages) if found else stages
+
+
+def _is_broken(stage: StageDiff) -> bool:
+    """Whether it has NaN, or an infinity, where the reference has none."""
+    found = stage.decisive
+    return found is None or bool(found.summary.count(State.NAN, State.UNWRITTEN))
+
+
+def _excuses(stage: StageDiff) -> bool:
+    """Whether nothing is beyond even the statistical budget, and nothing is left unjudged that was judged."""
+    return stage.verdict in RIGHT_VERDICTS and stage.role == "clean"
+
+
+def _fits(stage: StageDiff) -> bool:
+    """Whether the errors are as large as what the contract rounds, and no small part of it."""
+    found = stage.decisive
+    assert found is not None
+    error, budget = found.error, found.budget * found.statistical
+    known = np.isfinite(error) & np.isfinite(budget) & (budget > 0)
+    if not known.any():
+        return False
+    return bool(np.sum(error[known] ** 2) >= FITS**2 * np.sum(budget[known] ** 2))
+
+
+def _excused(stage: StageDiff, words: Sequence[str], poor: bool) -> StageDiff:
+    assert stage.decisive is not None
+    found = stage.decisive.summary
+    over = found.worst.over_budget if found.worst is not None else np.inf
+    why = "; its errors are far smaller than that rounds" if poor else ""
+    why = why or (f"; none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else "")
+    options = " or ".join(f"--contract {one}" for one in words[:2])
+    reason = (
+        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.3g}x; "
+        f"they pass with {options}{why}: declare what your kernel does"
+    )
+    return replace(stage, verdict="suspicious", doubt=EVIDENCE if why else ASSUMPTION, over_usual=over, reason=reason)
+
+
+def _weaker(
+    graph: Graph, given: Sequence[Given], contract: Contract, wrong: Sequence[StageDiff], dtype: str
+) -> Iterator[tuple[str, Contract]]:
+    """Single declarations that may make the wrong stages right, in words: products in fewer bits, then a stage that is
+    stored in 16 bits, then all of them.
+    """
+    if dtype not in NARROW:
+        for operands in ("tf32",):
+            yield f"operands={operands}", replace(contract, operands=operands)
+    yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
+    names = [stage.name for stage in wrong]
+    nodes = {i for one in given if one.name in names for i in one.nodes}
+    above = upstream(graph, nodes)
+    stages = [name for name, turns in graph.stages.items() if above.intersection(turns)]
+    stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
+    casts = any(graph.nodes[i].op == "cast" for i in above)
+    for narrow in (dtype,) if dtype in NARROW else NARROW:
+        everything = {**dict.fromkeys(stages, narrow), **({CASTS: narrow} if casts else {})}
+        whole = replace(contract, stored={**contract.stored, **everything})
+        tried = {stage.name: stage for stage in under(graph, whole, given)} if everything else {}
+        if not everything or not all(_excuses(tried[name]) for name in names):
+            continue
+        for name in [*([CASTS] if casts else []), *stages[:ALONE]]:
+            yield f"stored={name}:{narrow}", replace(contract, stored={**contract.stored, name: narrow})
+        yield f"stored={'+'.join(f'{name}:{narrow}' for name in everything)}", whole

@@ -1,0 +1,147 @@
+"""Arrays of a kernel held against what a reference makes of its inputs, and of the stages that the kernel gave."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import as_torch, on_cpu
+from workbench.expectation.elements import Comparison, State, compare, kept
+from workbench.floats import to_float64, ulp
+from workbench.judge.reference.given import Given, is_whole
+from workbench.judge.reference.sharper import asked, sharper
+from workbench.reference.bound import Budget
+from workbench.reference.graph import Contract, Graph, budgets
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """One array, held against both."""
+
+    given: Given
+    isolated: Comparison  #: of the stages before it that the kernel gave
+    propagated: Comparison  #: of the inputs alone
+
+
+def held(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[Held, ...]:
+    """Each array under a contract. A stage that the kernel gave takes the place of the reference's in what follows."""
+    names = [place for one in given for place in one.places]
+    dumps = {place: like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
+    from_inputs = _expected(graph, contract, {}, names)
+    alone = {place for one in given if not behind(graph, one, given) for place in one.places}
+    isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
+    found = []
+    for one in given:
+        if {*one.places} <= alone:
+            own = _compared(graph, contract, one, from_inputs, {}, sharp=one.result)
+            found.append(Held(one, own, own))
+        else:
+            own = _compared(graph, contract, one, isolated, dumps, sharp=one.result)
+            found.append(Held(one, own, _compared(graph, contract, one, from_inputs, {}, sharp=False)))
+    return tuple(found)
+
+
+def behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]:
+    """The nearest of the given arrays that one is made of, in order; its own earlier turns among them."""
+    nodes = {i: other.name for other in given for i in other.nodes}
+    queue, seen, found = [j for i in one.nodes for j in graph.nodes[i].reads], set[int](), set[str]()
+    while queue:
+        i = queue.pop()
+        if i in seen:
+            continue
+        seen.add(i)
+        if i in nodes:
+            found.add(nodes[i])
+        else:
+            queue += graph.nodes[i].reads
+    return tuple(other.name for other in given if other.name in found)
+
+
+def _expected(
+    graph: Graph, contract: Contract, dumps: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, tuple[np.ndarray, Budget]]:
+    found = budgets(graph, contract, dumps, names)
+    return {name: (_float64(one.value), _as_numpy(one.budget)) for name, one in found.items()}
+
+
+def _float64(x: Any) -> np.ndarray:
+    return np.asarray(to_float64(on_cpu(x)))
+
+
+def _as_numpy(budget: Budget) -> Budget:
+    size = budget.size if isinstance(budget.size, float) else on_cpu(budget.size)
+    return Budget(on_cpu(budget.bound), on_cpu(budget.statistical), size)
+
+
+def like(graph: Graph, x: np.ndarray) -> Any:
+    """An array in the library and on the device of the graph's values."""
+    value = next((graph.nodes[i].value for i in graph.inputs.values()), x)
+    return x if isinstance(value, np.ndarray) else as_torch(x, "a stage").to(value.device)
+
+
+@np.errstate(all="ignore")
+def _compared(
+    graph: Graph,
+    contract: Contract,
+    one: Given,
+    expected: Mapping[str, tuple[np.ndarray, Budget]],
+    dumps: Mapping[str, Any],
+    sharp: bool,
+) -> Comparison:
+    """An array against what is expected of the `dumps`; `sharp`: with budgets in reverse mode, too."""
+    value, budget = _joined([expected[place] for place in one.places], one.x.shape)
+    dtype = np.dtype(np.float64) if is_whole(one.x.dtype) else one.x.dtype
+    actual = to_float64(one.x)
+    stored = 0.0
+    if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
+        # what is stored in 16 bits was computed in more: half an ulp of what it may have been
+        stored = ulp(abs(value) + budget.bound, dtype) / 2
+    if sharp:
+        budget = _sharpened(graph, contract, one, actual, value, budget, stored, dumps)
+    budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
+    found = compare(actual, one.unwritten, value, budget, dtype)
+    nan = np.isnan(value) & ~one.unwritten
+    if nan.any() and not dumps:  # of a NaN that the kernel gave itself nobody knows what follows
+        same = nan & np.isnan(actual)
+        found.state[nan], found.over_budget[nan] = State.NAN, np.inf
+        found.state[same], found.over_budget[same] = State.EXACT, 0.0
+    return kept(one.x, found)
+
+
+def _joined(parts: Sequence[tuple[np.ndarray, Budget]], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
+    """Turns along a first axis."""
+    if len(parts) == 1:
+        value, budget = parts[0]
+        size = budget.size if isinstance(budget.size, float) else np.broadcast_to(budget.size, shape)
+        bounds = (np.broadcast_to(x, shape).astype(np.float64) for x in (budget.bound, budget.statistical))
+        return np.array(value), Budget(*bounds, size)
+    values = np.stack([value for value, _ in parts])
+    bound, likely, size = (
+        np.stack([np.broadcast_to(x, shape[1:]) for x in column])
+        for column in zip(*((b.bound, b.statistical, b.size) for _, b in parts), strict=True)
+    )
+    return values, Budget(bound, likely, size)
+
+
+def _sharpened(
+    graph: Graph,
+    contract: Contract,
+    one: Given,
+    actual: np.ndarray,
+    value: np.ndarray,
+    budget: Budget,
+    stored: Any,
+    dumps: Mapping[str, Any],
+) -> Budget:
+    """The budget, smaller where reverse mode was asked."""
+    beyond = np.maximum(abs(actual - value) - stored, 0.0) / budget.bound
+    places = asked(graph, one.nodes, beyond)
+    if not places:
+        return budget
+    found = sharper(graph, contract, one.places, places, dumps)
+    bound, likely = budget.bound.copy(), budget.statistical.copy()
+    for place, (worst, usual) in found.items():
+        bound[place], likely[place] = worst, usual
+    return replace(budget, bound=bound, statistical=likely)
+

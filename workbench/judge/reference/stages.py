@@ -1,0 +1,68 @@
+"""The judgement of every array of a kernel under one contract."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.expectation.elements import State
+from workbench.judge.reference.given import Given
+from workbench.judge.reference.held import Held, behind, held
+from workbench.judge.reference.opened import opened
+from workbench.judge.stage import StageDiff, verdict_of
+from workbench.reference.graph import Contract, Graph
+
+#: share of the elements of a stage that is judged at least; of fewer nothing is said
+JUDGED = 0.99
+#: axes of an array that has no names for them
+AXES = string.digits + string.ascii_letters
+
+
+def under(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[StageDiff, ...]:
+    """The stages, in the order in which the reference makes them.
+
+    A stage that is wrong given the stages before it, and right from the inputs, is right where one of these was given
+    in 16 bits and the contract does not say so: the kernel may have read more bits than it gave.
+    """
+    found = [_judged(graph, contract, one, given) for one in held(graph, contract, given)]
+    orphan = next((i for i, stage in enumerate(found) if stage.role == "victim"), None)
+    if orphan is not None and not any(stage.role == "origin" for stage in found):
+        stage = found[orphan]
+        why = f"right given {', '.join(stage.judged_from)}, wrong from the inputs: the bug is at or before {stage.name}"
+        found[orphan] = replace(stage, verdict="bug", reason=why, isolated=None)
+    return tuple(found)
+
+
+def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given]) -> StageDiff:
+    name, x = one.given.name, one.given.x
+    before = behind(graph, one.given, given)
+    isolated, reason = one.isolated, ""
+    narrow = [other.name for other in given if other.name in before and _may_be_wider(other, contract)]
+    if narrow and isolated.summary.outside and not one.propagated.summary.outside:
+        isolated, reason = one.propagated, f"judged from the inputs, since {', '.join(narrow)} was given in 16 bits"
+        before = ()
+    verdict, why = verdict_of(isolated.summary)
+    total, judged = isolated.summary.size, isolated.summary.judged
+    if judged < total and verdict not in ("bug", "missing"):
+        words = opened(graph, contract, one.given, given if before else (), isolated)
+        reason = f"{total - judged} of {total} elements not judged{words}"
+        if judged < JUDGED * total:
+            verdict, why = "untestable", ""
+    if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
+        why = "the reference is NaN where the kernel is not"
+    return StageDiff(
+        name,
+        AXES[: x.ndim],
+        verdict,
+        isolated,
+        one.propagated,
+        judged_from=before,
+        reason=why or reason,
+        dumped=x,
+    )
+
+
+def _may_be_wider(one: Given, contract: Contract) -> bool:
+    return one.narrow and one.name not in contract.stored
+
