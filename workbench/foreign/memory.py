@@ -82,7 +82,10 @@ class Memory:
     def fresh(self, *, of_numpy: bool) -> Iterator[None]:
         """Within it fresh memory is filled, and stands between guards; of NumPy where `of_numpy` says so."""
         torch = sys.modules.get("torch")
-        with self._numpy_filled() if of_numpy else nullcontext(), nullcontext() if torch is None else _filled(torch, self):
+        with (
+            self._numpy_filled() if of_numpy else nullcontext(),
+            nullcontext() if torch is None else _filled(torch, self),
+        ):
             yield
 
     @property

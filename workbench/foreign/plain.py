@@ -34,7 +34,9 @@ class Returned:
     """What one call returned: arrays by name, or in order."""
 
     arrays: Mapping[str, np.ndarray] | tuple[np.ndarray | None, ...]
-    unwritten: Mapping[str, np.ndarray] | tuple[np.ndarray | None, ...] = field(repr=False)  #: slots that still hold the fill
+    unwritten: Mapping[str, np.ndarray] | tuple[np.ndarray | None, ...] = field(
+        repr=False
+    )  #: slots that still hold the fill
 
     def same(self, other: "Returned") -> bool:
         """Whether both hold the same bits."""
@@ -130,7 +132,9 @@ def read(made: Any, name: str) -> Returned:
     if isinstance(made, Mapping):
         flat = dict(_flat(made, name))
         if not flat:
-            raise Refusal(f"{name} returned no array; it returns an array, a tuple of arrays, or a dict of name -> array")
+            raise Refusal(
+                f"{name} returned no array; it returns an array, a tuple of arrays, or a dict of name -> array"
+            )
         return Returned(flat, {key: unwritten(x) for key, x in flat.items()})
     several = made if isinstance(made, tuple | list) else (made,)
     found = tuple(None if x is None else as_array(x, f"{name}: result {i}") for i, x in enumerate(several))

@@ -51,7 +51,9 @@ def matched(graph: Graph, arrays: Arrays, unwritten: Arrays, name: str) -> tuple
         assert not isinstance(unwritten, Mapping)
         results = list(graph.results)
         if len(arrays) > len(results):
-            raise Refusal(f"{name} returned {len(arrays)} arrays; the reference returns {len(results)}: {_listed(graph)}")
+            raise Refusal(
+                f"{name} returned {len(arrays)} arrays; the reference returns {len(results)}: {_listed(graph)}"
+            )
         found = [
             _fitting(graph, called(graph, key), (key,), (graph.results[key],), x, no, name)
             for key, x, no in zip(results, arrays, unwritten, strict=False)

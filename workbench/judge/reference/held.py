@@ -144,4 +144,3 @@ def _sharpened(
     for place, (worst, usual) in found.items():
         bound[place], likely[place] = worst, usual
     return replace(budget, bound=bound, statistical=likely)
-

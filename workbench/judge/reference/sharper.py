@@ -35,7 +35,9 @@ def asked(graph: Graph, nodes: Sequence[int], beyond: np.ndarray) -> list[tuple[
     order = np.argsort(-flat, kind="stable")[:most]
     chosen = [int(i) for i in order if flat[i] > LEFT_OPEN]
     spread = np.linspace(0, flat.size - 1, min(OTHERS, flat.size)).astype(int)
-    return [tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])]
+    return [
+        tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])
+    ]
 
 
 def sharper(

@@ -10,7 +10,7 @@ from workbench.expectation.elements import State
 from workbench.judge.reference.given import Given
 from workbench.judge.reference.held import Held, behind, held
 from workbench.judge.reference.opened import opened
-from workbench.judge.stage import StageDiff, verdict_of
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph
 
 #: share of the elements of a stage that is judged at least; of fewer nothing is said
@@ -58,6 +58,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
         isolated,
         one.propagated,
         judged_from=before,
+        doubt=(EVIDENCE if one.given.result else ASSUMPTION) if verdict == "suspicious" else "",
         reason=why or reason,
         dumped=x,
     )
@@ -65,4 +66,3 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
 
 def _may_be_wider(one: Given, contract: Contract) -> bool:
     return one.narrow and one.name not in contract.stored
-
