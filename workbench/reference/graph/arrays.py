@@ -87,6 +87,10 @@ class Traced(NDArrayOperatorsMixin):
             new._version = self._root._version
         return new
 
+    def again(self) -> "Traced":
+        """All of it, as a node of its own."""
+        return self.made("named", {}, self.value[...])
+
     # writes
 
     def put(self, node: int) -> None:
@@ -266,7 +270,9 @@ def _called(run: Recording, ufunc: np.ufunc, name: str, x: list[Traced], types: 
             return _power(run, x, types)
         if name == "matmul":
             return BEHIND["matmul"](*x)
-        if name not in UFUNCS or (ufunc.__name__ in ("invert", "bitwise_and", "bitwise_or") and x[0].dtype != bool):
+        if name not in UFUNCS or (
+            ufunc.__name__ in ("invert", "bitwise_and", "bitwise_or", "bitwise_xor") and x[0].dtype != bool
+        ):
             run.refuse(f"no rule for np.{ufunc.__name__}")
         value = np.asarray(ufunc(*(one.value for one in x)))
     dtype = np.dtype(bool) if name in _TRUTHS else noted(types, value)

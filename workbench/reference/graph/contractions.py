@@ -54,9 +54,7 @@ def _chain(x: list[Traced], names: list[str], result: str, wide: int) -> Traced:
     for i, b in enumerate(x[1:], 1):
         later = set("".join(letters[i + 1 :]) + result)
         a, of_a = _pair(a, of_a, b, letters[i], later)
-    gone = tuple(k for k, c in enumerate(of_a) if c not in result)
-    if gone:
-        a, of_a = a.sum(axis=gone), "".join(c for c in of_a if c in result)
+    a, of_a = _alone(a, of_a, set(result))
     return a.transpose(tuple(of_a.index(c) for c in result)) if of_a != result else a
 
 

@@ -23,8 +23,7 @@ class Error(NamedTuple):
     sources: int = 0  #: nodes whose independent roundings are in `variance`, a bit each
     #: axes along which the same rounding is in several elements
     shared: tuple[bool, ...] = ()
-    #: whether a bound may be infinite, so that 0 times it is no bound
-    loose: bool = False
+    open: int = 0  #: nodes that leave some element without a bound, a bit each: an open choice, a division by about 0
 
 
 #: of what was given; known by identity

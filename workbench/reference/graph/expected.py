@@ -9,7 +9,7 @@ import numpy as np
 from workbench.reference.bound import Budget
 from workbench.reference.graph.contract import CASTS, Contract
 from workbench.reference.graph.forward import forward
-from workbench.reference.graph.node import Graph
+from workbench.reference.graph.node import Graph, Line
 from workbench.refusal import Refusal, unknown
 
 Dumps = Mapping[str, Any]
@@ -21,6 +21,7 @@ class Expected:
 
     value: Any  #: in float64, of what the kernel read: dumps where they are given
     budget: Budget  #: how far a kernel that keeps its contract may be off; infinite where nothing can be said
+    open: tuple[Line, ...] = ()  #: of the reference, that leave it so: a choice between equals, a division by about 0
 
 
 def budgets(
@@ -40,7 +41,12 @@ def budgets(
             raise Refusal(unknown("contract stores", name, [*graph.stages, *graph.results, CASTS]))
     asked = {name: places[known(name, places)] for name in (places if names is None else names)}
     found = forward(graph, contract, set(asked.values()), placed(graph, dumps or {}), elements_of(graph))
-    return {name: Expected(found.values[i], found.budgets[i]) for name, i in asked.items()}
+
+    def lines(i: int) -> tuple[Line, ...]:
+        nodes = (graph.nodes[j] for j in range(len(graph.nodes)) if found.open[i] >> j & 1) if found.open[i] else ()
+        return tuple(dict.fromkeys(node.line for node in nodes))
+
+    return {name: Expected(found.values[i], found.budgets[i], lines(i)) for name, i in asked.items()}
 
 
 def known(name: str, places: Mapping[str, int]) -> str:

@@ -14,11 +14,15 @@ from workbench.floats import array_namespace, to_float64, unit_roundoff
 from workbench.reference.bound import NEGLIGIBLE, Budget, deviations
 from workbench.reference.graph.contract import CASTS, Contract
 from workbench.reference.graph.error import EXACT, Error, Own
-from workbench.reference.graph.node import Graph
-from workbench.reference.graph.patterns import Patterns, patterns_of
+from workbench.reference.graph.node import Graph, Line, Node
+from workbench.reference.graph.patterns import ADDS, Patterns, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.rules.elementwise import added
 from workbench.reference.graph.shapes import spread
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite, likely
+
+#: primitives that may leave an element without a bound
+MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where argmax argmin argsort".split())
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +31,8 @@ class Kept:
 
     site: Site
     own: Own
-    beyond: Any
+    beyond: Any  #: what the operands' errors move it by beyond first order, in the worst case
+    likely: Any  #: the same, all but surely
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,7 @@ class Forward:
 
     values: Mapping[int, Any]  #: of the nodes that were asked, as computed
     budgets: Mapping[int, Budget]
+    open: Mapping[int, int]  #: node -> nodes that leave some element of it without a bound, a bit each
     kept: Mapping[int, Kept] = field(default_factory=dict)
 
 
@@ -62,7 +68,7 @@ def forward(
         if i in dumps:
             run.put_in(i)
         run.free(i, left)
-    return Forward(run.values, run.budgets, run.kept)
+    return Forward(run.values, run.budgets, run.open, run.kept)
 
 
 def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) -> set[int]:
@@ -96,6 +102,7 @@ class _Run:
         self.operands: dict[int, Operand] = {}
         self.values: dict[int, Any] = {}
         self.budgets: dict[int, Budget] = {}
+        self.open: dict[int, int] = {}
         self.kept: dict[int, Kept] = {}
 
     def readers(self, needed: set[int], asked: Collection[int]) -> dict[int, int]:
@@ -110,8 +117,8 @@ class _Run:
         return left
 
     def _looks(self, i: int) -> tuple[int, ...]:
-        rival = self.patterns.rivals.get(i)
-        return () if rival is None else (rival,)
+        rival, ordered = self.patterns.rivals.get(i), self.patterns.ordered.get(i)
+        return (*(() if rival is None else (rival,)), *(() if ordered is None or i not in self.dumps else ordered[:1]))
 
     def visit(self, i: int, stored: str | None) -> None:
         """Computes and bounds a node."""
@@ -129,7 +136,7 @@ class _Run:
             lost = self.contract.unit * abs(x)
             error = Error(lost, 0.0, lost, 0, (False,) * x.ndim)
             if self.keep:
-                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0)
+                self.kept[i] = Kept(Site(node, (), x, self.contract), Own(lost, 0.0, lost), 0.0, 0.0)
         return Operand(x, error, node.bits)
 
     def _made(self, i: int, stored: str | None) -> Operand:
@@ -137,14 +144,16 @@ class _Run:
         reads = tuple(self._operand(i, k, j) for k, j in enumerate(node.reads))
         y = rule.value(*(one.value for one in reads), **node.attributes)
         y = np.asarray(y) if isinstance(y, np.generic) else y
-        looks = tuple(self.operands[j] for j in self._looks(i) if j in self.operands)
-        s = Site(node, reads, y, self.contract, looks)
-        own, beyond = self._losses(rule, s)
-        error = combined(rule, s, own, beyond, 1 << i)
+        rival = self.patterns.rivals.get(i)
+        looks = (self.operands[rival],) if rival in self.operands else ()
+        feeds = i in self.patterns.sizes and i not in self.dumps
+        s = Site(node, reads, y, self.contract, looks, feeds)
+        own, beyond, expected = self._losses(rule, s)
+        error = combined(rule, s, own, beyond, expected, 1 << i)
         if self.keep:
-            self.kept[i] = Kept(s, own, beyond)
+            self.kept[i] = Kept(s, own, beyond, expected)
         operand = Operand(y, error, rule.bits(s))
-        if i in self.patterns.sizes and i not in self.dumps:
+        if feeds:
             operand = replace(operand, **self._terms(rule, s))
         site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
         site = self.contract.site(stored) if stored is not None else site
@@ -160,18 +169,25 @@ class _Run:
         bits = [self.operands[f].bits if f in self.operands else 53 for f in factors]
         return replace(one, rounded=sum(probe.rounds(b) for b in bits))
 
-    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any]:
-        """What the node rounds, and what is beyond first order: whole numbers are exact."""
+    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
+        """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
+        round nothing.
+        """
         own = rule.own(s) if _is_float(s.y) else Own()
-        return own, 0.0 if s.exact else rule.beyond(s)
+        beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
+        return own, beyond, beyond if _none(beyond) else rule.beyond(_likely(s))
 
     def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
-        if s.node.op in ("sum", "matmul"):
-            return {"additions": rule.additions(s), "size": rule.size(s)}
+        """What is known of the terms of a sum that nobody saw, all of whose roundings are in its error."""
+        found = {}
         if s.node.op in ("add", "subtract"):
-            a, b = s.reads
-            return {"additions": a.additions + b.additions + 1, "size": a.magnitude + b.magnitude}
-        return {"additions": s.reads[0].additions, "size": rule.size(s)} if s.reads[0].additions else {}
+            found = added(*s.reads)
+        elif s.node.op in ADDS or s.reads[0].terms > 1:
+            found = rule.terms(s)
+        if s.node.op in ADDS and found["terms"] > 1:
+            whole = Operand(s.y, **found)
+            found["attributed"] = s.xp.maximum(whole.prefixes(finite(s.y)), 0.0 * finite(s.y) + whole.attributed)
+        return found
 
     def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
         """The value as it is rounded, off where an error takes it over a rounding boundary."""
@@ -187,7 +203,7 @@ class _Run:
         bits = min(one.bits, _bits(site.dtype))
         if self.keep and i in self.kept:
             off = error.worst
-            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0)
+            self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0, likely=0.0)
         return Operand(rounded, error, bits)
 
     def answer(self, i: int, elements: int | None) -> None:
@@ -196,7 +212,13 @@ class _Run:
         if one is None:
             return
         self.values[i] = one.value
+        self.open[i] = one.error.open
         self.budgets[i] = budget_of(one, elements if elements is not None else one.value.size)
+        ordered = self.patterns.ordered.get(i)
+        if ordered is not None and i in self.dumps and ordered[0] in self.operands:
+            bounds = within_a_tie(self.operands[ordered[0]], ordered[1], one.value, self.dumps[i])
+            if bounds is not None:
+                self.budgets[i], self.open[i] = Budget(*bounds, np.inf), 0
 
     def put_in(self, i: int) -> None:
         """The dump in the place of the value."""
@@ -216,6 +238,34 @@ class _Run:
             self.operands.pop(i, None)
 
 
+def within_a_tie(x: Operand, axis: int, mine: Any, theirs: Any) -> tuple[Any, Any] | None:
+    """How far places may be off that a kernel chose along an axis of x, in the worst case and all but surely: to where
+    they are, if the elements there are the same within their budgets, and no place is taken twice; else 0. None where
+    the places are not along that axis any more.
+    """
+    xp = array_namespace(x.value)
+    lacking = x.value.ndim - mine.ndim
+    if lacking not in (0, 1):
+        return None
+    mine, theirs = (xp.expand_dims(one, axis=axis) if lacking else one for one in (mine, theirs))
+    if any(n != m for a, (n, m) in enumerate(zip(x.value.shape, theirs.shape, strict=True)) if a != axis):
+        return None
+    n = x.value.shape[axis]
+    kept = xp.clip(theirs, 0, n - 1)
+    there = xp.sort(kept, axis=axis)
+    lead = (slice(None),) * axis
+    twice = xp.any(there[(*lead, slice(1, None))] == there[(*lead, slice(None, -1))], axis=axis, keepdims=True)
+    s = Site(Node("", (), {}, (), None, Line("", 0)), (x,), x.value, Contract())
+    found = []
+    for off in (x.error.worst, likely(s, x)):
+        a, b = (xp.take_along_axis(x.value, one, axis=axis) for one in (mine, kept))
+        e, f = (xp.take_along_axis(spread(off, x.value), one, axis=axis) for one in (mine, kept))
+        right = (abs(a - b) <= e + f) & (kept == theirs) & ~twice
+        apart = xp.where(right, xp.astype(abs(theirs - mine), xp.float64), 0.0)
+        found.append(xp.squeeze(apart, axis=axis) if lacking else apart)
+    return found[0], found[1]
+
+
 def budget_of(one: Operand, elements: int) -> Budget:
     """As of today's walk; NaN where the reference is NaN."""
     xp, value, error = array_namespace(one.value), one.value, one.error
@@ -226,11 +276,11 @@ def budget_of(one: Operand, elements: int) -> Budget:
         nan = xp.isnan(value)
         if bool(xp.any(nan)):
             worst, likely = xp.where(nan, xp.nan, worst), xp.where(nan, xp.nan, likely)
-    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.additions else np.inf
+    size = xp.maximum(like + one.size, like + NEGLIGIBLE) if one.terms > 1 else np.inf
     return Budget(worst, likely, size)
 
 
-def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
+def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int) -> Error:
     """The error of a node: its own roundings and what it is moved by. Random parts of common sources add up linearly
     (Minkowski), of others as squares.
     """
@@ -241,18 +291,21 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
             return EXACT
         return Error(own.worst, own.random * own.random, own.common + own.alike, bit if rounds else 0, shared)
     if hasattr(rule, "error"):
-        return _tidy(s, rule.error(s)._replace(shared=shared), True)
+        open_ = 0
+        for one in s.reads:
+            open_ |= one.error.open
+        return _tidy(s, rule.error(s)._replace(shared=shared, open=open_))
     worst: Any = beyond
     variance: Any = 0.0
-    common: Any = 0.0
-    sources, loose = 0, not isinstance(beyond, float)
+    common: Any = expected
+    sources, open_ = 0, bit if _opens(s, beyond) else 0
     for i, one in enumerate(s.reads):
         if one.error is EXACT:
             continue
         e = one.error
         worst = worst + rule.linear(s, i, e.worst)
         common = common + (0.0 if _none(e.common) else rule.linear(s, i, e.common))
-        loose = loose or e.loose
+        open_ |= e.open
         if not _none(e.variance):
             moved = rule.linear(s, i, e.variance**0.5) ** 2 if rule.alike(s, i) else rule.squared(s, i, e.variance)
             if sources & e.sources:
@@ -265,10 +318,18 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, bit: int) -> Error:
     worst, common = worst * grown + own.worst, common + own.common + own.alike
     if rounds:
         variance, sources = variance + own.random * own.random, sources | bit
-    found = Error(worst, variance, common, sources, shared, loose)
+    found = Error(worst, variance, common, sources, shared, open_)
     if s.node.op == "subtract" and s.looks:
         found = _where_certain(s, found)
-    return _tidy(s, found, loose)
+    return _tidy(s, found)
+
+
+def _likely(s: Site) -> Site:
+    """The site as if its operands were off by no more than all but surely."""
+    reads = tuple(
+        one if one.error is EXACT else replace(one, error=one.error._replace(worst=likely(s, one))) for one in s.reads
+    )
+    return replace(s, reads=reads)
 
 
 def _where_certain(s: Site, error: Error) -> Error:
@@ -281,18 +342,23 @@ def _where_certain(s: Site, error: Error) -> Error:
     return Error(*parts, *error[3:])
 
 
-def _tidy(s: Site, error: Error, loose: bool) -> Error:
+def _opens(s: Site, beyond: Any) -> bool:
+    """Whether a node leaves an element without a bound."""
+    return s.node.op in MAY_OPEN and not _none(beyond) and bool(s.xp.any(s.xp.isinf(beyond)))
+
+
+def _tidy(s: Site, error: Error) -> Error:
     """What is no bound becomes infinite; where the value is not finite there is no error, unless there is no bound."""
     xp = s.xp
     parts = [error.worst, error.variance, error.common]
-    if loose:
+    if error.open:
         parts = [part if isinstance(part, float) else xp.where(xp.isnan(part), xp.inf, part) for part in parts]
     if _is_float(s.y):
         held = xp.isfinite(s.y)
         if not bool(xp.all(held)):
-            open_ = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
-            parts = [xp.where(held | open_, part, 0.0) for part in parts]
-    return Error(*parts, error.sources, error.shared, loose)
+            unbound = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
+            parts = [xp.where(held | unbound, part, 0.0) for part in parts]
+    return Error(*parts, error.sources, error.shared, error.open)
 
 
 def _none(x: Any) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from workbench.reference.graph.node import Graph, Node
 
 #: primitives that only move elements of their first operand, or note something of it
-PASSES = frozenset({"index", "transpose", "reshape", "broadcast", "cast"})
+PASSES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named"})
 #: sums, whose terms a kernel may add in any order, where nobody saw the sum itself
 ADDS = frozenset({"add", "subtract", "sum", "matmul"})
+ORDERS = frozenset({"argmax", "argmin", "argsort"})
 
 
 @dataclass
@@ -20,6 +21,8 @@ class Patterns:
     products: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: difference a - max(a, x) -> x
     rivals: dict[int, int] = field(default_factory=dict)
+    #: places that an order gave, as they are read -> what was ordered, and along which axis
+    ordered: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: nodes whose terms a sum that reads them may add in any order, through moves
     sizes: set[int] = field(default_factory=set)
 
@@ -29,18 +32,21 @@ def patterns_of(graph: Graph) -> Patterns:
     found, nodes = Patterns(), graph.nodes
     for i, node in enumerate(nodes):
         if node.op == "sum":
-            product = nodes[_source(graph, node.reads[0], {"cast"})]
+            product = nodes[_source(graph, node.reads[0], {"cast", "named"})]
             if product.op == "multiply" and _contracts(nodes, product, node):
                 found.products[i, 0] = (product.reads[0], product.reads[1])
         elif node.op in ("add", "subtract"):
             for k, j in enumerate(node.reads):
-                product = nodes[_source(graph, j, {"cast", "reshape"})]
+                product = nodes[_source(graph, j, {"cast", "named", "reshape"})]
                 if product.op == "multiply" and _is_outer(nodes, product):
                     found.products[i, k] = (product.reads[0], product.reads[1])
         if node.op == "subtract":
             rival = _rival(graph, *node.reads)
             if rival is not None:
                 found.rivals[i] = rival
+        place = nodes[_source(graph, i, PASSES)]
+        if place.op in ORDERS:
+            found.ordered[i] = (place.reads[0], place.attributes["axis"])
         if node.op in ("add", "subtract", "sum"):
             for j in node.reads:
                 _mark(graph, j, found.sizes)
@@ -50,12 +56,25 @@ def patterns_of(graph: Graph) -> Patterns:
 def _contracts(nodes: tuple[Node, ...], product: Node, node: Node) -> bool:
     """Whether the sum is over an axis that both factors have; a square is a norm's, not a matrix product."""
     a, b = product.reads
-    if a == b:
+    if _same(nodes, a, b):
         return False
     ndim = len(product.shape)
     axes = node.attributes["axis"]
     axes = range(ndim) if axes is None else [axis % ndim for axis in axes]
     return any(product.shape[axis] > 1 and all(_has(nodes[j].shape, axis - ndim) for j in (a, b)) for axis in axes)
+
+
+def _same(nodes: tuple[Node, ...], a: int, b: int) -> bool:
+    """Whether two nodes have one value by the way they are made."""
+    if a == b:
+        return True
+    x, y = nodes[a], nodes[b]
+    if x.op != y.op or x.op == "input" or len(x.reads) != len(y.reads) or x.attributes.keys() != y.attributes.keys():
+        return False
+    if x.op == "constant":
+        return x.value.shape == y.value.shape and bool((x.value == y.value).all())
+    alike = all(str(x.attributes[key]) == str(y.attributes[key]) for key in x.attributes)
+    return alike and all(_same(nodes, i, j) for i, j in zip(x.reads, y.reads, strict=True))
 
 
 def _is_outer(nodes: tuple[Node, ...], product: Node) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from workbench.reference.graph.node import Decision, Graph, Line, Node
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.refusal import Refusal
 
-X = TypeVar("X")
 _HERE = str(Path(__file__).parent)
 _NUMPY = str(Path(np.__file__).parent)
 #: the recording of the run that is under way, if any
@@ -53,6 +52,10 @@ class Recording:
         if not turns or turns[-1] != node:
             turns.append(node)
 
+    def named(self, node: int) -> bool:
+        """Whether it is a stage already."""
+        return any(node in turns for turns in self.stages.values())
+
     def decide(self, node: int, words: str) -> None:
         """Notes that the run goes on with a value."""
         self.decisions.append(Decision(node, self.line(), words))
@@ -85,7 +88,7 @@ def recording() -> Iterator[Recording]:
         _RUN.reset(token)
 
 
-def stage(name: str, x: X) -> X:
+def stage(name: str, x: Any) -> Any:
     """`x`, named as an intermediate of a reference: in a run of the workbench a dump of that name is judged against it,
     and takes its place in what follows. Outside of a run nothing happens.
 
@@ -104,7 +107,9 @@ def stage(name: str, x: X) -> X:
     node = getattr(x, "node_of_run", None)
     if node is None:
         run.refuse(f"stage {name!r} takes an array that the reference computed from its inputs; got {type(x).__name__}")
-    run.name(name, node)
+    if run.named(node):  # of one value under two names each has a dump of its own
+        x = x.again()
+    run.name(name, x.node_of_run)
     return x
 
 

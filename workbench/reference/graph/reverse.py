@@ -1,11 +1,11 @@
-"""Reverse mode: the budget of single elements, as the sum over all roundings of |d element / d rounding| times its bound.
+"""Reverse mode: the budget of an element as the sum over all roundings of |d element / d rounding| times its bound.
 
 Errors of one source cancel, as those of a softmax's maximum do, which no forward bound sees. What first order leaves
 out is in it: f(x + e) - f(x) - f'(x) e of every node, bounded by the forward pass, is one more error of the node. So
 the worst case is one, and where forward bounds are wide it widens by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,7 @@ class Source:
     statistical: float  #: of it alone, one typical deviation
 
 
+@np.errstate(all="ignore")
 def budget_at(
     graph: Graph, contract: Contract, name: str, elements: Sequence[Element], dumps: Dumps | None = None
 ) -> Budget:
@@ -55,6 +56,7 @@ def budget_at(
     return Budget(np.array(worst), np.array(likely), np.array(sizes))
 
 
+@np.errstate(all="ignore")
 def sources(graph: Graph, contract: Contract, name: str, element: Element, dumps: Dumps | None = None) -> list[Source]:
     """What an element's worst case comes from, by line of the reference, the largest first."""
     node, run = _kept(graph, contract, name, [element], dumps)
@@ -97,25 +99,40 @@ class _Part:
     common: float
 
 
-@np.errstate(all="ignore")
 def _parts(graph: Graph, run: Forward, node: int, element: Element) -> Iterator[_Part]:
     value = run.values[node]
     seed = array_namespace(value).zeros_like(value)
     seed[element] = 1.0
-    found: dict[int, Any] = {node: seed}
-    for i in range(node, -1, -1):
-        g = found.pop(i, None)
-        if g is None or i not in run.kept:
-            continue
+    for i, g in adjoints(run, node, seed):
         part = _part(i, g, run)
         if part is not None:
             yield part
-        _back(i, g, run, found)
+
+
+def adjoints(run: Forward, node: int, seed: Any, ends: Collection[int] = ()) -> Iterator[tuple[int, Any]]:
+    """Every node that `node` is made of, from the last one back, with d sum(seed node) / d node; inputs among `ends`
+    too.
+    """
+    found: dict[int, Any] = {node: seed}
+    for i in range(node, -1, -1):
+        g = found.pop(i, None)
+        if g is None:
+            continue
+        yield i, g
+        if i not in run.kept or (rule := RULES.get(run.kept[i].site.node.op)) is None:
+            continue
+        site = run.kept[i].site
+        for k, j in enumerate(site.node.reads):
+            if j in run.kept or j in ends:
+                moved = rule.adjoint(site, k, g)
+                found[j] = moved if j not in found else found[j] + moved
 
 
 def _part(i: int, g: Any, run: Forward) -> _Part | None:
     """|g| times the bounds of what comes in at a node. One relative error that all elements share is added up first."""
-    kept = run.kept[i]
+    kept = run.kept.get(i)
+    if kept is None:
+        return None
     own, xp = kept.own, kept.site.xp
     zero = isinstance(own.worst, float) and isinstance(kept.beyond, float)
     if zero and own.worst == 0.0 and kept.beyond == 0.0:
@@ -128,24 +145,13 @@ def _part(i: int, g: Any, run: Forward) -> _Part | None:
         moved = size * bound
         return float(xp.sum(xp.where(size == 0, 0.0, moved)))
 
-    beyond = reached(kept.beyond)
+    beyond, expected = reached(kept.beyond), reached(kept.likely)
     random = own.random if isinstance(own.random, float) else xp.where(size == 0, 0.0, size * own.random)
     variance = 0.0 if isinstance(random, float) else float(xp.sum(random * random))
-    common = beyond + reached(own.common)
+    common = expected + reached(own.common)
     if not isinstance(own.alike, float):
         common += abs(float(xp.sum(g * own.alike * xp.sign(kept.site.y))))
     return _Part(i, beyond + reached(own.worst), variance, common)
-
-
-def _back(i: int, g: Any, run: Forward, found: dict[int, Any]) -> None:
-    site = run.kept[i].site
-    rule = RULES.get(site.node.op)
-    if rule is None:
-        return
-    for k, j in enumerate(site.node.reads):
-        if j in run.kept:
-            moved = rule.adjoint(site, k, g)
-            found[j] = moved if j not in found else found[j] + moved
 
 
 def _smaller(a: float, b: float) -> float:

@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 from workbench.floats import array_namespace
+from workbench.reference.bound import deviations
 from workbench.reference.graph.contract import BITS, OPERANDS, Contract
 from workbench.reference.graph.error import EXACT, Amount, Error
 from workbench.reference.graph.node import Node
@@ -20,15 +21,30 @@ class Operand:
     value: Any
     error: Error = EXACT
     bits: int = 53  #: significant bits, where every value is known to have no more
-    additions: int = 0  #: of a sum that nobody saw: how many a kernel may do in another order
-    size: Amount = 0.0  #: of such a sum: what its terms add up to in magnitude
+    additions: int = 0  #: of a sum that nobody saw: how many operations a kernel may do in another order
+    terms: int = 1  #: of such a sum
+    size: Amount = 0.0  #: what its terms add up to in magnitude
+    of_squares: Amount = 0.0  #: and what their squares add up to
+    attributed: Amount = 0.0  #: sum of squares of prefixes, in unit roundoffs, that is in its error already
     #: of a product that is about to be summed: operands of it that the contract may round
     rounded: int = 0
 
     @property
     def magnitude(self) -> Any:
         """What the terms of it add up to: of no sum, its own size."""
-        return self.size if self.additions else finite(abs(self.value))
+        return self.size if self.terms > 1 else finite(abs(self.value))
+
+    @property
+    def squares(self) -> Any:
+        """What the squares of the terms add up to."""
+        return self.of_squares if self.terms > 1 else finite(self.value) ** 2
+
+    def prefixes(self, total: Any) -> Any:
+        """The sum of squares of all prefixes of its terms, in unknown order, in unit roundoffs: the square of a prefix
+        of i terms is on average i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at
+        most.
+        """
+        return self.terms * (self.squares / 2 + total * total / 3) if self.terms > 1 else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +56,7 @@ class Site:
     y: Any
     contract: Contract
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
+    feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
     elements: int | None = None  #: how many elements the largest error is drawn of; None: the node's own
 
     @cached_property
@@ -82,3 +99,12 @@ def finite(x: Any) -> Any:
     xp = array_namespace(x)
     held = xp.isfinite(x)
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
+
+
+def likely(s: Site, one: Operand) -> Amount:
+    """How far an operand may be off all but surely."""
+    if one.error is EXACT:
+        return 0.0
+    deviation = deviations(s.elements if s.elements is not None else one.value.size)
+    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
+    return s.xp.minimum(made, s.xp.asarray(one.error.worst))

@@ -8,19 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from workbench.floats import array_namespace, round_to
-from workbench.reference.bound import deviations
 from workbench.reference.graph.error import EXACT, Amount, Error, Own
 from workbench.reference.graph.shapes import spread, to_shape
-from workbench.reference.graph.site import Operand, Site, finite
-
-
-def likely(s: Site, one: Operand) -> Amount:
-    """How far an operand may be off all but surely."""
-    if one.error is EXACT:
-        return 0.0
-    deviation = deviations(s.elements if s.elements is not None else one.value.size)
-    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
-    return s.xp.minimum(made, s.xp.asarray(one.error.worst))
+from workbench.reference.graph.site import Site, finite, likely
 
 
 class _Plain:
@@ -334,8 +324,12 @@ class Gather(_Plain):
     words: str = "{0} at {1}"
 
     def value(self, x: Any, places: Any, *, axis: int) -> Any:
-        xp = array_namespace(x)
-        return xp.take_along_axis(x, xp.astype(places, xp.int64), axis=axis)
+        """NaN at places that the axis does not have, as a wrong kernel may dump them."""
+        xp, n = array_namespace(x), x.shape[axis]
+        places = xp.astype(places, xp.int64)
+        inside = (places >= 0) & (places < n)
+        made = xp.take_along_axis(x, xp.where(inside, places, 0), axis=axis)
+        return made if bool(xp.all(inside)) else xp.where(inside, made, xp.nan)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         return 0.0 * finite(s.y) if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)

@@ -8,7 +8,7 @@ from typing import Any
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
 from workbench.reference.graph.shapes import to_shape
-from workbench.reference.graph.site import FLOAT32_BITS, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
 
 #: covers that roundings are of the value that is off, not of the exact one: up to 16 unit roundoffs of float32
 SECOND_ORDER = 2.0**-20
@@ -32,6 +32,7 @@ class Elementwise:
     #: how far the operands' worst errors may move y in all, where the slopes do not say
     reach: Callable[[Site], Amount] | None = None
     bits_of: Callable[[tuple[int, ...]], int] = lambda bits: 53
+    bilinear: bool = False  #: whether it is linear in each operand
 
     def value(self, *x: Any, **_: Any) -> Any:
         """The result in float64."""
@@ -53,7 +54,7 @@ class Elementwise:
 
     def beyond(self, s: Site) -> Amount:
         """What the worst case is beyond first order."""
-        if self.reach is None or s.exact:
+        if self.reach is None or s.exact or (self.bilinear and sum(one.error is not EXACT for one in s.reads) < 2):
             return 0.0
         first: Any = 0.0
         for i, one in enumerate(s.reads):
@@ -122,35 +123,39 @@ def of_exp(s: Site) -> Own:
     return Own(lost, lost, 0.0, alike)
 
 
-def of_sum(s: Site) -> Own:
-    """One rounding. Where an operand is a sum that nobody saw its terms may be added in any order: g(n) of all sizes.
+def added(a: Operand, b: Operand) -> dict[str, Any]:
+    """The terms of a + b, of which each may be a sum that nobody saw; a 0 is no term."""
+    if 0 in (a.bits, b.bits):
+        one = a if b.bits == 0 else b
+        return {"additions": one.additions, "terms": one.terms, "size": one.magnitude, "of_squares": one.squares,
+                "attributed": one.attributed}  # fmt: skip
+    squares = a.squares + b.squares
+    return {"additions": a.additions + b.additions + 1, "terms": a.terms + b.terms, "size": a.magnitude + b.magnitude,
+            "of_squares": squares, "attributed": a.attributed + b.attributed}  # fmt: skip
 
-    Random: a prefix that starts at x grows to x + S over the n terms of S, so that its squares add up to
-    n (x^2 + x S) more than those of S alone.
+
+def of_sum(s: Site) -> Own:
+    """One rounding. Where an operand is a sum that nobody saw its terms may be added in any order: g(n) of all sizes,
+    less what is in the operands' errors already.
     """
     a, b = s.reads
     if 0 in (a.bits, b.bits):
         return Own()
-    n = a.additions + b.additions
-    if not n and not (a.rounded or b.rounded):
+    if not (a.additions or b.additions or a.rounded or b.rounded or s.feeds):
         return rounded(1)(s)
-    total, c = finite(s.y), s.contract
-    worst = c.sum(n + 1) * (a.magnitude + b.magnitude) + c.floor * (total != 0)
+    y, c = finite(s.y), s.contract
+    whole = Operand(y, **added(a, b))
+    worst = c.sum(whole.additions) * whole.size + c.floor * (y != 0)
     for one in (a, b):
         if one.additions:
             worst = worst - c.sum(one.additions) * one.size
-    x, y = finite(a.value), finite(b.value)
-    squares = total * total
-    if n:
-        squares = squares + b.additions * (x * x + abs(x * y)) + a.additions * (y * y + abs(x * y))
-    squares, common = s.u**2 * squares, 0.0
-    for one, value in ((a, x), (b, y)):
+    squares, common = s.u**2 * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y), 0.0
+    for one in (a, b):
         if one.rounded:
             relative, cut = s.operand_error(one.rounded)
-            worst = worst + relative * abs(value)
-            common, squares = (
-                (common + relative * abs(value), squares) if cut else (common, squares + (relative * value) ** 2)
-            )
+            lost = relative * abs(finite(one.value))
+            worst = worst + lost
+            common, squares = (common + lost, squares) if cut else (common, squares + lost * lost)
     return Own(worst, s.xp.sqrt(squares), common)
 
 
@@ -290,7 +295,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "add": Elementwise(_call("add"), (lambda s: 1.0, lambda s: 1.0), "{0} + {1}", of_sum),
     "subtract": Elementwise(_call("subtract"), (lambda s: 1.0, lambda s: -1.0), "{0} - {1}", of_sum),
     "multiply": Elementwise(_call("multiply"), (lambda s: s.x[1], lambda s: s.x[0]), "{0} * {1}", of_product,
-                            _reach_of_product, product_bits),
+                            _reach_of_product, product_bits, True),
     "divide": Elementwise(_call("divide"), (lambda s: 1 / s.x[1], lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
                           _reach_of_quotient, lambda bits: bits[0] if bits[1] <= 1 else 53),
     "negative": Elementwise(_call("negative"), (lambda s: -1.0,), "-{0}", bits_of=_first),

@@ -60,9 +60,14 @@ class Move:
     def bits(self, s: Site) -> int:
         return s.reads[0].bits
 
-    def size(self, s: Site) -> Any:
-        """What the terms of an unseen sum add up to, moved as it is."""
-        return self.f(spread(s.reads[0].size, s.x[0]), **s.attributes)
+    def terms(self, s: Site) -> dict[str, Any]:
+        """Those of an unseen sum, moved as it is."""
+        x = s.reads[0]
+        size, squares, attributed = (
+            self.f(spread(one, x.value), **s.attributes) for one in (x.size, x.of_squares, x.attributed)
+        )
+        return {"additions": x.additions, "terms": x.terms, "size": size, "of_squares": squares,
+                "attributed": attributed}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,7 @@ MOVES: Mapping[str, Any] = {
                     lambda s, g: s.xp.reshape(g, s.x[0].shape)),
     "broadcast": Move(lambda x, *, shape: array_namespace(x).broadcast_to(x, shape), "{0} broadcast",
                       lambda s, g: to_shape(g, s.x[0].shape)),
+    "named": Move(lambda x: x, "{0}", lambda s, g: g),
     "cast": Move(lambda x, *, dtype: x, "{0} as another float", lambda s, g: g),
     "as_float": Move(lambda x: array_namespace(x).astype(x, array_namespace(x).float64), "{0}", lambda s, g: g),
     "repeat": Move(lambda x, *, repeats, axis: array_namespace(x).repeat(x, repeats, axis=axis), "{0} repeated"),

@@ -11,7 +11,7 @@ from workbench.reference.graph.contract import ADDITIONS
 from workbench.reference.graph.error import Amount, Own
 from workbench.reference.graph.rules.elementwise import product_bits
 from workbench.reference.graph.shapes import spread, to_shape
-from workbench.reference.graph.site import FLOAT32_BITS, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
 
 
 def _axes(s: Site) -> tuple[int, ...]:
@@ -28,35 +28,26 @@ class Sum:
     def value(self, x: Any, *, axis: tuple[int, ...] | None, keepdims: bool = False) -> Any:
         return array_namespace(x).sum(x, axis=axis, keepdims=keepdims)
 
-    def terms(self, s: Site) -> int:
-        """How many terms an element has, those of sums that nobody saw among them."""
-        n = prod(s.x[0].shape[a] for a in _axes(s))
-        return n * (s.reads[0].additions + 1)
+    def terms(self, s: Site) -> dict[str, Any]:
+        """The terms of it, those of sums that nobody saw among them."""
+        x, n = s.reads[0], prod(s.x[0].shape[a] for a in _axes(s))
+        parts = (x.magnitude, x.squares, x.attributed)
+        size, squares, attributed = (
+            one if isinstance(one, float) else self.value(spread(one, x.value), **s.attributes) for one in parts
+        )
+        return {"additions": n * (x.additions + 1) - 1, "terms": n * x.terms, "size": size, "of_squares": squares,
+                "attributed": attributed}  # fmt: skip
 
     def own(self, s: Site) -> Own:
-        """g(n - 1) of the sizes. Random: the square of a prefix of i terms in unknown order is on average
-        i sum t^2 / n (1 - i/n) + (i/n)^2 S^2, which over all i is n (sum t^2 / 2 + S^2 / 3) at most.
-        """
-        x, n, c = s.reads[0], self.terms(s), s.contract
+        """g(n - 1) of the sizes, less what the terms have of it already."""
+        x, y, c = s.reads[0], finite(s.y), s.contract
         u, cut = ADDITIONS[c.accumulate] if x.rounded else (s.u, False)
-        t, total = finite(x.value), finite(s.y)
-        size = self.size(s)
-        worst = gamma(max(n - 1, 0), u) * size
+        whole = Operand(y, **self.terms(s))
+        worst = gamma(max(whole.additions, 0), u) * whole.size + whole.terms * c.floor * (whole.size != 0)
         if x.additions:
-            worst = worst - gamma(x.additions, s.u) * size
-        worst = worst + n * c.floor * (size != 0)
-        squares = self.value(t * t, **s.attributes)
-        own = (n > 1) * u * u * n * (squares / 2 + total * total / 3)
-        return of_operands(s, x.rounded, worst, own, size, squares, cut)
-
-    def size(self, s: Site) -> Any:
-        """What the terms add up to in magnitude."""
-        x = s.reads[0]
-        return self.value(spread(x.magnitude, x.value), **s.attributes)
-
-    def additions(self, s: Site) -> int:
-        """How many additions a kernel may do in another order."""
-        return self.terms(s) - 1
+            worst = worst - gamma(x.additions, s.u) * whole.size
+        variance = u * u * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y)
+        return of_operands(s, x.rounded, worst, variance, whole.size, whole.of_squares, cut)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         return self.value(spread(e, s.x[0]), **s.attributes)
@@ -73,7 +64,7 @@ class Sum:
         return 0.0
 
     def grows(self, s: Site) -> float:
-        return s.contract.sum(self.terms(s) + 1)
+        return s.contract.sum(prod(s.x[0].shape[a] for a in _axes(s)) + 1)
 
     def alike(self, s: Site, i: int) -> bool:
         return any(s.reads[0].error.shared[a] for a in _axes(s))
@@ -148,15 +139,15 @@ class Contraction:
 
     def own(self, s: Site) -> Own:
         """g(n - 1), and one product where float32 does not hold it; operands as the contract says."""
-        a, b = (finite(x) for x in s.x)
         n, c, u, cut, products = self._counts(s)
-        size, squares, y = self.size(s), (a * a) @ (b * b), finite(s.y)
+        whole = Operand(finite(s.y), **self.terms(s))
+        size, squares = whole.size, whole.of_squares
         if s.contract.accumulate == "tensor-core":
             worst = gamma(max(n, 1), u) * size
         else:
             worst = gamma(n - 1 + products, u) * size
         worst = worst + n * c.floor * (size != 0)
-        own = u * u * ((n > 1) * n * (squares / 2 + y * y / 3) + products * squares)
+        own = u * u * (whole.prefixes(whole.value) + products * squares)
         rounded = sum(s.rounds(one.bits) for one in s.reads)
         return of_operands(s, rounded, worst, own, size, squares, cut)
 
@@ -167,13 +158,11 @@ class Contraction:
         exact = product_bits(tuple(one.bits for one in s.reads)) <= FLOAT32_BITS
         return n, s.contract, u, cut, int(narrow or not exact)
 
-    def size(self, s: Site) -> Any:
-        a, b = (abs(finite(x)) for x in s.x)
-        return a @ b
-
-    def additions(self, s: Site) -> int:
-        n, _, u, _, products = self._counts(s)
-        return n - 1 + products
+    def terms(self, s: Site) -> dict[str, Any]:
+        """The products that it adds."""
+        n, _, _, _, products = self._counts(s)
+        a, b = (finite(x) for x in s.x)
+        return {"additions": n - 1 + products, "terms": n, "size": abs(a) @ abs(b), "of_squares": (a * a) @ (b * b)}
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         a, b = s.x

@@ -1,0 +1,345 @@
+"""What is known to make budgets of plain code wrong: each test fails where one rule of the graph is missing."""
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from workbench.floats import round_to
+from workbench.reference.arithmetic import gamma
+from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace
+from workbench.reference.losses import U
+
+RNG = np.random.default_rng(3)
+
+
+STRICT = Contract()
+
+
+def result(f: Any, contract: Contract = STRICT, dumps: Any = None, name: str = "result", **inputs: Any) -> Expected:
+    return budgets(trace(f, inputs), contract, dumps)[name]
+
+
+def within(actual: Any, expected: Expected, statistical: bool = False) -> bool:
+    budget = expected.budget.statistical if statistical else expected.budget.bound
+    right = abs(np.asarray(actual, np.float64) - expected.value) <= budget
+    return bool(right.size and np.all(right))
+
+
+def float32(*shape: int) -> np.ndarray:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+# sums
+
+
+def one_by_one(x):
+    total = np.zeros(x.shape[1:], x.dtype)
+    for row in x:
+        total = total + row
+    return total
+
+
+def in_place(x):
+    total = np.zeros(x.shape[1:], x.dtype)
+    for row in x:
+        total += row
+    return total
+
+
+def nested(x):
+    return np.sum(np.sum(x.reshape(8, -1, *x.shape[1:]), axis=1), axis=0)
+
+
+def halves(x):
+    return np.sum(x[::2], axis=0) + np.sum(x[1::2], axis=0)[None][0]
+
+
+@pytest.mark.parametrize("f", [one_by_one, in_place, nested, halves], ids=lambda f: f.__name__)
+def test_a_sum_may_be_added_in_any_order_however_it_is_written(f: Any) -> None:
+    x = float32(64, 50)
+    whole = result(lambda x: np.sum(x, axis=0), x=x)
+    made = result(f, x=x)
+    assert np.allclose(made.budget.bound, whole.budget.bound, rtol=1e-4)
+    assert np.allclose(whole.budget.bound, gamma(63, U) * abs(x.astype(np.float64)).sum(0), rtol=1e-6)
+    ratio = made.budget.statistical / whole.budget.statistical
+    assert np.all((ratio > 0.99) & (ratio < 1.4))
+
+
+def test_a_long_sum_of_positive_terms_one_after_the_other_is_within() -> None:
+    """Rounding grows with n, not log n: 139 deviations of a model that adds pairwise."""
+    x = abs(float32(16384, 20))
+    made = result(lambda x: np.sum(x, axis=0), x=x)
+    total = np.zeros(20, np.float32)
+    for row in x:
+        total = total + row
+    assert within(total, made, statistical=True)
+    assert not within(total * np.float32(1 + 2**-8), made)
+
+
+def test_a_sum_that_was_dumped_is_a_term_like_others() -> None:
+    def f(x):
+        return stage("part", np.sum(x, axis=0)) + x[0]
+
+    x = float32(64, 5)
+    seen = result(f, dumps={"part": x.sum(0)}, x=x)
+    assert np.all(seen.budget.bound < result(f, x=x).budget.bound / 5)
+
+
+# one error that all elements share
+
+
+def test_an_exp_that_is_always_an_ulp_too_large_is_not_averaged_away() -> None:
+    x = -abs(float32(4, 4096))
+    made = result(lambda x: np.sum(np.exp(x), axis=-1), x=x)
+    biased = np.sum(np.exp(x.astype(np.float64)) * (1 + 2 * U), axis=-1)
+    assert within(biased, made, statistical=True)
+    at = budget_at(
+        trace(lambda x: np.sum(np.exp(x), axis=-1), {"x": x}), Contract(), "result", [(i,) for i in range(4)]
+    )
+    assert np.all(abs(biased - made.value) <= at.statistical)
+
+
+def test_a_constant_that_float32_does_not_hold_is_off_alike_everywhere() -> None:
+    x = abs(float32(4, 4096))
+    rounded, wide = np.float64(np.float32(0.1)), x.astype(np.float64)
+    made = result(lambda x: np.sum(x * 0.1, axis=-1), x=x)
+    assert within(np.sum(wide * rounded, axis=-1), made, statistical=True)
+    exact = result(lambda x: np.sum(x * 0.125, axis=-1), x=x)
+    assert np.allclose(exact.budget.bound, gamma(4095, U) * wide.sum(-1) * 0.125, rtol=1e-6)
+
+
+def test_a_tensor_core_that_cuts_off_is_within_when_it_is_declared() -> None:
+    a, b = abs(float32(3, 2048)).astype(np.float16), abs(float32(2048, 5)).astype(np.float16)
+    made = {
+        name: result(lambda a, b: a @ b, Contract(accumulate=name), a=a, b=b) for name in ("float32", "tensor-core")
+    }
+    total = np.zeros((3, 5))
+    for k in range(2048):
+        total = round_to(total + np.outer(a[:, k].astype(float), b[k].astype(float)), "float32", toward_zero=True)
+    assert within(total, made["tensor-core"], statistical=True) and not within(total, made["float32"], statistical=True)
+
+
+# maxima
+
+
+def test_a_maximum_that_does_not_change_is_one_number() -> None:
+    """m - max(m, x) is 0 without an error where x cannot reach m; else its error is twice that of m."""
+
+    def f(q, k):
+        m = np.max(q @ k.T, axis=-1)
+        new = np.maximum(m, m - 5.0)
+        late = np.where(new == -np.inf, 0.0, new)
+        return np.exp(m - new), np.exp(m - late), np.exp(m - np.maximum(m - 1e-9, m))
+
+    made = budgets(trace(f, {"q": float32(6, 32), "k": float32(7, 32)}), Contract())
+    for name in ("result[0]", "result[1]"):
+        assert np.all(made[name].value == 1) and np.all(made[name].budget.bound <= 5 * U)
+    assert np.all(made["result[2]"].budget.bound > 1e-6)
+
+
+def softmax(x, y):
+    scores = x @ y
+    weights = np.exp(scores - np.max(scores, axis=-1, keepdims=True))
+    return weights / np.sum(weights, axis=-1, keepdims=True)
+
+
+def test_errors_of_one_source_cancel_in_reverse() -> None:
+    x, y = float32(5, 64) / 4, float32(64, 9)
+    graph = trace(softmax, {"x": x, "y": y})
+    forward = budgets(graph, Contract())["result"].budget
+    elements = [(i, j) for i in range(5) for j in range(9)]
+    at = budget_at(graph, Contract(), "result", elements)
+    ratio = at.bound / forward.bound.ravel()
+    assert np.all(ratio <= 1) and np.median(ratio) < 0.75
+    assert np.median(at.statistical / forward.statistical.ravel()) < 0.6
+    actual = softmax(x, y).ravel()
+    exact = budgets(graph, Contract())["result"].value.ravel()
+    assert np.all(abs(actual - exact) <= at.statistical + U * exact)
+
+
+def test_the_largest_source_is_the_line_that_is_hardest_to_compute() -> None:
+    x, y = float32(5, 64) / 4, float32(64, 9)
+    listed = sources(trace(softmax, {"x": x, "y": y}), Contract(), "result", (0, 0))
+    first = softmax.__code__.co_firstlineno
+    assert listed[0].line.number == first + 1 and listed[0].words == "{0} @ {1}"
+    assert {one.line.number - first for one in listed} == {1, 2, 3}
+    assert sorted((one.worst for one in listed), reverse=True) == [one.worst for one in listed]
+
+
+# casts
+
+
+def test_a_cast_that_is_declared_is_predicted() -> None:
+    def f(x, v):
+        weights = np.exp(x)
+        return weights @ v
+
+    x, v = -abs(float32(4, 32)), float32(32, 5)
+    contract = Contract(stored={"weights": "float16"})
+    narrow = np.exp(x.astype(np.float64)).astype(np.float16)
+    made = budgets(trace(f, {"x": x, "v": v}), contract)
+    assert np.array_equal(made["weights"].value, narrow.astype(np.float64))
+    bound = made["weights"].budget.bound
+    assert (bound == 0).mean() > 0.9 and np.all((bound == 0) | (bound >= 2.0**-25))
+    exact = narrow.astype(np.float64) @ v.astype(np.float64)
+    assert within(exact, made["result"])
+    assert not within(exact, result(f, x=x, v=v))
+
+
+def test_casts_of_the_reference_are_made_where_the_contract_says_so() -> None:
+    def f(x):
+        return np.exp(x).astype(ml_dtypes.bfloat16) * np.float32(1)
+
+    x = float32(4, 32)
+    declared = budgets(trace(f, {"x": x}), Contract(stored={"casts": "bfloat16"}))["result"]
+    assert np.array_equal(declared.value, round_to(np.exp(x.astype(np.float64)), "bfloat16"))
+    assert np.array_equal(result(f, x=x).value, np.exp(x.astype(np.float64)))
+
+
+# contractions
+
+
+def outer_products(k, v, decay):
+    state = np.zeros((k.shape[1], v.shape[1]), k.dtype)
+    for t in range(len(k)):
+        state = decay[t] * state + (k[t] * 1.1)[:, None] * (v[t] * 1.1)[None, :]
+    return state
+
+
+def matrix(k, v, decay):
+    return (k * 1.1).T @ (v * 1.1)
+
+
+def products(k, v, decay):
+    return np.sum((k * 1.1)[:, :, None] * (v * 1.1)[:, None, :], axis=0)
+
+
+def norm(k, v, decay):
+    return np.sum((k * 1.1) * (k * 1.1), axis=-1) * decay
+
+
+def scaling(k, v, decay):
+    return (k * 1.1) * (decay * 1.1)[:, None] + v
+
+
+@pytest.mark.parametrize(("f", "rounds"), [(outer_products, True), (matrix, True), (products, True), (norm, False), (scaling, False)],
+                         ids=lambda f: getattr(f, "__name__", str(f)))  # fmt: skip
+def test_operands_are_rounded_in_contractions_and_nowhere_else(f: Any, rounds: bool) -> None:
+    inputs = {"k": float32(16, 8), "v": float32(16, 8), "decay": np.ones(16, np.float32)}
+    strict, usual = (result(f, Contract(operands=name), **inputs).budget.bound for name in ("float32", "bfloat16"))
+    assert np.all(usual > 100 * strict) if rounds else np.array_equal(usual, strict)
+
+
+@pytest.mark.parametrize("f", [outer_products, matrix, products], ids=lambda f: f.__name__)
+def test_a_kernel_that_rounds_its_operands_is_within(f: Any) -> None:
+    k, v, decay = float32(16, 8), float32(16, 8), np.ones(16, np.float32)
+    made = {name: result(f, Contract(operands=name), k=k, v=v, decay=decay) for name in ("float32", "bfloat16")}
+    narrow = [round_to(x.astype(np.float64) * 1.1, "bfloat16") for x in (k, v)]
+    actual = narrow[0].T @ narrow[1]
+    assert within(actual, made["bfloat16"], statistical=True) and not within(actual, made["float32"])
+
+
+def test_the_noise_of_a_contracted_product_belongs_to_its_sum() -> None:
+    def f(a, b):
+        product = (a * 1.1) * (b * 1.1)
+        return product, np.sum(product, axis=-1)
+
+    x = {"a": float32(3, 8), "b": float32(3, 8)}
+    strict, usual = (budgets(trace(f, x), Contract(operands=name)) for name in ("float32", "bfloat16"))
+    assert np.array_equal(strict["result[0]"].budget.bound, usual["result[0]"].budget.bound)
+    assert np.all(usual["result[1]"].budget.bound > 100 * strict["result[1]"].budget.bound)
+
+
+def test_operands_that_the_dtype_holds_are_exact() -> None:
+    held = round_to(float32(5, 5), "bfloat16").astype(np.float32)
+    a = result(lambda a: a @ a.T, Contract(operands="bfloat16"), a=held)
+    assert np.array_equal(a.budget.bound, result(lambda a: a @ a.T, a=held).budget.bound)
+    assert np.all(a.budget.bound <= gamma(5, U) * (abs(held) @ abs(held).T).astype(np.float64) * 1.01)
+
+
+# what is not finite
+
+
+def test_hidden_keys_are_exactly_zero_and_their_rows_have_budgets() -> None:
+    def f(x, mask):
+        scores = np.where(mask, x * 1.1, -np.inf)
+        top = np.max(scores, axis=-1, keepdims=True)
+        weights = np.exp(scores - top)
+        return scores, weights, weights / np.sum(weights, axis=-1, keepdims=True)
+
+    made = budgets(trace(f, {"x": float32(4, 6), "mask": np.tri(4, 6, dtype=bool)}), Contract())
+    for i, hidden in enumerate((-np.inf, 0.0, 0.0)):
+        one = made[f"result[{i}]"]
+        up = np.triu_indices(4, 1, 6)
+        assert np.all(one.value[up] == hidden) and np.all(one.budget.bound[up] == 0)
+        assert np.all(np.isfinite(one.budget.bound)) and np.all(np.isfinite(one.budget.statistical))
+
+
+def test_where_the_reference_is_nan_the_budget_is_nan_and_fails() -> None:
+    x = np.array([1.0, np.nan, 0.0], np.float32)
+    made = result(lambda x: x * 1.1, x=x)
+    assert np.array_equal(np.isnan(made.budget.bound), [False, True, False])
+    assert not within(np.zeros(3), made)
+
+
+def test_a_denominator_that_may_be_zero_gives_no_bound_and_says_its_line() -> None:
+    def f(x, y):
+        rest = np.sum(x, axis=-1)
+        ratio = y / rest
+        return ratio * 0.0 + 1.0
+
+    x = np.array([[1, 2**-24, -1], [1, 1, 1], [2.0**-25, 1, -1]], np.float32)
+    made = result(f, x=x, y=np.ones(3, np.float32))
+    assert np.array_equal(np.isinf(made.budget.bound), [True, False, True])
+    assert [line.number - f.__code__.co_firstlineno for line in made.open] == [2]
+
+
+def test_a_denominator_that_is_zero_for_sure_is_what_ieee_makes_of_it() -> None:
+    made = result(lambda x: x / (x * 0.0), x=np.array([1.0, 0.0], np.float32))
+    assert made.value[0] == np.inf and made.budget.bound[0] == 0 and np.isnan(made.budget.bound[1])
+
+
+# choices
+
+
+def gate(x, w):
+    scores = x @ w
+    best = np.argsort(-scores, axis=-1)[:, :2]
+    return best, np.take_along_axis(scores, best, axis=-1)
+
+
+def test_a_choice_within_its_budget_is_open_and_a_kernel_may_choose_either() -> None:
+    x, w = np.ones((2, 4), np.float32), np.zeros((4, 5), np.float32)
+    w[0], w[1, 2] = [3, 2, 2, 1, 0], 1e-9
+    x[1] = [1, 5e8, 1, 1]
+    graph = trace(gate, {"x": x, "w": w})
+    alone = budgets(graph, Contract())
+    first = gate.__code__.co_firstlineno
+    assert np.array_equal(np.isinf(alone["best"].budget.bound), [[False, True], [False, False]])
+    assert [line.number - first for line in alone["result[1]"].open] == [2]
+    for places, right in (([[0, 1], [0, 2]], True), ([[0, 2], [0, 2]], True), ([[0, 3], [0, 2]], False),
+                          ([[0, 0], [0, 2]], False), ([[0, 2], [0, 1]], False), ([[0, 9], [0, 2]], False)):  # fmt: skip
+        chosen = budgets(graph, Contract(), {"best": np.array(places)})
+        assert within(np.array(places), chosen["best"]) == right
+        assert np.all(np.isfinite(chosen["result[1]"].budget.bound)) or not right
+
+
+def test_an_open_condition_reaches_to_the_other_branch() -> None:
+    def f(x, y):
+        z = x @ y
+        return np.where(z > 0, z, 0.0), np.where(z > 0, z + 1, 0.0), np.sign(z), np.floor(z)
+
+    x = np.array([[1, -1, 2.0**-30], [1, 1, 0]], np.float32)
+    made = [budgets(trace(f, {"x": x, "y": np.ones(3, np.float32)}), Contract())[f"result[{i}]"] for i in range(4)]
+    assert np.all(made[0].budget.bound <= 2e-6)
+    for one in made[1:]:
+        assert one.budget.bound[0] >= 1 and one.budget.bound[1] <= 1e-6 or one is made[3]
+
+
+def test_a_choice_by_argmax_is_right_where_its_score_is() -> None:
+    x = np.array([[1.0, 1.0, 0.5], [0.5, 1.0, 0.25]], np.float32)
+    graph = trace(lambda x: np.argmax(x * 1.1, axis=-1), {"x": x})
+    for places, right in (([0, 1], True), ([1, 1], True), ([2, 1], False), ([0, 0], False)):
+        assert within(np.array(places), budgets(graph, Contract(), {"result": np.array(places)})["result"]) == right
