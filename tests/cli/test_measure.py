@@ -94,8 +94,8 @@ def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ),
         (
             "show",
-            ("--measure", "--reference"),
-            "--reference shows what float64 makes of q, k and v, and measures nothing",
+            ("--measure", "--expected"),
+            "--expected shows what float64 makes of q, k and v, and measures nothing",
         ),
         ("show", (), "weights of .* are no stage that is dumped: --measure reads them, or diff"),
     ],

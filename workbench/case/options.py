@@ -39,7 +39,7 @@ class Options:
 
     faults: Sequence[str] = _option(
         OURS,
-        f"Put a fault of `{command('faults')}` in; may be repeated",
+        f"Put a fault of `{command('faults')}` in, or several",
         default=(),
         multiple=True,
         metavar="ID",

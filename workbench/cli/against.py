@@ -40,7 +40,7 @@ against_option = click.option(
     "--against",
     metavar="OTHER",
     shell_complete=complete,
-    help="A second run to hold it beside: another TARGET, itself with splits=4,block_k=32, or split_k,splits=4",
+    help="A second run beside it: TARGET, or splits=4,block_k=32",
     type=Text(("  since=FILE", "Trace of an earlier run: what changed of the code since, and whether that ran")),
 )
 

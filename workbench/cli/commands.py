@@ -25,18 +25,18 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "A kernel of yours": (*options.of_role(options.FOREIGN), "values", "mapping"),
     "A part of a run": ("where", "by_head", "feed"),
     "A second run beside it": ("against", "measure"),
-    "An operation beside attention": ("operation", "axes"),
+    "An operation beside attention": ("operation", "references", "axes"),
     "Many cases, and where they run": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
     "What is printed": (
-        "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all",
+        "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "expected", "help", "help_all",
     ),
 }  # fmt: skip
 OTHERS = "Options"
 #: what a first screen of help lists, which fits a terminal of 24 lines; --help-all lists every section
 FIRST = (
-    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "effort",
+    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "references", "random", "effort",
     "worst", "verbose", "html", "out",
 )  # fmt: skip
 #: commands that this package had; they run from a checkout of its repository

@@ -8,6 +8,7 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.options import json_option, mapping_option, measure_option, run_options
+from workbench.cli.reference import reference_option, show_reference
 
 
 @click.command(cls=Command)
@@ -15,12 +16,21 @@ from workbench.cli.options import json_option, mapping_option, measure_option, r
 @click.argument("elements", metavar="STAGE[INDICES]", shell_complete=complete)
 @run_options
 @click.option("--worst", type=click.IntRange(min=1), help="Only the N elements farthest outside their budget")
-@click.option("--reference", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@click.option("--expected", is_flag=True, help="Only what they should be, in float64 from q, k and v")
+@reference_option
+@click.option("--axes", metavar="NAME=N[,...]", help="Of --reference: sizes that --inputs is called with")
 @mapping_option
 @measure_option
 @json_option
 def show(
-    target: str, elements: str, worst: int | None, reference: bool, measure: bool, as_json: bool, **options: Any
+    target: str,
+    elements: str,
+    worst: int | None,
+    expected: bool,
+    references: tuple[str, ...],
+    measure: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Print elements of a stage of TARGET: actual, expected, error, budget, x of budget.
 
@@ -28,10 +38,11 @@ def show(
     workbench show flash 'qk[0,0,0:3,0:3]'             indices and slices as NumPy's
     workbench show flash 'qk[q=5,k=-3:]'               by axis name; of axes not named all
     workbench show flash acc --worst 5                 the elements farthest outside their budget
-    workbench show run.safetensors 'out[...,0]' --reference
+    workbench show run.safetensors 'out[...,0]' --expected
     workbench show mine.py:attention 'weights[q=5]' --measure    what no function returns, read off its outputs
 
-    TARGET and the other options are those of `workbench diff`, for one case. Exits with 0 whatever the verdict.
+    TARGET and the other options are those of `workbench diff`, for one case; with --reference it says which lines of
+    the reference the budget comes from. Exits with 0 whatever the verdict.
     """  # noqa: D301 - click wants the character \b, which keeps the lines below it apart
     from workbench.cli.runs import runs
     from workbench.expectation.observed import Observed
@@ -42,12 +53,18 @@ def show(
     from workbench.refusal import Refusal
     from workbench.report import text, values
 
+    if references:
+        if expected or measure or as_json:
+            raise Refusal("show --reference takes no --expected, --measure and --json")
+        return show_reference(target, elements, references, options, worst=worst)
+    if options.pop("axes"):
+        raise Refusal("--axes is of --reference")
     name, index = parse(elements)
-    if reference and worst:
-        raise Refusal("--reference shows what elements should be, none of which is the worst; leave out --worst")
-    if reference and measure:
+    if expected and worst:
+        raise Refusal("--expected shows what elements should be, none of which is the worst; leave out --worst")
+    if expected and measure:
         raise Refusal(
-            "--reference shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
+            "--expected shows what float64 makes of q, k and v, and measures nothing; leave out one of the two"
         )
     calls = runs(target, **options)
     if len(calls) != 1:
@@ -56,10 +73,10 @@ def show(
         raise Refusal(f"show prints at most {values.LIMIT} elements; got --worst {worst}")
     with shown(), step("run and judge 1 case"):
         trace = calls[0]()
-        if not reference:
+        if not expected:
             diff = judge.diff(trace, measure=measure)
     screen = text.console()
-    if reference:
+    if expected:
         run = Observed(trace)
         chosen = values.checked(truth(run, name, index), elements)
         if as_json:
@@ -68,7 +85,7 @@ def show(
     stage = diff[name]
     if stage.dumped is None:
         given = ", ".join(trace.stages)
-        raise Refusal(f"{trace.target} gave no {name}; it gave {given}; --reference shows what {name} should be")
+        raise Refusal(f"{trace.target} gave no {name}; it gave {given}; --expected shows what {name} should be")
     chosen = stage.select(**index) if isinstance(index, dict) else stage[tuple(index)]
     rows = chosen.worst(worst) if worst else None
     if rows is None:

@@ -1,15 +1,15 @@
 """The judgement of what a kernel made, by a plain reference."""
 
-import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from workbench.expectation.elements import Element
+from workbench.judge.fails import classed, failing
 from workbench.judge.reference.contracts import judged
 from workbench.judge.reference.given import Arrays, Given, called, matched
 from workbench.judge.reference.held import like
+from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff
 from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
@@ -68,8 +68,8 @@ class ReferenceDiff:
 
     @property
     def fails(self) -> bool:
-        """Whether a stage is wrong, untestable, or only excused by evidence of nothing; or a gate stands above it."""
-        return bool(self.gates) or self.doubt == EVIDENCE or self.verdict in ("bug", "missing", "untestable")
+        """Whether it fails: the rule of `workbench.judge.fails`."""
+        return classed(self) in failing()
 
     def line(self, name: str) -> Line:
         """The line of the reference that makes a stage. Refusal for an unknown name."""
@@ -80,8 +80,7 @@ class ReferenceDiff:
 
     def definition(self, name: str) -> str:
         """A stage's line of the reference, with its file and number."""
-        line = self.line(name)
-        return f"{linecache.getline(line.file, line.number).strip()} ({short(line)})"
+        return definition(name, self.line(name))
 
     def sources(self, name: str, element: Sequence[int]) -> list[Source]:
         """What the budget of an element of a given stage comes from, by line of the reference, the largest first; of a
@@ -153,10 +152,3 @@ def diff_arrays(
         beyond_strict=found.beyond_strict,
         **more,
     )
-
-
-def short(line: Line) -> str:
-    """file:line, the file relative to the working folder where it lies in it."""
-    path = Path(line.file)
-    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{line.number}"

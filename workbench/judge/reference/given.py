@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.judge.reference.lines import short
 from workbench.reference.graph import Graph
 from workbench.refusal import Refusal, unknown
 
@@ -103,7 +104,7 @@ def _fitting(
     """The array; Refusal for another shape than the reference's, and for whole numbers in place of others."""
     node = graph.nodes[nodes[-1]]
     wanted = node.shape if len(nodes) == 1 else (len(nodes), *node.shape)
-    at = f"{name} of the reference ({node.line})"
+    at = f"{name} of the reference ({short(node.line)})"
     if x.shape != tuple(wanted):
         raise Refusal(f"{target} returned {name} of shape {list(x.shape)}; {at} has {list(wanted)}")
     if (is_whole(x.dtype)) != is_whole(node.dtype):
@@ -122,4 +123,4 @@ def _said(dtype: Any) -> str:
 
 
 def _listed(graph: Graph) -> str:
-    return ", ".join(f"{key} ({graph.nodes[i].line})" for key, i in graph.results.items())
+    return ", ".join(f"{key} ({short(graph.nodes[i].line)})" for key, i in graph.results.items())

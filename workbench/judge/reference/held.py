@@ -12,7 +12,8 @@ from workbench.floats import to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.sharper import asked, sharper
 from workbench.reference.bound import Budget
-from workbench.reference.graph import Contract, Graph, budgets
+from workbench.reference.graph import Contract, Expected, Graph, budgets
+from workbench.reference.graph.node import Line
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,6 +23,7 @@ class Held:
     given: Given
     isolated: Comparison  #: of the stages before it that the kernel gave
     propagated: Comparison  #: of the inputs alone
+    open: tuple[Line, ...]  #: lines of the reference that leave elements of the isolated one without a budget
 
 
 def held(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[Held, ...]:
@@ -35,10 +37,12 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[Held
     for one in given:
         if {*one.places} <= alone:
             own = _compared(graph, contract, one, from_inputs, {}, sharp=one.result)
-            found.append(Held(one, own, own))
+            found.append(Held(one, own, own, _open(from_inputs, one)))
         else:
             own = _compared(graph, contract, one, isolated, dumps, sharp=one.result)
-            found.append(Held(one, own, _compared(graph, contract, one, from_inputs, {}, sharp=False)))
+            found.append(
+                Held(one, own, _compared(graph, contract, one, from_inputs, {}, sharp=False), _open(isolated, one))
+            )
     return tuple(found)
 
 
@@ -58,11 +62,14 @@ def behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]:
     return tuple(other.name for other in given if other.name in found)
 
 
-def _expected(
-    graph: Graph, contract: Contract, dumps: Mapping[str, Any], names: Sequence[str]
-) -> dict[str, tuple[np.ndarray, Budget]]:
+def _expected(graph: Graph, contract: Contract, dumps: Mapping[str, Any], names: Sequence[str]) -> dict[str, Expected]:
+    """As of `budgets`, in NumPy."""
     found = budgets(graph, contract, dumps, names)
-    return {name: (_float64(one.value), _as_numpy(one.budget)) for name, one in found.items()}
+    return {name: Expected(_float64(one.value), _as_numpy(one.budget), one.open) for name, one in found.items()}
+
+
+def _open(expected: Mapping[str, Expected], one: Given) -> tuple[Line, ...]:
+    return tuple(dict.fromkeys(line for place in one.places for line in expected[place].open))
 
 
 def _float64(x: Any) -> np.ndarray:
@@ -85,7 +92,7 @@ def _compared(
     graph: Graph,
     contract: Contract,
     one: Given,
-    expected: Mapping[str, tuple[np.ndarray, Budget]],
+    expected: Mapping[str, Expected],
     dumps: Mapping[str, Any],
     sharp: bool,
 ) -> Comparison:
@@ -109,17 +116,17 @@ def _compared(
     return kept(one.x, found)
 
 
-def _joined(parts: Sequence[tuple[np.ndarray, Budget]], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
+def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
     """Turns along a first axis."""
     if len(parts) == 1:
-        value, budget = parts[0]
+        value, budget = parts[0].value, parts[0].budget
         size = budget.size if isinstance(budget.size, float) else np.broadcast_to(budget.size, shape)
         bounds = (np.broadcast_to(x, shape).astype(np.float64) for x in (budget.bound, budget.statistical))
         return np.array(value), Budget(*bounds, size)
-    values = np.stack([value for value, _ in parts])
+    values = np.stack([one.value for one in parts])
     bound, likely, size = (
         np.stack([np.broadcast_to(x, shape[1:]) for x in column])
-        for column in zip(*((b.bound, b.statistical, b.size) for _, b in parts), strict=True)
+        for column in zip(*((b.bound, b.statistical, b.size) for b in (one.budget for one in parts)), strict=True)
     )
     return values, Budget(bound, likely, size)
 

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from workbench.expectation.elements import State
+from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
 from workbench.judge.reference.held import Held, behind, held
-from workbench.judge.reference.opened import opened
+from workbench.judge.reference.lines import short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph
+from workbench.reference.graph.node import Line
 
 #: share of the elements of a stage that is judged at least; of fewer nothing is said
 JUDGED = 0.99
@@ -45,8 +46,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
     verdict, why = verdict_of(isolated.summary)
     total, judged = isolated.summary.size, isolated.summary.judged
     if judged < total and verdict not in ("bug", "missing"):
-        words = opened(graph, contract, one.given, given if before else (), isolated)
-        reason = f"{total - judged} of {total} elements not judged{words}"
+        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
     if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
@@ -62,6 +62,15 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
         reason=why or reason,
         dumped=x,
     )
+
+
+def _why(found: Comparison, lines: Sequence[Line]) -> str:
+    """Why elements were not judged."""
+    if found.summary.count(State.POISONED):
+        return "what they are made of is NaN"
+    if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
+        return "their budgets are as large as the terms that they add up"
+    return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
 
 
 def _may_be_wider(one: Given, contract: Contract) -> bool:
