@@ -36,8 +36,8 @@ SECTIONS: Mapping[str, Sequence[str]] = {
 OTHERS = "Options"
 #: what a first screen of help lists, which fits a terminal of 24 lines; --help-all lists every section
 FIRST = (
-    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "references", "random", "effort",
-    "worst", "verbose", "html", "out",
+    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "references",
+    "random", "effort", "worst", "verbose", "html", "out",
 )  # fmt: skip
 #: commands that this package had; they run from a checkout of its repository
 CAMPAIGNS = (

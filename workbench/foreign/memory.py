@@ -19,7 +19,8 @@ from workbench.arrays import handed_over
 #: bytes of a guard on either side: what CUDA's allocator aligns to, so that what lies behind it is aligned as fresh
 #: memory is
 GUARD = 512
-#: dtype -> the bits of a quiet NaN that no arithmetic makes
+#: dtype -> the bits of a quiet NaN that no arithmetic makes, of fresh memory; those of guards are one more, since a NaN
+#: that is computed with keeps them on many processors
 _NAN: Mapping[str, int] = {
     "float64": 0x7FF85A5A5A5A5A5A,
     "float32": 0x7FDA5A5A,
@@ -110,9 +111,10 @@ class Memory:
         raw = np.ndarray(n * size + 2 * GUARD + 64, np.uint8)  # np.empty may be ours
         skipped = -raw.ctypes.data % 64
         whole = raw[skipped : skipped + n * size + 2 * GUARD].view(f"i{size}")
-        whole.fill(fill)
         side = GUARD // size
-        self.blocks.append(_Guarded(name, (whole[:side], whole[side + n :]), fill))
+        whole.fill(_guard(fill))
+        whole[side : side + n] = fill
+        self.blocks.append(_Guarded(name, (whole[:side], whole[side + n :]), _guard(fill)))
         return whole, GUARD
 
     @contextmanager
@@ -141,13 +143,19 @@ class Memory:
         side = GUARD // size
         flat = torch.empty(n + 2 * side, dtype=x.dtype, device=x.device)
         bits = flat.view(getattr(torch, f"int{8 * size}"))
-        bits.fill_(fill)
-        self.blocks.append(_Guarded(name, (bits[:side], bits[side + n :]), fill))
+        bits.fill_(_guard(fill))
+        bits[side : side + n] = fill
+        self.blocks.append(_Guarded(name, (bits[:side], bits[side + n :]), _guard(fill)))
         made = flat.as_strided(x.shape, steps, side)
         if copied:  # an expanded one is written once
             spread = tuple(slice(0, 1) if step == 0 else slice(None) for step in steps)
             made[spread].copy_(x[spread])
         return made
+
+
+def _guard(fill: int) -> int:
+    """What guards are filled with, where fresh memory is with `fill`."""
+    return fill if fill in (-1, _NAN["float8_e5m2"]) else fill + 1
 
 
 def _fill(dtype: str) -> int | None:

@@ -156,6 +156,7 @@ def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:
     read = f"; judged from {', '.join(stage.judged_from)}" if stage.judged_from else ""
     said = [f"  {', '.join(counted)}{read}"]
     said += [f"  {stage.reason}"] if stage.reason else []
+    said += [f"  {stage.if_declared.words}"] if stage.if_declared is not None else []
     names = [one.name for one in diff.given]
     if all(one.result for one in diff.given) and len(diff.graph.stages) > len(names):
         were = "was" if len(names) == 1 else "were"

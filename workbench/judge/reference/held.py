@@ -26,8 +26,10 @@ class Held:
     open: tuple[Line, ...]  #: lines of the reference that leave elements of the isolated one without a budget
 
 
-def held(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[Held, ...]:
-    """Each array under a contract. A stage that the kernel gave takes the place of the reference's in what follows."""
+def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[Held, ...]:
+    """Each array under a contract; `sharp`: results in reverse mode, too. A stage that the kernel gave takes the place
+    of the reference's in what follows.
+    """
     names = [place for one in given for place in one.places]
     dumps = {place: like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
     from_inputs = _expected(graph, contract, {}, names)
@@ -36,10 +38,10 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given]) -> tuple[Held
     found = []
     for one in given:
         if {*one.places} <= alone:
-            own = _compared(graph, contract, one, from_inputs, {}, sharp=one.result)
+            own = _compared(graph, contract, one, from_inputs, {}, sharp=sharp and one.result)
             found.append(Held(one, own, own, _open(from_inputs, one)))
         else:
-            own = _compared(graph, contract, one, isolated, dumps, sharp=one.result)
+            own = _compared(graph, contract, one, isolated, dumps, sharp=sharp and one.result)
             found.append(
                 Held(one, own, _compared(graph, contract, one, from_inputs, {}, sharp=False), _open(isolated, one))
             )
@@ -73,12 +75,16 @@ def _open(expected: Mapping[str, Expected], one: Given) -> tuple[Line, ...]:
 
 
 def _float64(x: Any) -> np.ndarray:
-    return np.asarray(to_float64(on_cpu(x)))
+    return np.asarray(to_float64(_on_cpu(x)))
 
 
 def _as_numpy(budget: Budget) -> Budget:
-    size = budget.size if isinstance(budget.size, float) else on_cpu(budget.size)
-    return Budget(on_cpu(budget.bound), on_cpu(budget.statistical), size)
+    size = budget.size if isinstance(budget.size, float) else _on_cpu(budget.size)
+    return Budget(_on_cpu(budget.bound), _on_cpu(budget.statistical), size)
+
+
+def _on_cpu(x: Any) -> np.ndarray:
+    return np.asarray(x) if isinstance(x, np.generic | float) else on_cpu(x)
 
 
 def like(graph: Graph, x: np.ndarray) -> Any:

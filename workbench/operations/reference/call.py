@@ -42,8 +42,8 @@ def diff_reference(
 
     The function runs twice, on copies of the inputs between guards, with fresh memory full of NaN.
 
-    Refusal for what does not fit, and for a reference that cannot be traced; Raised where a function raises; Unavailable
-    for what this machine lacks.
+    Refusal for what does not fit, and for a reference that cannot be traced; Raised where a function raises;
+    Unavailable for what this machine lacks.
     """
     given = inputs_of(inputs, dtype, seed, axes or {})
     of = dtype_of(given)

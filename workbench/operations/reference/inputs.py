@@ -80,8 +80,8 @@ def _made(function: Callable[..., Any], name: str, dtype: str, seed: int, axes: 
     floats = {str(x.dtype).rpartition(".")[2] for x in found.values() if is_array(x) and _is_float(x)}
     if floats and dtype not in floats:
         raise Refusal(
-            f"{name} was asked for {dtype}, and made {', '.join(sorted(floats))}: cast with x.astype(dtype), or in torch "
-            "x.to(getattr(torch, dtype))"
+            f"{name} was asked for {dtype}, and made {', '.join(sorted(floats))}: cast with x.astype(dtype), or in "
+            "torch x.to(getattr(torch, dtype))"
         )
     return found
 
