@@ -105,18 +105,18 @@ def plain_stages() -> set[str]:
     return {*plain.JOINED, *plain.STACKED, "merge_max", "merge_sum", "out", "lse"}
 
 
-def drawn(rng: np.random.Generator, dtype: str) -> Attention:
-    """A random case."""
+def drawn(rng: np.random.Generator, dtype: str, normal: bool = False) -> Attention:
+    """A random case; `normal`: of standard normal inputs, where softmax is over several keys."""
     algorithm = str(rng.choice(["flash", "split_k"]))
     block, tiles = int(rng.choice([32, 48, 64])), int(rng.integers(1, 5))
     keys = block * tiles - int(rng.integers(0, block // 2)) * int(rng.integers(0, 2))
     queries, d, heads = int(rng.integers(8, 48)), int(rng.choice([32, 64, 80, 128])), int(rng.integers(1, 3))
     shapes = {"q": (1, heads, queries, d), "k": (1, heads, keys, d), "v": (1, heads, keys, d)}
-    size = float(rng.choice([0.1, 1.0, 4.0]))
+    size = 1.0 if normal else float(rng.choice([0.1, 1.0, 4.0]))
     arrays = {}
     for name, shape in shapes.items():
         x = rng.standard_normal(shape) * (size if name != "v" else 1.0)
-        if rng.integers(0, 3) == 0:
+        if not normal and rng.integers(0, 3) == 0:
             x = x + rng.choice([-1.0, 2.0])
         arrays[name] = x.astype(np.float32).astype(DTYPES[dtype])
     offset = keys - queries

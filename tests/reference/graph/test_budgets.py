@@ -343,3 +343,66 @@ def test_a_choice_by_argmax_is_right_where_its_score_is() -> None:
     graph = trace(lambda x: np.argmax(x * 1.1, axis=-1), {"x": x})
     for places, right in (([0, 1], True), ([1, 1], True), ([2, 1], False), ([0, 0], False)):
         assert within(np.array(places), budgets(graph, Contract(), {"result": np.array(places)})["result"]) == right
+
+
+# long graphs
+
+
+def scan(k, v, decay):
+    state, outs = np.zeros((k.shape[1], v.shape[1]), k.dtype), []
+    for t in range(len(k)):
+        state = decay[t] * state + k[t, :, None] * v[t, None, :]
+        outs.append((k[t] @ state) / np.float32(2))
+    return np.stack(outs)
+
+
+def test_a_long_graph_is_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {"k": float32(24, 4), "v": float32(24, 3), "decay": abs(float32(24))}
+    graph, elements = trace(scan, inputs), [(23, 0), (11, 2), (0, 1)]
+    whole = budget_at(graph, Contract(), "result", elements)
+    monkeypatch.setattr("workbench.reference.graph.forward.SEGMENT", 10)
+    parts = budget_at(graph, Contract(), "result", elements)
+    assert np.all(whole.bound > 0) and np.allclose(parts.bound, whole.bound, rtol=1e-12)
+    assert np.allclose(parts.statistical, whole.statistical, rtol=1e-12)
+    assert len(graph.nodes) > 200
+    exact, actual = budgets(graph, Contract())["result"].value, scan(**inputs)
+    assert all(abs(actual[e] - exact[e]) <= whole.statistical[k] for k, e in enumerate(elements))
+
+
+def test_a_state_that_forgets_a_term_is_found_where_forward_bounds_explode() -> None:
+    """A recurrence whose forward bound grows with every token, where errors of one token are damped by the next."""
+
+    def delta_rule(k, v, wrong=False):
+        state = np.zeros((k.shape[1], v.shape[1]), k.dtype)
+        for t in range(len(k)):
+            written = v[t] - k[t] @ state
+            state = state + (0.0 if wrong and t == 40 else 1.0) * k[t, :, None] * written[None, :]
+        return state
+
+    k = float32(96, 8)
+    k = (k / np.sqrt((k * k).sum(-1, keepdims=True))).astype(np.float32)
+    inputs = {"k": k, "v": float32(96, 4)}
+    graph = trace(delta_rule, inputs)
+    forward, elements = budgets(graph, Contract())["result"], [(i, 1) for i in range(8)]
+    at = budget_at(graph, Contract(), "result", elements)
+    right, wrong = (delta_rule(**inputs, wrong=one).astype(np.float64) - forward.value for one in (False, True))
+    assert all(abs(right[e]) <= at.statistical[k] for k, e in enumerate(elements))
+    assert max(abs(wrong[e]) / at.bound[k] for k, e in enumerate(elements)) > 1
+    assert np.median([at.bound[k] / forward.budget.bound[e] for k, e in enumerate(elements)]) < 0.01
+
+
+def test_a_predicted_cast_is_where_errors_end_in_reverse() -> None:
+    def f(x, v):
+        weights = np.exp(x * 1.1)
+        return weights @ v
+
+    x, v = -abs(float32(4, 32)), float32(32, 5)
+    graph, contract = trace(f, {"x": x, "v": v}), Contract(stored={"weights": "float16"})
+    elements = [(i, j) for i in range(4) for j in range(5)]
+    at = budget_at(graph, contract, "result", elements)
+    narrow = np.exp(x.astype(np.float64) * 1.1).astype(np.float16).astype(np.float32)
+    exact = budgets(graph, contract)["result"].value
+    actual = (narrow @ v).astype(np.float64)
+    assert all(abs(actual[e] - exact[e]) <= at.bound[k] for k, e in enumerate(elements))
+    listed = sources(graph, contract, "result", (0, 0))
+    assert {one.words for one in listed} <= {"{0} @ {1}", "exp({0})"}

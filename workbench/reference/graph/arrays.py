@@ -45,7 +45,7 @@ class Traced(NDArrayOperatorsMixin):
     def __init__(self, run: Recording, value: np.ndarray, node: int, dtype: Any, fixed: bool = False) -> None:
         self.run, self.value, self._node, self.dtype = run, value, node, np.dtype(dtype)
         self.fixed = fixed  #: whether it depends on whole numbers and constants alone
-        self._root, self._version, self._parent = self, 0, None
+        self._root, self._version, self._parent = None, 0, None  # no root is no cycle: freed at once
 
     # what an array is
 
@@ -62,18 +62,22 @@ class Traced(NDArrayOperatorsMixin):
         """Whether it holds whole numbers or truths."""
         return self.value.dtype.kind in "biu"
 
+    def _whole(self) -> "Traced":
+        """The array that has the memory."""
+        return self if self._root is None else self._root
+
     @property
     def is_current(self) -> bool:
         """Whether nothing was written to what it is a view of since its node was made."""
-        return self._parent is None or self._version == self._root._version
+        return self._parent is None or self._version == self._whole()._version
 
     @property
     def node_of_run(self) -> int:
         """The node that has its value now."""
         parent = self._parent
-        if parent is not None and self._version != self._root._version:
+        if parent is not None and self._version != self._whole()._version:
             self._node = self.run.add(self._step, (parent.node_of_run,), self._how, self.value, self.dtype)
-            self._version = self._root._version
+            self._version = self._whole()._version
         return self._node
 
     def made(self, op: str, attributes: Mapping[str, Any], value: np.ndarray, dtype: Any = None) -> "Traced":
@@ -83,8 +87,8 @@ class Traced(NDArrayOperatorsMixin):
             self.run, value, self.run.add(op, (self.node_of_run,), attributes, value, dtype), dtype, self.fixed
         )
         if value.size and np.may_share_memory(value, self.value):
-            new._root, new._parent, new._step, new._how = self._root, self, op, attributes
-            new._version = self._root._version
+            new._root, new._parent, new._step, new._how = self._whole(), self, op, attributes
+            new._version = self._whole()._version
         return new
 
     def again(self) -> "Traced":

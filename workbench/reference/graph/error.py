@@ -11,7 +11,7 @@ class Own(NamedTuple):
     worst: Amount = 0.0  #: of |rounding|
     random: Amount = 0.0  #: the same of what is independent from element to element
     common: Amount = 0.0  #: of what is not, and may have any pattern, as truncation
-    alike: Amount = 0.0  #: of one relative error that all elements of the call share
+    alike: float = 0.0  #: relative error that all elements of the call share
 
 
 class Error(NamedTuple):
@@ -28,3 +28,13 @@ class Error(NamedTuple):
 
 #: of what was given; known by identity
 EXACT = Error()
+
+
+def none(x: Amount) -> bool:
+    """Whether it is the 0 of what has no error."""
+    return isinstance(x, float) and x == 0.0
+
+
+def plus(a: Amount, b: Amount) -> Amount:
+    """a + b, no array made for a 0."""
+    return b if none(a) else a if none(b) else a + b

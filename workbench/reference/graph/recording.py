@@ -29,6 +29,7 @@ class Recording:
         self.inputs: dict[str, int] = {}
         self.stages: dict[str, list[int]] = {}
         self.decisions: list[Decision] = []
+        self._named: set[int] = set()
 
     def add(self, op: str, reads: tuple[int, ...], attributes: Mapping[str, Any], y: Any, dtype: Any) -> int:
         """A primitive, whose result has the shape of y; Refusal without a rule for it."""
@@ -51,10 +52,11 @@ class Recording:
         turns = self.stages.setdefault(name, [])
         if not turns or turns[-1] != node:
             turns.append(node)
+            self._named.add(node)
 
     def named(self, node: int) -> bool:
         """Whether it is a stage already."""
-        return any(node in turns for turns in self.stages.values())
+        return node in self._named
 
     def decide(self, node: int, words: str) -> None:
         """Notes that the run goes on with a value."""

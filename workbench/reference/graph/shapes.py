@@ -16,5 +16,7 @@ def to_shape(g: Any, shape: tuple[int, ...]) -> Any:
 
 def spread(e: Any, like: Any) -> Any:
     """e, an array or a float, in the shape of `like`."""
+    if getattr(e, "shape", None) == like.shape:
+        return e
     xp = array_namespace(like)
     return xp.broadcast_to(xp.asarray(e, dtype=xp.float64), like.shape)

@@ -29,15 +29,20 @@ class Operand:
     #: of a product that is about to be summed: operands of it that the contract may round
     rounded: int = 0
 
+    @cached_property
+    def held(self) -> Any:
+        """The value, 0 where it is not finite."""
+        return finite(self.value)
+
     @property
     def magnitude(self) -> Any:
         """What the terms of it add up to: of no sum, its own size."""
-        return self.size if self.terms > 1 else finite(abs(self.value))
+        return self.size if self.terms > 1 else abs(self.held)
 
     @property
     def squares(self) -> Any:
         """What the squares of the terms add up to."""
-        return self.of_squares if self.terms > 1 else finite(self.value) ** 2
+        return self.of_squares if self.terms > 1 else self.held**2
 
     def prefixes(self, total: Any) -> Any:
         """The sum of squares of all prefixes of its terms, in unknown order, in unit roundoffs: the square of a prefix
@@ -57,7 +62,6 @@ class Site:
     contract: Contract
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
     feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
-    elements: int | None = None  #: how many elements the largest error is drawn of; None: the node's own
 
     @cached_property
     def xp(self) -> Any:
@@ -68,6 +72,22 @@ class Site:
     def x(self) -> tuple[Any, ...]:
         """The values that it reads."""
         return tuple(one.value for one in self.reads)
+
+    @cached_property
+    def held(self) -> Any:
+        """y, 0 where it is not finite."""
+        return finite(self.y)
+
+    @cached_property
+    def truth(self) -> Any:
+        """The first operand as truths."""
+        x = self.x[0]
+        return x if x.dtype == self.xp.bool else x != 0
+
+    @property
+    def unshared(self) -> tuple[bool, ...]:
+        """Of a node whose elements have roundings of their own."""
+        return (False,) * self.y.ndim
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -101,10 +121,12 @@ def finite(x: Any) -> Any:
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
 
 
-def likely(s: Site, one: Operand) -> Amount:
-    """How far an operand may be off all but surely."""
+def likely(one: Operand, elements: int | None = None) -> Amount:
+    """How far an operand may be off all but surely, as the largest of so many errors; None: of its own."""
     if one.error is EXACT:
         return 0.0
-    deviation = deviations(s.elements if s.elements is not None else one.value.size)
-    made = s.xp.asarray(one.error.common + deviation * one.error.variance**0.5)
-    return s.xp.minimum(made, s.xp.asarray(one.error.worst))
+    xp = array_namespace(one.value)
+    found = one.error.common
+    if not isinstance(one.error.variance, float):
+        found = found + deviations(elements or one.value.size) * one.error.variance**0.5
+    return xp.minimum(xp.asarray(found), xp.asarray(one.error.worst))

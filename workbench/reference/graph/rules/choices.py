@@ -53,7 +53,7 @@ class Extreme(_Plain):
     def error(self, s: Site) -> Error:
         """The bounds of the ends."""
         worst = self.end(s, [one.error.worst for one in s.reads])
-        return Error(worst, 0.0, self.end(s, [likely(s, one) for one in s.reads]))
+        return Error(worst, 0.0, self.end(s, [likely(one) for one in s.reads]))
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         """Of the chosen element."""
@@ -92,7 +92,8 @@ class Extreme(_Plain):
     def _first(self, x: Any, y: Any, s: Site) -> Any:
         """Where the extreme is, once for each: of several the share of each."""
         same = s.xp.astype(x == y, s.xp.float64)
-        return same / s.xp.maximum(s.xp.sum(same, axis=s.attributes["axis"], keepdims=True), 0.0 * y + 1.0)
+        several = s.xp.sum(same, axis=s.attributes["axis"], keepdims=True)
+        return same / s.xp.where(several > 0, several, 1.0)
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,8 @@ class Where(_Plain):
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         if i == 0:
-            return 0.0 * finite(s.y)
-        chosen = s.x[0] != 0
+            return 0.0 * s.held
+        chosen = s.truth
         return s.xp.where(chosen, e, 0.0) if i == 1 else s.xp.where(chosen, 0.0, e)
 
     squared = linear
@@ -115,7 +116,7 @@ class Where(_Plain):
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i == 0:
             return s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
-        chosen = s.x[0] != 0
+        chosen = s.truth
         return to_shape(s.xp.where(chosen if i == 1 else ~chosen, g, 0.0), s.x[i].shape)
 
     def beyond(self, s: Site) -> Amount:
@@ -218,7 +219,7 @@ class Step(_Plain):
 
     def error(self, s: Site) -> Error:
         """All elements of one value jump alike: common."""
-        return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s, s.reads[0])))
+        return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s.reads[0])))
 
     def _end(self, s: Site, e: Amount) -> Any:
         x, y = s.x[0], s.y
@@ -332,7 +333,7 @@ class Gather(_Plain):
         return made if bool(xp.all(inside)) else xp.where(inside, made, xp.nan)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * finite(s.y) if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)
+        return 0.0 * s.held if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)
 
     squared = linear
 

@@ -85,14 +85,14 @@ class Elementwise:
 
     def _slope(self, s: Site, i: int) -> Amount:
         slope = self.slopes[i](s)
-        return slope if isinstance(slope, float) else finite(slope)
+        return slope if isinstance(slope, float) else s.held if slope is s.y else finite(slope)
 
 
 def rounded(k: float) -> Callable[[Site], Own]:
     """k unit roundoffs of the result."""
 
     def own(s: Site) -> Own:
-        y = finite(s.y)
+        y = s.held
         lost = k * s.u * abs(y) + s.contract.floor * (y != 0)
         return Own(lost, lost)
 
@@ -104,9 +104,9 @@ def function(ulps: float | None = None) -> Callable[[Site], Own]:
 
     def own(s: Site) -> Own:
         some = s.contract.exp_ulps if ulps is None else ulps
-        y = abs(finite(s.y))
-        lost = 2 * s.u * some * y + s.contract.floor * (y != 0)
-        return Own(lost, lost, 0.0, 2 * s.u * min(some, 1.0) * y)
+        lost = 2 * s.u * some * abs(s.held)
+        lost += s.contract.floor * (s.held != 0)
+        return Own(lost, lost, 0.0, 2 * s.u * min(some, 1.0))
 
     return own
 
@@ -117,10 +117,10 @@ def of_exp(s: Site) -> Own:
     zero = x == 0
     if not s.exact:
         zero = zero & (s.reads[0].error.worst == 0)
-    if not bool(s.xp.any(zero)):
-        return own
-    lost, alike = (s.xp.where(zero, 0.0, part) for part in (own.worst, own.alike))
-    return Own(lost, lost, 0.0, alike)
+    if bool(s.xp.any(zero)):
+        lost = s.xp.where(zero, 0.0, own.worst)
+        own = Own(lost, lost, own.common, own.alike)
+    return own
 
 
 def added(a: Operand, b: Operand) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def of_sum(s: Site) -> Own:
         return Own()
     if not (a.additions or b.additions or a.rounded or b.rounded or s.feeds):
         return rounded(1)(s)
-    y, c = finite(s.y), s.contract
+    y, c = s.held, s.contract
     whole = Operand(y, **added(a, b))
     worst = c.sum(whole.additions) * whole.size + c.floor * (y != 0)
     for one in (a, b):
@@ -153,7 +153,7 @@ def of_sum(s: Site) -> Own:
     for one in (a, b):
         if one.rounded:
             relative, cut = s.operand_error(one.rounded)
-            lost = relative * abs(finite(one.value))
+            lost = relative * abs(one.held)
             worst = worst + lost
             common, squares = (common + lost, squares) if cut else (common, squares + lost * lost)
     return Own(worst, s.xp.sqrt(squares), common)
@@ -196,7 +196,7 @@ def _reach_of_quotient(s: Site) -> Any:
     """(e_x + |z| e_y) / (|y| - e_y); infinite where the denominator may be 0."""
     y, (ex, ey) = s.x[1], (one.error.worst for one in s.reads)
     open_ = s.xp.asarray(ey >= abs(y)) & s.xp.asarray(ey > 0)
-    z = finite(s.y)
+    z = s.held
     return s.xp.where(open_, s.xp.inf, (ex + abs(z) * ey) / s.xp.where(open_, 1.0, abs(y) - ey))
 
 
@@ -265,7 +265,7 @@ def _weight(s: Site, i: int) -> Any:
 
 def _of_log_sum(s: Site) -> Own:
     """The sum rounded; exp, 1 + and log of what is added to the larger operand."""
-    y = finite(s.y)
+    y = s.held
     added = finite(s.y - s.xp.maximum(*s.x))
     lost = s.u * (abs(y) + 2 * (s.contract.exp_ulps + LOG_ULPS + 1) * added) + s.contract.floor
     return Own(lost, lost)
@@ -328,7 +328,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                          "{0}^{1}", _of_power, _reach_of_power),
     "logaddexp": Elementwise(_call("logaddexp"), (lambda s: _weight(s, 0), lambda s: _weight(s, 1)),
                              "log(exp({0}) + exp({1}))", _of_log_sum,
-                             lambda s: s.xp.maximum(*(0.0 * finite(s.y) + one.error.worst for one in s.reads))),
+                             lambda s: s.xp.maximum(*(0.0 * s.held + one.error.worst for one in s.reads))),
     "deg2rad": Elementwise(_call("deg2rad"), (lambda s: pi / 180,), "{0} pi / 180", rounded(2)),
     "rad2deg": Elementwise(_call("rad2deg"), (lambda s: 180 / pi,), "{0} 180 / pi", rounded(2)),
 }  # fmt: skip
@@ -337,10 +337,10 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
 def _reach_of_inverse(s: Site) -> Any:
     x, e = s.x[0], s.reads[0].error.worst
     open_ = s.xp.asarray(e >= abs(x)) & s.xp.asarray(e > 0)
-    return s.xp.where(open_, s.xp.inf, abs(finite(s.y)) * e / s.xp.where(open_, 1.0, abs(x) - e))
+    return s.xp.where(open_, s.xp.inf, abs(s.held) * e / s.xp.where(open_, 1.0, abs(x) - e))
 
 
 def _of_circle(s: Site) -> Own:
     """2 ulps of the result, and near a root 2^-24 of the reduction of the argument: 4 u in all of at most 1."""
-    lost = 4 * s.u * s.xp.maximum(abs(finite(s.y)), s.xp.minimum(abs(finite(s.x[0])), 0.0 * finite(s.y) + 2.0**-3))
-    return Own(lost, lost, 0.0, 2 * s.u * abs(finite(s.y)))
+    lost = 4 * s.u * s.xp.maximum(abs(s.held), s.xp.minimum(abs(s.reads[0].held), 0.0 * s.held + 2.0**-3))
+    return Own(lost, lost, 0.0, 2 * s.u)

@@ -11,7 +11,7 @@ from workbench.reference.graph.contract import ADDITIONS
 from workbench.reference.graph.error import Amount, Own
 from workbench.reference.graph.rules.elementwise import product_bits
 from workbench.reference.graph.shapes import spread, to_shape
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
 
 
 def _axes(s: Site) -> tuple[int, ...]:
@@ -40,7 +40,7 @@ class Sum:
 
     def own(self, s: Site) -> Own:
         """g(n - 1) of the sizes, less what the terms have of it already."""
-        x, y, c = s.reads[0], finite(s.y), s.contract
+        x, y, c = s.reads[0], s.held, s.contract
         u, cut = ADDITIONS[c.accumulate] if x.rounded else (s.u, False)
         whole = Operand(y, **self.terms(s))
         worst = gamma(max(whole.additions, 0), u) * whole.size + whole.terms * c.floor * (whole.size != 0)
@@ -91,13 +91,13 @@ class Running:
 
     def own(self, s: Site) -> Own:
         """As of a sum, of as many terms as an element has."""
-        x, xp = finite(s.x[0]), s.xp
+        x, xp = s.reads[0].held, s.xp
         axis = s.attributes["axis"] % x.ndim
         places = [1] * x.ndim
         places[axis] = -1
         n = xp.reshape(xp.arange(x.shape[axis], dtype=xp.float64), tuple(places))
         size, squares = self.value(abs(x), axis=axis), self.value(x * x, axis=axis)
-        u, y = s.u, finite(s.y)
+        u, y = s.u, s.held
         worst = n * u / (1 - n * u) * size + (n + 1) * s.contract.floor * (size != 0)
         return Own(worst, u * xp.sqrt((n + 1) * (n > 0) * (squares / 2 + y * y / 3)))
 
@@ -140,7 +140,7 @@ class Contraction:
     def own(self, s: Site) -> Own:
         """g(n - 1), and one product where float32 does not hold it; operands as the contract says."""
         n, c, u, cut, products = self._counts(s)
-        whole = Operand(finite(s.y), **self.terms(s))
+        whole = Operand(s.held, **self.terms(s))
         size, squares = whole.size, whole.of_squares
         if s.contract.accumulate == "tensor-core":
             worst = gamma(max(n, 1), u) * size
@@ -161,19 +161,19 @@ class Contraction:
     def terms(self, s: Site) -> dict[str, Any]:
         """The products that it adds."""
         n, _, _, _, products = self._counts(s)
-        a, b = (finite(x) for x in s.x)
+        a, b = (one.held for one in s.reads)
         return {"additions": n - 1 + products, "terms": n, "size": abs(a) @ abs(b), "of_squares": (a * a) @ (b * b)}
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
-        a, b = s.x
-        return spread(e, a) @ abs(finite(b)) if i == 0 else abs(finite(a)) @ spread(e, b)
+        a, b = s.reads
+        return spread(e, a.value) @ abs(b.held) if i == 0 else abs(a.held) @ spread(e, b.value)
 
     def squared(self, s: Site, i: int, v: Any) -> Any:
-        a, b = (finite(x) for x in s.x)
+        a, b = (one.held for one in s.reads)
         return spread(v, a) @ (b * b) if i == 0 else (a * a) @ spread(v, b)
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        a, b = (finite(x) for x in s.x)
+        a, b = (one.held for one in s.reads)
         made = g @ s.xp.swapaxes(b, -1, -2) if i == 0 else s.xp.swapaxes(a, -1, -2) @ g
         return to_shape(made, s.x[i].shape)
 
