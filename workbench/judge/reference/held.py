@@ -28,22 +28,28 @@ class Held:
 
 def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[Held, ...]:
     """Each array under a contract; `sharp`: results in reverse mode, too. A stage that the kernel gave takes the place
-    of the reference's in what follows.
+    of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
     """
     names = [place for one in given for place in one.places]
     dumps = {place: like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
-    from_inputs = _expected(graph, contract, {}, names)
+    choices = {place: dumps[place] for one in given if is_whole(one.x.dtype) for place in one.places}
+    from_inputs = _expected(graph, contract, choices, names)
     alone = {place for one in given if not behind(graph, one, given) for place in one.places}
     isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
     found = []
     for one in given:
         if {*one.places} <= alone:
-            own = _compared(graph, contract, one, from_inputs, {}, sharp=sharp and one.result)
+            own = _compared(graph, contract, one, from_inputs, choices, sharp=sharp and one.result, alone=True)
             found.append(Held(one, own, own, _open(from_inputs, one)))
         else:
-            own = _compared(graph, contract, one, isolated, dumps, sharp=sharp and one.result)
+            own = _compared(graph, contract, one, isolated, dumps, sharp=sharp and one.result, alone=False)
             found.append(
-                Held(one, own, _compared(graph, contract, one, from_inputs, {}, sharp=False), _open(isolated, one))
+                Held(
+                    one,
+                    own,
+                    _compared(graph, contract, one, from_inputs, choices, sharp=False, alone=True),
+                    _open(isolated, one),
+                )
             )
     return tuple(found)
 
@@ -101,8 +107,11 @@ def _compared(
     expected: Mapping[str, Expected],
     dumps: Mapping[str, Any],
     sharp: bool,
+    alone: bool,
 ) -> Comparison:
-    """An array against what is expected of the `dumps`; `sharp`: with budgets in reverse mode, too."""
+    """An array against what is expected of the `dumps`. sharp: with budgets in reverse mode, too; alone: what it is made
+    of is the reference's own, but for choices.
+    """
     value, budget = _joined([expected[place] for place in one.places], one.x.shape)
     dtype = np.dtype(np.float64) if is_whole(one.x.dtype) else one.x.dtype
     actual = to_float64(one.x)
@@ -115,7 +124,7 @@ def _compared(
     budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
     found = compare(actual, one.unwritten, value, budget, dtype)
     nan = np.isnan(value) & ~one.unwritten
-    if nan.any() and not dumps:  # of a NaN that the kernel gave itself nobody knows what follows
+    if nan.any() and alone:  # of a NaN that the kernel gave itself nobody knows what follows
         same = nan & np.isnan(actual)
         found.state[nan], found.over_budget[nan] = State.NAN, np.inf
         found.state[same], found.over_budget[same] = State.EXACT, 0.0
