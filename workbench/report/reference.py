@@ -1,17 +1,18 @@
 """The judgement of a kernel by a plain reference: a table and sentences, and its document."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from workbench.expectation.elements import Element, State
+from workbench.floats import ulp
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.selection import Selection
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
 from workbench.records import number as plain_number
-from workbench.reference.graph import Source
 from workbench.report.numbers import number, ratio, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
@@ -182,7 +183,7 @@ def _in_full(diff: ReferenceDiff) -> list[str]:
     worst = None if name is None else next(iter(diff[name].worst(1)), None)
     if name is not None and worst is not None:
         said.append(f"  the budget of {name}{place(worst)}, {value(worst.budget)}, comes from")
-        said += [f"    {line}" for line in source_lines(diff.sources(name, worst.place))]
+        said += [f"    {line}" for line in budget_lines(diff, name, worst.place)]
     said += [
         f"  the reference decides by a value: {one.words} at {short(one.line)}" for one in diff.graph.decisions[:3]
     ]
@@ -195,12 +196,23 @@ def _nearest(diff: ReferenceDiff) -> str | None:
     return max(((one.over_budget, name) for one, name in found if one is not None), default=(0.0, None))[1]
 
 
-def source_lines(sources: list[Source]) -> list[str]:
-    """Shares of a budget by line of the reference, the largest first."""
-    total = sum(one.worst for one in sources)
-    said = [f"{one.worst / total:4.0%} {short(one.line)}: {code(one.line)}" for one in sources[:SOURCES]]
-    rest = sum(one.worst for one in sources[SOURCES:])
-    return said + ([f"{rest / total:4.0%} {len(sources) - SOURCES} more lines"] if rest else [])
+def budget_lines(diff: ReferenceDiff, name: str, at: Sequence[int]) -> list[str]:
+    """Shares of the budget of an element by line of the reference, the largest first, and its own rounding."""
+    stage, found = diff[name], diff.sources(name, at)
+    assert stage.dumped is not None and stage.decisive is not None
+    total, dtype = sum(one.worst for one in found), stage.dumped.dtype
+    if dtype.kind in "biu":
+        return ["no rounding: it holds whole numbers"]
+    half = float(ulp(stage.decisive.expected[tuple(at)], dtype)) / 2
+    if dtype.itemsize >= 4 and total < half:
+        return [f"100% its own rounding to {dtype}"]
+    parts = [(one.worst, f"{short(one.line)}: {code(one.line)}") for one in found]
+    parts += [(half, f"its own rounding to {dtype}")] if dtype.itemsize < 4 else []
+    parts.sort(key=lambda one: -one[0])
+    total += half * (dtype.itemsize < 4)
+    said = [f"{share / total:4.0%} {words}" for share, words in parts[:SOURCES]]
+    rest = sum(share for share, _ in parts[SOURCES:])
+    return said + ([f"{rest / total:4.0%} {len(parts) - SOURCES} more lines"] if rest else [])
 
 
 def in_short(diff: ReferenceDiff) -> str:
@@ -279,5 +291,5 @@ def elements_report(
     place_ = max(listed, key=lambda row: -1.0 if row["over_budget"] != row["over_budget"] else row["over_budget"])
     at = tuple(place_["index"].values())
     below = [f"the budget of {name}[{', '.join(map(str, at))}], {value(place_['budget'])}, comes from"]
-    below += [f"  {line}" for line in source_lines(diff.sources(name, at))]
+    below += [f"  {line}" for line in budget_lines(diff, name, at)]
     return Group(*map(Text, lines), *elements(chosen, rows, screen), *map(Text, below))
