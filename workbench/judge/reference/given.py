@@ -68,7 +68,7 @@ def called(graph: Graph, result: str) -> str:
     if not result.startswith("result"):
         return result
     node = graph.results[result]
-    return next((name for name, turns in reversed(graph.stages.items()) if turns[-1] == node), result)
+    return next((name for name, turns in reversed([*graph.stages.items()]) if turns[-1] == node), result)
 
 
 def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -119,7 +119,11 @@ def is_whole(dtype: Any) -> bool:
 
 
 def _said(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
+    """Its name, of torch's too."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError:
+        return str(dtype).removeprefix("torch.")
 
 
 def _listed(graph: Graph) -> str:

@@ -109,13 +109,13 @@ def _compared(
     sharp: bool,
     alone: bool,
 ) -> Comparison:
-    """An array against what is expected of the `dumps`. sharp: with budgets in reverse mode, too; alone: what it is made
-    of is the reference's own, but for choices.
+    """An array against what is expected of the `dumps`. sharp: also in reverse mode; alone: all that it is made of is
+    the reference's own, but for choices.
     """
     value, budget = _joined([expected[place] for place in one.places], one.x.shape)
     dtype = np.dtype(np.float64) if is_whole(one.x.dtype) else one.x.dtype
     actual = to_float64(one.x)
-    stored = 0.0
+    stored: Any = 0.0
     if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
         # what is stored in 16 bits was computed in more: half an ulp of what it may have been
         stored = ulp(abs(value) + budget.bound, dtype) / 2
@@ -136,8 +136,8 @@ def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarr
     if len(parts) == 1:
         value, budget = parts[0].value, parts[0].budget
         size = budget.size if isinstance(budget.size, float) else np.broadcast_to(budget.size, shape)
-        bounds = (np.broadcast_to(x, shape).astype(np.float64) for x in (budget.bound, budget.statistical))
-        return np.array(value), Budget(*bounds, size)
+        bound, likely = (np.broadcast_to(x, shape).astype(np.float64) for x in (budget.bound, budget.statistical))
+        return np.array(value), Budget(bound, likely, size)
     values = np.stack([one.value for one in parts])
     bound, likely, size = (
         np.stack([np.broadcast_to(x, shape[1:]) for x in column])
