@@ -10,8 +10,8 @@ import pytest
 from numpy import zeros
 
 from workbench.reference.graph import Contract, budgets, trace
-from workbench.reference.graph.arrays import UFUNCS
 from workbench.reference.graph.functions import FUNCTIONS
+from workbench.reference.graph.ufuncs import UFUNCS
 from workbench.refusal import Refusal
 
 RNG = np.random.default_rng(1)

@@ -57,8 +57,8 @@ def _where_certain(s: Site, error: Error) -> Error:
     sure = other.value + other.error.worst < a.value - a.error.worst
     if sure.shape != s.y.shape:
         return error
-    parts = (s.xp.where(sure, 0.0, part) for part in error[:3])
-    return Error(*parts, *error[3:])
+    worst, variance, common = (s.xp.where(sure, 0.0, part) for part in error[:3])
+    return error._replace(worst=worst, variance=variance, common=common)
 
 
 def _opens(s: Site, beyond: Any) -> bool:
@@ -72,14 +72,15 @@ def _tidy(s: Site, error: Error) -> Error:
     parts = [error.worst, error.variance, error.common]
     if error.open:
         parts = [part if none(part) else xp.where(xp.isnan(part), xp.inf, part) for part in parts]
-    if is_float(s.y):
-        if s.held is not s.y:
-            held = xp.isfinite(s.y)
-            unbound = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
-            parts = [part if none(part) else xp.where(held | unbound, part, 0.0) for part in parts]
-    return Error(*parts, error.sources, error.shared, error.open)
+    if is_float(s.y) and s.held is not s.y:
+        held = xp.isfinite(s.y)
+        unbound = xp.asarray(parts[0] == xp.inf) if s.node.op in ("divide", "reciprocal") else False
+        parts = [part if none(part) else xp.where(held | unbound, part, 0.0) for part in parts]
+    worst, variance, common = parts
+    return error._replace(worst=worst, variance=variance, common=common)
 
 
 def is_float(x: Any) -> bool:
+    """Whether it holds floats, which are rounded."""
     dtype = x.dtype
     return dtype.kind not in "biu" if isinstance(dtype, np.dtype) else bool(dtype.is_floating_point)

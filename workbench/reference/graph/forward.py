@@ -6,6 +6,7 @@ error. With all stages dumped the bounds are those of each alone (isolated), wit
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from workbench.reference.graph.judged import budget_of, within_a_tie
 from workbench.reference.graph.node import Graph
 from workbench.reference.graph.patterns import ADDS, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
-from workbench.reference.graph.rules.elementwise import Elementwise, added
+from workbench.reference.graph.rules.elementwise import Elementwise
+from workbench.reference.graph.rules.roundings import added
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
 #: nodes whose sites are kept at once for a reverse pass; of longer graphs parts are computed twice
@@ -231,7 +233,7 @@ class _Run:
         rounded = site.rounded(value)
         if error is not EXACT:
             worst = site.flips(value, error.worst)
-            chance = deviations(value.size)
+            chance = deviations(prod(value.shape))
             flips = site.flips(value, error.common + chance * error.variance**0.5)
             xp = array_namespace(value)
             error = Error(*(xp.where(xp.isfinite(part), part, 0.0) for part in (worst, 0.0 * flips, flips)))
@@ -249,7 +251,7 @@ class _Run:
             return
         self.values[i] = one.value
         self.open[i] = one.error.open
-        self.budgets[i] = budget_of(one, self.elements.get(i) or one.value.size)
+        self.budgets[i] = budget_of(one, self.elements.get(i) or prod(one.value.shape))
         ordered = self.patterns.ordered.get(i)
         if ordered is not None and i in self.dumps and ordered[0] in self.operands:
             bounds = within_a_tie(self.operands[ordered[0]], ordered[1], one.value, self.dumps[i])

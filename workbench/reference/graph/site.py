@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from workbench.floats import array_namespace
@@ -128,5 +129,5 @@ def likely(one: Operand, elements: int | None = None) -> Amount:
     xp = array_namespace(one.value)
     found = one.error.common
     if not isinstance(one.error.variance, float):
-        found = found + deviations(elements or one.value.size) * one.error.variance**0.5
+        found = found + deviations(elements or prod(one.value.shape)) * one.error.variance**0.5
     return xp.minimum(xp.asarray(found), xp.asarray(one.error.worst))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.reference.graph import functions
+from workbench.reference.graph import functions, ufuncs
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.local_names import naming
 from workbench.reference.graph.node import Graph
@@ -13,7 +13,7 @@ from workbench.reference.graph.numpy_module import Numpy, code_of, standing_in
 from workbench.reference.graph.recording import Recording, recording, significant
 from workbench.refusal import Refusal
 
-__all__ = ["functions", "trace"]
+__all__ = ["functions", "trace", "ufuncs"]  # which fill in what arrays do
 
 
 def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -> Graph:

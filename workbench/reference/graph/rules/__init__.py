@@ -7,6 +7,7 @@ from workbench.reference.graph.error import Amount, Own
 from workbench.reference.graph.rules.choices import CHOICES
 from workbench.reference.graph.rules.elementwise import ELEMENTWISE
 from workbench.reference.graph.rules.moves import MOVES
+from workbench.reference.graph.rules.places import PLACES
 from workbench.reference.graph.rules.sums import SUMS
 from workbench.reference.graph.site import Site
 
@@ -48,6 +49,6 @@ class Rule(Protocol):
 
 
 #: primitive -> its rule; a primitive without one is refused
-RULES: Mapping[str, Any] = {**ELEMENTWISE, **SUMS, **MOVES, **CHOICES}
+RULES: Mapping[str, Any] = {**ELEMENTWISE, **SUMS, **MOVES, **CHOICES, **PLACES}
 #: of a node that is no primitive: what was put in, and values that the reference holds itself
 INPUT, CONSTANT = "input", "constant"

@@ -13,7 +13,7 @@ from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site, finite, likely
 
 
-class _Plain:
+class Exact:
     """What all choices share: they round nothing."""
 
     def own(self, s: Site) -> Own:
@@ -33,7 +33,7 @@ class _Plain:
 
 
 @dataclass(frozen=True)
-class Extreme(_Plain):
+class Extreme(Exact):
     """The larger or the smaller of two, or along axes. It is exact and monotone, so that the ends of intervals bound
     it; what it is off by all later uses share: it is common.
     """
@@ -61,7 +61,7 @@ class Extreme(_Plain):
             return s.xp.where(self._chosen(s, i), e, 0.0)
         y, keep = self._kept(s)
         first = self._first(s.x[0], y, s)
-        made = s.xp.sum(s.xp.where(first, spread(e, s.x[0]), 0.0), axis=s.attributes["axis"], keepdims=keep)
+        made = s.xp.sum(s.xp.where(first > 0, first * e, 0.0), axis=s.attributes["axis"], keepdims=keep)
         return made
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
@@ -97,7 +97,7 @@ class Extreme(_Plain):
 
 
 @dataclass(frozen=True)
-class Where(_Plain):
+class Where(Exact):
     """One of two by a condition. An open condition adds the distance to the other."""
 
     words: str = "{1} where {0}, else {2}"
@@ -140,7 +140,7 @@ class Where(_Plain):
 
 
 @dataclass(frozen=True)
-class Compare(_Plain):
+class Compare(Exact):
     """1 or 0, off by 1 where the operands' errors leave it open."""
 
     name: str
@@ -168,7 +168,7 @@ class Compare(_Plain):
 
 
 @dataclass(frozen=True)
-class Logical(_Plain):
+class Logical(Exact):
     """and, or, not of such: open where an operand is."""
 
     name: str
@@ -193,7 +193,7 @@ class Logical(_Plain):
 
 
 @dataclass(frozen=True)
-class Step(_Plain):
+class Step(Exact):
     """A monotone function that jumps, such as floor, or a cast to 8 bits: as far as it goes between the ends of the
     interval.
     """
@@ -231,137 +231,6 @@ class Step(_Plain):
         return int(s.attributes.get("bits", 24))
 
 
-@dataclass(frozen=True)
-class Place(_Plain):
-    """Where an order puts elements: argmax, argsort. What ties within the budgets leave open is infinite: no bound."""
-
-    name: str  #: argmax, argmin, argsort
-    words: str
-
-    def value(self, x: Any, *, axis: int, keepdims: bool = False) -> Any:
-        xp = array_namespace(x)
-        if self.name == "argsort":
-            return xp.argsort(x, axis=axis, stable=True)
-        return getattr(xp, self.name)(x, axis=axis, keepdims=keepdims)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * spread(0.0, s.y)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
-
-    def beyond(self, s: Site) -> Amount:
-        """Infinite at each place that another element might have."""
-        if s.exact:
-            return 0.0
-        xp, x = s.xp, s.x[0]
-        axis = s.attributes["axis"] % x.ndim
-        sign = -1.0 if self.name == "argmax" else 1.0
-        order = xp.argsort(sign * x, axis=axis, stable=True)
-        at = xp.take_along_axis(x, order, axis=axis)
-        e = xp.take_along_axis(spread(s.reads[0].error.worst, x), order, axis=axis)
-        if at.shape[axis] < 2:
-            return 0.0
-        before, behind = _cut(at, axis, slice(None, -1)), _cut(at, axis, slice(1, None))
-        close = abs(before - behind) <= _cut(e, axis, slice(None, -1)) + _cut(e, axis, slice(1, None))
-        if self.name == "argsort":
-            edge = xp.zeros_like(_cut(close, axis, slice(0, 1)))
-            open_ = xp.concat([close, edge], axis=axis) | xp.concat([edge, close], axis=axis)
-            return xp.where(open_, xp.inf, 0.0)
-        # the first may be any whose interval reaches the one of the first, not the second alone
-        reach = sign * _cut(at, axis, slice(0, 1)) + _cut(e, axis, slice(0, 1))
-        rest = sign * _cut(at, axis, slice(1, None)) - _cut(e, axis, slice(1, None))
-        keep = bool(s.attributes.get("keepdims"))
-        open_ = xp.any(rest <= reach, axis=axis, keepdims=keep)
-        return xp.where(open_, xp.inf, 0.0)
-
-    def bits(self, s: Site) -> int:
-        return 53
-
-
-@dataclass(frozen=True)
-class Sorted(_Plain):
-    """Elements in order. No element of a sorted array moves by more than the largest error: order statistics are
-    1-Lipschitz in the largest norm.
-    """
-
-    words: str = "{0} sorted"
-
-    def value(self, x: Any, *, axis: int) -> Any:
-        return array_namespace(x).sort(x, axis=axis)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        axis = s.attributes["axis"]
-        order = s.xp.argsort(s.x[0], axis=axis, stable=True)
-        return s.xp.take_along_axis(spread(e, s.x[0]), order, axis=axis)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        axis = s.attributes["axis"]
-        order = s.xp.argsort(s.x[0], axis=axis, stable=True)
-        back = s.xp.argsort(order, axis=axis, stable=True)
-        return s.xp.take_along_axis(g, back, axis=axis)
-
-    def beyond(self, s: Site) -> Amount:
-        if s.exact:
-            return 0.0
-        worst = spread(s.reads[0].error.worst, s.x[0])
-        largest = s.xp.max(worst, axis=s.attributes["axis"], keepdims=True)
-        return s.xp.maximum(largest - self.linear(s, 0, worst), 0.0)
-
-    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
-        return (any(s.reads[0].error.shared),) * s.y.ndim
-
-
-@dataclass(frozen=True)
-class Gather(_Plain):
-    """Elements of the first operand at places that the second gives, along an axis. Places that are open give no
-    bound.
-    """
-
-    words: str = "{0} at {1}"
-
-    def value(self, x: Any, places: Any, *, axis: int) -> Any:
-        """NaN at places that the axis does not have, as a wrong kernel may dump them."""
-        xp, n = array_namespace(x), x.shape[axis]
-        places = xp.astype(places, xp.int64)
-        inside = (places >= 0) & (places < n)
-        made = xp.take_along_axis(x, xp.where(inside, places, 0), axis=axis)
-        return made if bool(xp.all(inside)) else xp.where(inside, made, xp.nan)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * s.held if i else self.value(spread(e, s.x[0]), s.x[1], **s.attributes)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        if i:
-            return s.xp.zeros(s.x[1].shape, dtype=s.xp.float64)
-        n = s.x[0].size
-        places = self.value(s.xp.reshape(s.xp.arange(n), s.x[0].shape), s.x[1], **s.attributes)
-        made = s.xp.bincount(s.xp.reshape(places, (-1,)), weights=s.xp.reshape(g, (-1,)), minlength=n)
-        return s.xp.reshape(made, s.x[0].shape)
-
-    def beyond(self, s: Site) -> Amount:
-        open_ = s.reads[1].error.worst
-        if isinstance(open_, float) and open_ == 0.0:
-            return 0.0
-        return s.xp.where(spread(open_, s.x[1]) > 0, s.xp.inf, 0.0)
-
-    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
-        return (True,) * s.y.ndim
-
-    def bits(self, s: Site) -> int:
-        return s.reads[0].bits
-
-
-def _cut(x: Any, axis: int, part: slice) -> Any:
-    return x[(slice(None),) * axis + (part,)]
-
-
 def _call(name: str) -> Callable[..., Any]:
     return lambda x: getattr(array_namespace(x), name)(x)
 
@@ -395,9 +264,4 @@ CHOICES: Mapping[str, Any] = {
     "rint": Step(_call("round"), "{0} rounded to whole numbers"),
     "sign": Step(_call("sign"), "sign({0})"),
     "executed": Step(_executed, "{0} cast to fewer bits"),
-    "argmax": Place("argmax", "place of the largest of {0}"),
-    "argmin": Place("argmin", "place of the smallest of {0}"),
-    "argsort": Place("argsort", "order of {0}"),
-    "sort": Sorted(),
-    "gather": Gather(),
 }  # fmt: skip

@@ -7,18 +7,27 @@ from typing import Any
 
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
+from workbench.reference.graph.rules.roundings import (
+    function,
+    nothing,
+    of_circle,
+    of_exp,
+    of_log_sum,
+    of_power,
+    of_product,
+    of_quotient,
+    of_sum,
+    product_bits,
+    rounded,
+)
 from workbench.reference.graph.shapes import to_shape
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Site, finite
+from workbench.reference.losses import LOG_ULPS
 
 #: covers that roundings are of the value that is off, not of the exact one: up to 16 unit roundoffs of float32
 SECOND_ORDER = 2.0**-20
 
 Slope = Callable[[Site], Amount]
-
-
-def nothing(s: Site) -> Own:
-    """Of what rounds nothing."""
-    return Own()
 
 
 @dataclass(frozen=True)
@@ -88,105 +97,6 @@ class Elementwise:
         return slope if isinstance(slope, float) else s.held if slope is s.y else finite(slope)
 
 
-def rounded(k: float) -> Callable[[Site], Own]:
-    """k unit roundoffs of the result."""
-
-    def own(s: Site) -> Own:
-        y = s.held
-        lost = k * s.u * abs(y) + s.contract.floor * (y != 0)
-        return Own(lost, lost)
-
-    return own
-
-
-def function(ulps: float | None = None) -> Callable[[Site], Own]:
-    """So many ulps of float32, of which one may be the same relative error in all elements; None: those of exp."""
-
-    def own(s: Site) -> Own:
-        some = s.contract.exp_ulps if ulps is None else ulps
-        lost = 2 * s.u * some * abs(s.held)
-        lost += s.contract.floor * (s.held != 0)
-        return Own(lost, lost, 0.0, 2 * s.u * min(some, 1.0))
-
-    return own
-
-
-def of_exp(s: Site) -> Own:
-    """exp(0) = 1 and exp(-inf) = 0 are exact."""
-    own, x = function()(s), s.x[0]
-    zero = x == 0
-    if not s.exact:
-        zero = zero & (s.reads[0].error.worst == 0)
-    if bool(s.xp.any(zero)):
-        lost = s.xp.where(zero, 0.0, own.worst)
-        own = Own(lost, lost, own.common, own.alike)
-    return own
-
-
-def added(a: Operand, b: Operand) -> dict[str, Any]:
-    """The terms of a + b, of which each may be a sum that nobody saw; a 0 is no term."""
-    if 0 in (a.bits, b.bits):
-        one = a if b.bits == 0 else b
-        return {"additions": one.additions, "terms": one.terms, "size": one.magnitude, "of_squares": one.squares,
-                "attributed": one.attributed}  # fmt: skip
-    squares = a.squares + b.squares
-    return {"additions": a.additions + b.additions + 1, "terms": a.terms + b.terms, "size": a.magnitude + b.magnitude,
-            "of_squares": squares, "attributed": a.attributed + b.attributed}  # fmt: skip
-
-
-def of_sum(s: Site) -> Own:
-    """One rounding. Where an operand is a sum that nobody saw its terms may be added in any order: g(n) of all sizes,
-    less what is in the operands' errors already.
-    """
-    a, b = s.reads
-    if 0 in (a.bits, b.bits):
-        return Own()
-    if not (a.additions or b.additions or a.rounded or b.rounded or s.feeds):
-        return rounded(1)(s)
-    y, c = s.held, s.contract
-    whole = Operand(y, **added(a, b))
-    worst = c.sum(whole.additions) * whole.size + c.floor * (y != 0)
-    for one in (a, b):
-        if one.additions:
-            worst = worst - c.sum(one.additions) * one.size
-    squares, common = s.u**2 * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y), 0.0
-    for one in (a, b):
-        if one.rounded:
-            relative, cut = s.operand_error(one.rounded)
-            lost = relative * abs(one.held)
-            worst = worst + lost
-            common, squares = (common + lost, squares) if cut else (common, squares + lost * lost)
-    return Own(worst, s.xp.sqrt(squares), common)
-
-
-def of_product(s: Site) -> Own:
-    """One rounding, none where float32 holds the product."""
-    bits = [one.bits for one in s.reads]
-    return Own() if min(bits) <= 1 or sum(bits) <= FLOAT32_BITS else rounded(1)(s)
-
-
-def product_bits(bits: tuple[int, ...]) -> int:
-    """Significant bits of a product, at most: a power of two adds none."""
-    a, b = bits
-    return 0 if 0 in bits else max(bits) if 1 in bits else min(a + b, 53)
-
-
-def of_quotient(s: Site) -> Own:
-    """A division; by a constant one rounding, by a power of two none."""
-    by = s.reads[1]
-    if by.bits <= 1:
-        return Own()
-    return rounded(1.0 if by.value.ndim == 0 and by.bits < 53 else s.contract.division)(s)
-
-
-def certain(s: Site) -> Any:
-    """Where a of a - max(a, x) is the maximum for sure: both are one number, without an error."""
-    if not s.looks or s.exact:
-        return None
-    a, other = s.reads[0], s.looks[0]
-    return other.value + other.error.worst < a.value - a.error.worst
-
-
 def _reach_of_product(s: Site) -> Any:
     (x, y), (ex, ey) = s.x, (one.error.worst for one in s.reads)
     return abs(y) * ex + abs(x) * ey + ex * ey
@@ -244,7 +154,7 @@ def _reach_of_square(s: Site) -> Any:
     return 2 * abs(x) * e + e * e
 
 
-def _reach_of_power(s: Site) -> Any:
+def _reachof_power(s: Site) -> Any:
     """|y| expm1(|b| of log a + |log a| of b + both), by the logarithm."""
     a, b = s.reads
     log_a = abs(finite(s.xp.log(abs(a.value))))
@@ -254,21 +164,8 @@ def _reach_of_power(s: Site) -> Any:
     return abs(s.y) * s.xp.expm1(s.xp.minimum(moved, 0.0 * moved + 700.0))
 
 
-def _of_power(s: Site) -> Own:
-    """4 ulps of pow (CUDA programming guide, table of ulps: powf 4)."""
-    return function(4.0)(s)
-
-
 def _weight(s: Site, i: int) -> Any:
     return s.xp.exp(s.x[i] - s.y)
-
-
-def _of_log_sum(s: Site) -> Own:
-    """The sum rounded; exp, 1 + and log of what is added to the larger operand."""
-    y = s.held
-    added = finite(s.y - s.xp.maximum(*s.x))
-    lost = s.u * (abs(y) + 2 * (s.contract.exp_ulps + LOG_ULPS + 1) * added) + s.contract.floor
-    return Own(lost, lost)
 
 
 def _call(name: str) -> Callable[..., Any]:
@@ -276,8 +173,12 @@ def _call(name: str) -> Callable[..., Any]:
     return lambda *x: getattr(array_namespace(*x), name)(*x)
 
 
-#: ulps of a float32 log, as of `reference.losses`
-LOG_ULPS = 2.0
+def _cbrt(x: Any) -> Any:
+    """Of torch, which has none, by a power."""
+    xp = array_namespace(x)
+    return xp.cbrt(x) if hasattr(xp, "cbrt") else xp.sign(x) * abs(x) ** (1 / 3)
+
+
 _HALF = 0.5
 
 
@@ -304,7 +205,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                           lambda s: Own() if 2 * s.reads[0].bits <= FLOAT32_BITS else rounded(1)(s), _reach_of_square,
                           lambda bits: min(2 * bits[0], 53) if bits[0] != 1 else 1),
     "sqrt": Elementwise(_call("sqrt"), (lambda s: _HALF / s.y,), "sqrt({0})", rounded(2), _reach_of_root),
-    "cbrt": _unary("cbrt", 1.0, lambda s: 1 / (3 * s.y**2), ends(_call("cbrt"))),
+    "cbrt": Elementwise(_cbrt, (lambda s: 1 / (3 * s.y**2),), "cbrt({0})", function(1.0), ends(_cbrt)),
     "reciprocal": Elementwise(_call("reciprocal"), (lambda s: -s.y * s.y,), "1 / {0}", rounded(2),
                               lambda s: _reach_of_inverse(s)),
     "exp": Elementwise(_call("exp"), (lambda s: s.y,), "exp({0})", of_exp, _reach_of_exp),
@@ -318,16 +219,16 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "sinh": _unary("sinh", 3.0, lambda s: s.xp.cosh(s.x[0]), ends(_call("sinh"))),
     "cosh": _unary("cosh", 2.0, lambda s: s.xp.sinh(s.x[0]),
                    lambda s: s.xp.cosh(abs(s.x[0]) + s.reads[0].error.worst) - s.y),
-    "sin": Elementwise(_call("sin"), (lambda s: s.xp.cos(s.x[0]),), "sin({0})", lambda s: _of_circle(s),
+    "sin": Elementwise(_call("sin"), (lambda s: s.xp.cos(s.x[0]),), "sin({0})", lambda s: of_circle(s),
                        _at_most(1.0)),
-    "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: _of_circle(s),
+    "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: of_circle(s),
                        _at_most(1.0)),
     "arctan": _unary("arctan", 2.0, lambda s: 1 / (1 + s.x[0] ** 2), ends(_call("arctan"))),
     "arcsinh": _unary("arcsinh", 4.0, lambda s: 1 / s.xp.sqrt(1 + s.x[0] ** 2), ends(_call("arcsinh"))),
     "power": Elementwise(_call("pow"), (lambda s: s.x[1] * s.y / s.x[0], lambda s: s.y * s.xp.log(s.x[0])),
-                         "{0}^{1}", _of_power, _reach_of_power),
+                         "{0}^{1}", of_power, _reachof_power),
     "logaddexp": Elementwise(_call("logaddexp"), (lambda s: _weight(s, 0), lambda s: _weight(s, 1)),
-                             "log(exp({0}) + exp({1}))", _of_log_sum,
+                             "log(exp({0}) + exp({1}))", of_log_sum,
                              lambda s: s.xp.maximum(*(0.0 * s.held + one.error.worst for one in s.reads))),
     "deg2rad": Elementwise(_call("deg2rad"), (lambda s: pi / 180,), "{0} pi / 180", rounded(2)),
     "rad2deg": Elementwise(_call("rad2deg"), (lambda s: 180 / pi,), "{0} 180 / pi", rounded(2)),
@@ -338,9 +239,3 @@ def _reach_of_inverse(s: Site) -> Any:
     x, e = s.x[0], s.reads[0].error.worst
     open_ = s.xp.asarray(e >= abs(x)) & s.xp.asarray(e > 0)
     return s.xp.where(open_, s.xp.inf, abs(s.held) * e / s.xp.where(open_, 1.0, abs(x) - e))
-
-
-def _of_circle(s: Site) -> Own:
-    """2 ulps of the result, and near a root 2^-24 of the reduction of the argument: 4 u in all of at most 1."""
-    lost = 4 * s.u * s.xp.maximum(abs(s.held), s.xp.minimum(abs(s.reads[0].held), 0.0 * s.held + 2.0**-3))
-    return Own(lost, lost, 0.0, 2 * s.u)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
+from array_api_compat import device
 
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import Amount, Own
@@ -36,10 +36,7 @@ class Move:
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if self.back is not None:
             return self.back(s, g)
-        xp, shape = s.xp, s.x[0].shape
-        n = prod(shape)
-        places = self.f(xp.reshape(xp.arange(n), shape), **s.attributes)
-        return xp.reshape(xp.bincount(xp.reshape(places, (-1,)), weights=xp.reshape(g, (-1,)), minlength=n), shape)
+        return from_places(s, g)
 
     def beyond(self, s: Site) -> Amount:
         return 0.0
@@ -129,19 +126,27 @@ class Write(Move):
         return max(one.bits for one in s.reads)
 
 
+def from_places(s: Site, g: Any) -> Any:
+    """g summed at the places that its elements came from: of any move."""
+    xp, shape = s.xp, s.x[0].shape
+    n = prod(shape)
+    places = MOVES[s.node.op].value(xp.reshape(xp.arange(n, device=device(g)), shape), **s.attributes)
+    made = xp.bincount(xp.reshape(places, (-1,)), weights=xp.reshape(g, (-1,)), minlength=n)
+    return xp.reshape(made, shape)
+
+
 def _index(x: Any, *, index: Any) -> Any:
     return x[index]
 
 
 def _back_of_index(s: Site, g: Any) -> Any:
-    index = s.attributes["index"]
+    index, x = s.attributes["index"], s.x[0]
     listed = index if isinstance(index, tuple) else (index,)
-    made = s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
     if all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in listed):
+        made = s.xp.zeros_like(x, dtype=s.xp.float64)
         made[index] = g
         return made
-    np.add.at(made, index, g)
-    return made
+    return from_places(s, g)
 
 
 def _back_of_transpose(s: Site, g: Any) -> Any:

@@ -9,7 +9,7 @@ from workbench.floats import array_namespace
 from workbench.reference.arithmetic import gamma
 from workbench.reference.graph.contract import ADDITIONS
 from workbench.reference.graph.error import Amount, Own
-from workbench.reference.graph.rules.elementwise import product_bits
+from workbench.reference.graph.rules.roundings import product_bits
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
 

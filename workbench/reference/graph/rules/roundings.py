@@ -1,0 +1,123 @@
+"""What single operations round, of their results."""
+
+from collections.abc import Callable
+from typing import Any
+
+from workbench.reference.graph.error import Own
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
+from workbench.reference.losses import LOG_ULPS
+
+
+def nothing(s: Site) -> Own:
+    """Of what rounds nothing."""
+    return Own()
+
+
+def rounded(k: float) -> Callable[[Site], Own]:
+    """k unit roundoffs of the result."""
+
+    def own(s: Site) -> Own:
+        y = s.held
+        lost = k * s.u * abs(y) + s.contract.floor * (y != 0)
+        return Own(lost, lost)
+
+    return own
+
+
+def function(ulps: float | None = None) -> Callable[[Site], Own]:
+    """So many ulps of float32, of which one may be the same relative error in all elements; None: those of exp."""
+
+    def own(s: Site) -> Own:
+        some = s.contract.exp_ulps if ulps is None else ulps
+        lost = 2 * s.u * some * abs(s.held)
+        lost += s.contract.floor * (s.held != 0)
+        return Own(lost, lost, 0.0, 2 * s.u * min(some, 1.0))
+
+    return own
+
+
+def of_exp(s: Site) -> Own:
+    """exp(0) = 1 and exp(-inf) = 0 are exact."""
+    own, x = function()(s), s.x[0]
+    zero = x == 0
+    if not s.exact:
+        zero = zero & (s.reads[0].error.worst == 0)
+    if bool(s.xp.any(zero)):
+        lost = s.xp.where(zero, 0.0, own.worst)
+        own = Own(lost, lost, own.common, own.alike)
+    return own
+
+
+def added(a: Operand, b: Operand) -> dict[str, Any]:
+    """The terms of a + b, of which each may be a sum that nobody saw; a 0 is no term."""
+    if 0 in (a.bits, b.bits):
+        one = a if b.bits == 0 else b
+        return {"additions": one.additions, "terms": one.terms, "size": one.magnitude, "of_squares": one.squares,
+                "attributed": one.attributed}  # fmt: skip
+    squares = a.squares + b.squares
+    return {"additions": a.additions + b.additions + 1, "terms": a.terms + b.terms, "size": a.magnitude + b.magnitude,
+            "of_squares": squares, "attributed": a.attributed + b.attributed}  # fmt: skip
+
+
+def of_sum(s: Site) -> Own:
+    """One rounding. Where an operand is a sum that nobody saw its terms may be added in any order: g(n) of all sizes,
+    less what is in the operands' errors already.
+    """
+    a, b = s.reads
+    if 0 in (a.bits, b.bits):
+        return Own()
+    if not (a.additions or b.additions or a.rounded or b.rounded or s.feeds):
+        return rounded(1)(s)
+    y, c = s.held, s.contract
+    whole = Operand(y, **added(a, b))
+    worst = c.sum(whole.additions) * whole.size + c.floor * (y != 0)
+    for one in (a, b):
+        if one.additions:
+            worst = worst - c.sum(one.additions) * one.size
+    squares, common = s.u**2 * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y), 0.0
+    for one in (a, b):
+        if one.rounded:
+            relative, cut = s.operand_error(one.rounded)
+            lost = relative * abs(one.held)
+            worst = worst + lost
+            common, squares = (common + lost, squares) if cut else (common, squares + lost * lost)
+    return Own(worst, s.xp.sqrt(squares), common)
+
+
+def of_product(s: Site) -> Own:
+    """One rounding, none where float32 holds the product."""
+    bits = [one.bits for one in s.reads]
+    return Own() if min(bits) <= 1 or sum(bits) <= FLOAT32_BITS else rounded(1)(s)
+
+
+def product_bits(bits: tuple[int, ...]) -> int:
+    """Significant bits of a product, at most: a power of two adds none."""
+    a, b = bits
+    return 0 if 0 in bits else max(bits) if 1 in bits else min(a + b, 53)
+
+
+def of_quotient(s: Site) -> Own:
+    """A division; by a constant one rounding, by a power of two none."""
+    by = s.reads[1]
+    if by.bits <= 1:
+        return Own()
+    return rounded(1.0 if by.value.ndim == 0 and by.bits < 53 else s.contract.division)(s)
+
+
+def of_power(s: Site) -> Own:
+    """4 ulps of pow (CUDA programming guide, table of ulps: powf 4)."""
+    return function(4.0)(s)
+
+
+def of_log_sum(s: Site) -> Own:
+    """The sum rounded; exp, 1 + and log of what is added to the larger operand."""
+    y = s.held
+    added = finite(s.y - s.xp.maximum(*s.x))
+    lost = s.u * (abs(y) + 2 * (s.contract.exp_ulps + LOG_ULPS + 1) * added) + s.contract.floor
+    return Own(lost, lost)
+
+
+def of_circle(s: Site) -> Own:
+    """2 ulps of the result, and near a root 2^-24 of the reduction of the argument: 4 u in all of at most 1."""
+    lost = 4 * s.u * s.xp.maximum(abs(s.held), s.xp.minimum(abs(s.reads[0].held), 0.0 * s.held + 2.0**-3))
+    return Own(lost, lost, 0.0, 2 * s.u)
