@@ -43,7 +43,7 @@ class Judged:
 def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str) -> Judged:
     """The stages under the declared contract; where none is, the first under which all are right of: the strict one of
     float32, the usual one of inputs of `dtype`, and that with stages stored as they were given. Where none is right:
-    under the usual one, and what would excuse a wrong stage is said with it.
+    under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it.
     """
     if declared is not None:
         return Judged(declared, under(graph, declared, given), words_of(declared), {})
@@ -54,7 +54,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
         if _right(stages):
             break
         tried = under(graph, other, given)
-        if _right(tried) or contract is strict:
+        if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
     beyond = {} if contract is strict else _beyond(first, stages)
     if not _right(stages) and any(stage.role == "origin" for stage in stages):
@@ -91,6 +91,10 @@ def _right(stages: Sequence[StageDiff]) -> bool:
     return all(stage.verdict in RIGHT_VERDICTS and stage.role == "clean" for stage in stages)
 
 
+def _outside(stages: Sequence[StageDiff]) -> int:
+    return sum(stage.decisive.summary.outside for stage in stages if stage.decisive is not None)
+
+
 def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[str, tuple[int, float]]:
     """What only the usual contract allows."""
     found = {}
@@ -119,6 +123,8 @@ def _with_excuses(
 
     found, poor = [], True
     for words, other in _weaker(graph, given, contract, wrong, dtype):
+        if "+" in words and not poor:  # one is enough
+            continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
         tried = {stage.name: stage for stage in under(graph, other, given)}
