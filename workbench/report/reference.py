@@ -170,7 +170,10 @@ def _of_contract(diff: ReferenceDiff) -> list[str]:
     if diff.declared:
         return [f"  contract: {diff.said or 'float32'} (declared)"]
     beyond = {} if diff.fails else diff.beyond_strict
-    found = [f"{n} elements of {name} (worst {ratio(over)}x)" for name, (n, over) in beyond.items()]
+    found = [
+        f"{one.elements} elements of {name} (worst {ratio(one.over_budget)}x at [{', '.join(map(str, one.place))}])"
+        for name, one in beyond.items()
+    ]
     if not found:
         return [f"  contract: {diff.said} (usual for these inputs)"] if diff.said else []
     return [f"  contract: {diff.said} (usual for these inputs); float32 arithmetic does not explain {', '.join(found)}"]
@@ -247,7 +250,8 @@ def document(diff: ReferenceDiff) -> dict[str, Any]:
         "stages": [_stage(diff, stage) for stage in diff.stages],
         "not_given": list(diff.others),
         "beyond_float32": {
-            name: plain_number({"elements": n, "over_budget": over}) for name, (n, over) in diff.beyond_strict.items()
+            name: {"elements": one.elements, "index": list(one.place), "over_budget": plain_number(one.over_budget)}
+            for name, one in diff.beyond_strict.items()
         },
         "repeat": diff.repeat,
     }

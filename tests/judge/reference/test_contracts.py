@@ -31,8 +31,8 @@ def test_strict_comes_first_and_usual_only_where_it_must() -> None:
     assert strict.contract == Contract() and strict.beyond_strict == {} and strict.stages[0].verdict != "bug"
     usual = of(attention(**given, operand=bfloat16), "bfloat16")
     assert usual.contract == Contract(operands="bfloat16") and usual.stages[0].verdict == "rounding"
-    n, over = usual.beyond_strict["out"]
-    assert 0 < n < given["q"].size and over > 1
+    beyond = usual.beyond_strict["out"]
+    assert 0 < beyond.elements < given["q"].size and beyond.over_budget > 1
     wrong = of(attention(**given, keys=40), "bfloat16")
     assert wrong.contract == usual.contract and wrong.stages[0].role == "origin"
 

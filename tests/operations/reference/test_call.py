@@ -33,8 +33,8 @@ def test_a_right_kernel_is_right_and_all_of_it_was_judged(dtype: str) -> None:
 def test_a_kernel_that_rounds_operands_to_its_16_bits_needs_no_declaration_and_the_report_says_so() -> None:
     found = judged("bfloat16", operand=bfloat16)
     assert found.verdict == "rounding" and not found.fails and found.said == "operands=bfloat16"
-    elements, over = found.beyond_strict["out"]
-    assert elements > 0 and over > 1
+    beyond = found.beyond_strict["out"]
+    assert beyond.elements > 0 and beyond.over_budget > 1 and len(beyond.place) == 2
 
 
 def test_results_match_in_order_by_name_and_alone() -> None:
@@ -306,3 +306,26 @@ def test_a_reference_that_raises_or_has_no_rule_is_named_with_its_line() -> None
         diff_reference(attention, broken, inputs)
     with pytest.raises(Raised, match="(?s)reference .*KeyError"):
         diff_reference(attention, lambda q, k, v: {}["x"], inputs)
+
+
+def test_places_that_a_kernel_chose_count_within_a_tie_and_are_bugs_beyond_it() -> None:
+    def gate(x):
+        places = np.argsort(-x.sum(-1), axis=-1)[:, :2]
+        return np.take_along_axis(x.sum(-1), places, -1), places
+
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 4, 32)).astype(np.float32)
+    x[0, 1] = x[0, 2, ::-1]  # the same sum in another order
+    sums = x.sum(-1)
+    sums[0, 1] = sums[0, 2]
+    places = np.argsort(-sums, axis=-1, kind="stable")[:, :2]
+    tie = places.copy()
+    row = tie[0]
+    tie[0] = np.where(row == 1, 2, np.where(row == 2, 1, row))
+    for chosen in (places, tie):
+        found = diff_results((np.take_along_axis(sums, chosen, -1), chosen), gate, {"x": x})
+        assert found.verdict in ("exact", "rounding"), str(found)
+    wrong = places.copy()
+    wrong[3] = wrong[3, ::-1]
+    found = diff_results((np.take_along_axis(sums, wrong, -1), wrong), gate, {"x": x})
+    assert found.origin == "places" and found["places"].worst(1)[0].place[0] == 3

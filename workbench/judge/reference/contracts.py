@@ -4,12 +4,13 @@ that only a declaration makes right.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from workbench.expectation.elements import State
 from workbench.floats import DTYPES
-from workbench.judge.reference.given import Given
+from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.stages import under
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
@@ -29,6 +30,14 @@ FITS = 2.0**-11
 PREDICTED = 0.5
 
 
+class Beyond(NamedTuple):
+    """What the usual contract of 16-bit inputs allows of a stage, and float32 does not."""
+
+    elements: int
+    over_budget: float  #: of the worst, under the strict contract
+    place: tuple[int, ...]  #: its index
+
+
 @dataclass(frozen=True, eq=False)
 class Judged:
     """The stages under the contract that decides."""
@@ -36,8 +45,7 @@ class Judged:
     contract: Contract
     stages: tuple[StageDiff, ...]
     words: str  #: of the contract, as --contract takes them
-    #: stage -> elements beyond the strict contract, which the usual one allows, and the largest error / budget of them
-    beyond_strict: Mapping[str, tuple[int, float]]
+    beyond_strict: Mapping[str, Beyond]
 
 
 def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str) -> Judged:
@@ -95,7 +103,7 @@ def _outside(stages: Sequence[StageDiff]) -> int:
     return sum(stage.decisive.summary.outside for stage in stages if stage.decisive is not None)
 
 
-def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[str, tuple[int, float]]:
+def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[str, Beyond]:
     """What only the usual contract allows."""
     found = {}
     for before, now in zip(strict, stages, strict=True):
@@ -104,7 +112,9 @@ def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[st
             continue
         more = a.outside & ~b.outside
         if more.any():
-            found[now.name] = (int(more.sum()), float(a.over_budget[more].max()))
+            over = np.where(more, a.over_budget, -1.0)
+            place = tuple(int(i) for i in np.unravel_index(int(np.argmax(over)), over.shape))
+            found[now.name] = Beyond(int(more.sum()), float(over[place]), place)
     return found
 
 
@@ -195,7 +205,11 @@ def _weaker(
     names = [stage.name for stage in wrong]
     nodes = {i for one in given if one.name in names for i in one.nodes}
     above = upstream(graph, nodes)
-    stages = [name for name, turns in graph.stages.items() if above.intersection(turns)]
+    stages = [
+        name
+        for name, turns in graph.stages.items()
+        if above.intersection(turns) and not any(is_whole(graph.nodes[i].dtype) for i in turns)
+    ]
     stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
     casts = any(graph.nodes[i].op == "cast" for i in above)
     for narrow in (dtype,) if dtype in NARROW else NARROW:

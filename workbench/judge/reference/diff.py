@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
-from workbench.judge.reference.contracts import judged
+from workbench.judge.reference.contracts import Beyond, judged
 from workbench.judge.reference.given import Arrays, Given, called, matched
 from workbench.judge.reference.held import like
 from workbench.judge.reference.lines import definition
@@ -30,9 +30,7 @@ class ReferenceDiff:
     others: tuple[str, ...] = ()  #: results that were not given
     declared: bool = False  #: whether somebody said the contract
     said: str = ""  #: the contract, as --contract takes it
-    #: stage -> elements that the usual contract of 16-bit inputs allows and float32 does not, and their largest error /
-    #: budget
-    beyond_strict: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    beyond_strict: Mapping[str, Beyond] = field(default_factory=dict)  #: by stage; of a contract that is the usual one
     gates: tuple[str, ...] = ()  #: what stands above the verdict
     notes: tuple[str, ...] = ()
     tried: tuple[str, ...] = ()  #: other references under which it is wrong

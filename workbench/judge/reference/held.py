@@ -119,7 +119,7 @@ def _compared(
     if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
         # what is stored in 16 bits was computed in more: half an ulp of what it may have been
         stored = ulp(abs(value) + budget.bound, dtype) / 2
-    if sharp:
+    if sharp and not is_whole(one.x.dtype):
         budget = _sharpened(graph, contract, one, actual, value, budget, stored, dumps)
     budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
     found = compare(actual, one.unwritten, value, budget, dtype)
@@ -164,5 +164,5 @@ def _sharpened(
     found = sharper(graph, contract, one.places, places, dumps)
     bound, likely = budget.bound.copy(), budget.statistical.copy()
     for place, (worst, usual) in found.items():
-        bound[place], likely[place] = worst, usual
+        bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
     return replace(budget, bound=bound, statistical=likely)
