@@ -145,6 +145,12 @@ def test_a_run_is_that_of_numpy(f: Callable[..., Any]) -> None:
         assert np.all(made[name].budget.bound >= 0), name
 
 
+def test_inputs_in_float64_are_copied_too() -> None:
+    given = X.astype(np.float64)
+    trace(augmented, {"x": given})
+    assert np.array_equal(given, X)
+
+
 @pytest.mark.parametrize("f", SAME, ids=lambda f: f.__name__)
 def test_its_budgets_hold_for_float32(f: Callable[..., Any]) -> None:
     made = budgets(trace(f, {"x": X}), Contract())

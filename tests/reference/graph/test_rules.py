@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from workbench.reference.graph import Contract, budget_at, budgets, trace
+from workbench.reference.graph.error import EXACT, Error, Own
 from workbench.reference.graph.expected import elements_of
-from workbench.reference.graph.forward import forward
+from workbench.reference.graph.forward import Kept, _Run, forward
 from workbench.reference.graph.reverse import adjoints
-from workbench.reference.graph.rules import RULES
+from workbench.reference.graph.rules import INPUT, RULES
+from workbench.reference.graph.site import Operand, Site
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((2, 3, 4)).astype(np.float32), RNG.standard_normal((2, 3, 4)).astype(np.float32)
@@ -96,7 +98,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "trunc": (lambda x: np.trunc(3 * x), (X,)),
     "rint": (lambda x: np.rint(3 * x), (X,)),
     "sign": (lambda x: np.sign(x), (X,)),
-    "executed": (lambda x: (100 * x).astype(np.int8), (X,)),
+    "executed": (lambda x: (40 * x).astype(np.int8), (X,)),
     "argmax": (lambda x: np.argmax(x, axis=1), (X,)),
     "argmin": (lambda x: np.argmin(x, axis=2, keepdims=True), (X,)),
     "argsort": (lambda x: np.argsort(x, axis=1), (X,)),
@@ -178,6 +180,51 @@ def test_its_adjoint_is_the_derivative(name: str) -> None:
             ends = [wide[key] + sign * step for sign in (1, -1)]
         moved = np.sum(g * (ends[0] - ends[1])) / 2
         assert adjoint.shape == x.shape and np.isclose(np.sum(adjoint * step), moved, rtol=1e-5, atol=1e-12)
+
+
+@pytest.fixture
+def off(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Inputs that are off by a tenth, and by a hundredth where they are small."""
+
+    def given(run: _Run, i: int) -> Operand:
+        node = run.graph.nodes[i]
+        if node.op != INPUT or node.value.dtype.kind in "biu":
+            return Operand(node.value, EXACT, node.bits)
+        e = amount(node.value)
+        if run.keep:
+            run.kept[i] = Kept(Site(node, (), node.value, run.contract), Own(e, e), 0.0, 0.0)
+        return Operand(node.value, Error(e, e * e, 0.0, 1 << i, (False,) * node.value.ndim), 53)
+
+    monkeypatch.setattr(_Run, "_given", given)
+    return 0.1
+
+
+def amount(x: np.ndarray) -> np.ndarray:
+    return 0.1 * abs(x.astype(np.float64)) + 0.01
+
+
+@pytest.mark.parametrize("name", sorted(EXAMPLES))
+def test_the_worst_case_is_one_where_operands_are_far_off(name: str, off: float) -> None:
+    """Forward and in reverse: at corners of the operands' intervals and within, in float64."""
+    f, given = example(name)
+    graph = trace(f, given)
+    expected = budgets(graph, Contract())["result"]
+    wide = {key: x.astype(np.float64) for key, x in given.items()}
+    elements = [tuple(int(RNG.integers(0, n)) for n in expected.value.shape) for _ in range(4)]
+    at = budget_at(graph, Contract(), "result", elements)
+    farthest = np.zeros(expected.value.shape)
+    for k in range(60):
+        part = {
+            key: RNG.choice([-1.0, 1.0], x.shape) if k % 3 else RNG.uniform(-1, 1, x.shape) for key, x in wide.items()
+        }
+        moved = {key: x + part[key] * amount(x) for key, x in wide.items()}
+        made = np.asarray(moved["x"] if name == "cast" else f(**moved), np.float64)
+        farthest = np.maximum(farthest, abs(made - expected.value))
+    held = 1 + 1e-12  # float64's own roundings
+    assert np.all(farthest <= held * expected.budget.bound)
+    assert all(farthest[e] <= held * at.bound[k] for k, e in enumerate(elements))
+    if name not in JUMPS | {"gather"}:  # and it is not far wider than that
+        assert np.median(expected.budget.bound / np.maximum(farthest, 1e-9)) < 4
 
 
 @pytest.mark.parametrize("name", ["sum", "matmul", "exp", "divide", "cumsum"])

@@ -8,7 +8,7 @@ from workbench.reference.graph.error import EXACT, Error, Own, none, plus
 from workbench.reference.graph.site import Site
 
 #: primitives that may leave an element without a bound
-MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where argmax argmin argsort".split())
+MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where executed argmax argmin argsort".split())
 
 
 def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int) -> Error:
@@ -25,7 +25,9 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
         open_ = 0
         for one in s.reads:
             open_ |= one.error.open
-        return _tidy(s, rule.error(s)._replace(shared=s.unshared, open=open_))
+        found = rule.error(s)
+        open_ |= bit if _opens(s, found.worst) else 0
+        return _tidy(s, found._replace(shared=s.unshared, open=open_))
     worst, variance, moved_common = beyond, 0.0, expected
     sources, open_, shared = 0, bit if _opens(s, beyond) else 0, s.unshared
     for i, one in enumerate(s.reads):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from workbench.floats import array_namespace, round_to
 from workbench.reference.graph.error import EXACT, Amount, Error, Own
 from workbench.reference.graph.shapes import spread, to_shape
@@ -225,7 +227,12 @@ class Step(Exact):
         x, y = s.x[0], s.y
         up, down = (s.xp.astype(self.f(x + sign * e, **s.attributes), s.xp.float64) for sign in (1, -1))
         moved = s.xp.maximum(abs(up - y), abs(down - y))
-        return s.xp.where((up == y) & (down == y), 0.0, moved)
+        moved = s.xp.where((up == y) & (down == y), 0.0, moved)
+        dtype = s.attributes.get("dtype", "")
+        if not dtype.startswith(("int", "uint")):
+            return moved
+        least, most = np.iinfo(dtype).min - 1, np.iinfo(dtype).max + 1
+        return s.xp.where((x - e <= least) | (x + e >= most), s.xp.inf, moved)  # machines wrap, or saturate
 
     def bits(self, s: Site) -> int:
         return int(s.attributes.get("bits", 24))
