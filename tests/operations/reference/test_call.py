@@ -328,4 +328,22 @@ def test_places_that_a_kernel_chose_count_within_a_tie_and_are_bugs_beyond_it() 
     wrong = places.copy()
     wrong[3] = wrong[3, ::-1]
     found = diff_results((np.take_along_axis(sums, wrong, -1), wrong), gate, {"x": x})
-    assert found.origin == "places" and found["places"].worst(1)[0].place[0] == 3
+    assert found.origin == "places" and found["places"].worst(1)[0].place[0] == 3 and found["result[0]"].role == "clean"
+
+
+def test_whole_numbers_and_truths_are_exact() -> None:
+    def counted(x):
+        return np.floor(x).astype(np.int64), x > 0
+
+    x = np.array([0.0, 0.5, 2.0**40, -3.5], np.float32)
+    right = np.floor(x.astype(np.float64)).astype(np.int64), x > 0
+    assert diff_results(right, counted, {"x": x}).verdict == "exact"
+    for at in range(4):
+        wrong = right[0].copy()
+        wrong[at] += 1
+        found = diff_results((wrong, right[1]), counted, {"x": x})
+        assert found.verdict == "bug" and found.stages[0].worst(1)[0].place == (at,)
+    assert diff_results((right[0], ~right[1]), counted, {"x": x}).verdict == "bug"
+    zeros = np.zeros(3)  # of float64, whose ulp at 0 halves to 0
+    assert diff_results(zeros, lambda x: x * 1.0, {"x": zeros.astype(np.float32)}).verdict == "exact"
+    assert diff_results(zeros + 1e-30, lambda x: x * 1.0, {"x": zeros.astype(np.float32)}).verdict == "bug"

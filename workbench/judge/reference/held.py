@@ -8,12 +8,16 @@ import numpy as np
 
 from workbench.arrays import as_torch, on_cpu
 from workbench.expectation.elements import Comparison, State, compare, kept
-from workbench.floats import to_float64, ulp
+from workbench.floats import DTYPES, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.sharper import asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
+
+
+#: budget of a whole number that is known: any other is at least 1 off
+APART = 0.25
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,13 +117,17 @@ def _compared(
     the reference's own, but for choices.
     """
     value, budget = _joined([expected[place] for place in one.places], one.x.shape)
-    dtype = np.dtype(np.float64) if is_whole(one.x.dtype) else one.x.dtype
+    whole = is_whole(one.x.dtype)
+    # float64 is judged as what a kernel stores in float32; all whole numbers up to 2^53 are held by float64
+    dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
     actual = to_float64(one.x)
     stored: Any = 0.0
     if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
         # what is stored in 16 bits was computed in more: half an ulp of what it may have been
         stored = ulp(abs(value) + budget.bound, dtype) / 2
-    if sharp and not is_whole(one.x.dtype):
+    if whole:
+        budget = Budget(np.maximum(budget.bound, APART), np.maximum(budget.statistical, APART), np.inf)
+    elif sharp:
         budget = _sharpened(graph, contract, one, actual, value, budget, stored, dumps)
     budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
     found = compare(actual, one.unwritten, value, budget, dtype)
