@@ -108,11 +108,6 @@ def names_torch(function: Any) -> bool:
     return bool({"torch", "triton"} & _packages(function))
 
 
-def imports(function: Any, package: str) -> bool:
-    """Whether the file of a function has imported a package."""
-    return package in _packages(function)
-
-
 def _may_be_of_torch(error: BaseException, function: Any) -> bool:
     """Whether a function that failed may be written for torch: its error says so; or it did not raise by itself, and
     its file has imported torch or Triton, or no NumPy.

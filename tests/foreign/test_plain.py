@@ -58,3 +58,16 @@ def test_what_cannot_be_called_is_refused() -> None:
         run_plain(lambda x: x, {"x": np.ones(2, np.complex64)}, name="f")
     with pytest.raises((Refusal, Unavailable)):
         run_plain(lambda x: x, x, name="f", arrays="cupy")
+
+
+def test_a_function_that_numba_compiles_gets_numpy_s_own_memory() -> None:
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def compiled(x):
+        out = np.empty(x.shape, x.dtype)
+        out[:] = x * 2
+        return out
+
+    (made,) = run_plain(lambda x: compiled(x), {"x": np.ones(3, np.float32)}, name="f").returned
+    assert (made.arrays[0] == 2).all()

@@ -4,13 +4,14 @@ A third of 37 real kernel bugs showed through memory alone: outputs that nobody 
 Guards hold NaN, so that a load past the end spoils what is made of it; a store past the end changes them.
 """
 
+import inspect
+import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 
@@ -80,13 +81,12 @@ class Memory:
         return self.placed(name, x if arrays == "numpy" else handed_over(x.copy(), arrays, device))
 
     @contextmanager
-    def fresh(self, *, of_numpy: bool) -> Iterator[None]:
-        """Within it fresh memory is filled, and stands between guards; of NumPy where `of_numpy` says so."""
+    def fresh(self, function: Callable[..., Any]) -> Iterator[None]:
+        """Within it fresh memory is filled, and stands between guards: torch's, and NumPy's of the file of a function
+        and of those beside it that it imports, but for files that numba compiles, which knows NumPy's own alone.
+        """
         torch = sys.modules.get("torch")
-        with (
-            self._numpy_filled() if of_numpy else nullcontext(),
-            nullcontext() if torch is None else _filled(torch, self),
-        ):
+        with self._numpy_filled(function), nullcontext() if torch is None else _filled(torch, self):
             yield
 
     @property
@@ -108,7 +108,7 @@ class Memory:
     def _filled(self, name: str, n: int, dtype: Any, fill: int) -> tuple[np.ndarray, int]:
         """Filled memory for n elements of `dtype` between guards, and the byte at which they begin."""
         size = np.dtype(dtype).itemsize
-        raw = np.ndarray(n * size + 2 * GUARD + 64, np.uint8)  # np.empty may be ours
+        raw = np.empty(n * size + 2 * GUARD + 64, np.uint8)
         skipped = -raw.ctypes.data % 64
         whole = raw[skipped : skipped + n * size + 2 * GUARD].view(f"i{size}")
         side = GUARD // size
@@ -118,20 +118,29 @@ class Memory:
         return whole, GUARD
 
     @contextmanager
-    def _numpy_filled(self) -> Iterator[None]:
-        empty, empty_like = np.empty, np.empty_like
-
+    def _numpy_filled(self, function: Callable[..., Any]) -> Iterator[None]:
         def filled(made: np.ndarray) -> np.ndarray:
             if type(made) is not np.ndarray or (fill := _fill(made.dtype.name)) is None or not made.size:
                 return made
             flat, inner = self._filled("memory that it allocated", made.size, made.dtype, fill)
             return np.ndarray(made.shape, made.dtype, flat, inner, made.strides)
 
-        with (
-            patch.object(np, "empty", lambda *args, **kwargs: filled(empty(*args, **kwargs))),
-            patch.object(np, "empty_like", lambda *args, **kwargs: filled(empty_like(*args, **kwargs))),
-        ):
+        def empty(*args: Any, **kwargs: Any) -> Any:
+            return filled(np.empty(*args, **kwargs))
+
+        def empty_like(*args: Any, **kwargs: Any) -> Any:
+            return filled(np.empty_like(*args, **kwargs))
+
+        own = {id(np.empty): empty, id(np.empty_like): empty_like}
+        own[id(np)] = _Numpy(empty=empty, empty_like=empty_like)
+        before = [(space, name, x) for space in _namespaces(function) for name, x in [*space.items()] if id(x) in own]
+        try:
+            for space, name, x in before:
+                space[name] = own[id(x)]
             yield
+        finally:
+            for space, name, x in before:
+                space[name] = x
 
     def _torch(self, torch: ModuleType, name: str, x: Any, *, copied: bool) -> Any:
         dtype = str(x.dtype).removeprefix("torch.")
@@ -156,6 +165,44 @@ class Memory:
 def _guard(fill: int) -> int:
     """What guards are filled with, where fresh memory is with `fill`."""
     return fill if fill in (-1, _NAN["float8_e5m2"]) else fill + 1
+
+
+class _Numpy(ModuleType):
+    """NumPy with some functions in the place of its own."""
+
+    def __init__(self, **own: Any) -> None:
+        super().__init__("numpy")
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+def _namespaces(function: Callable[..., Any]) -> list[dict[str, Any]]:
+    """The globals of a function and of what lies beside its file, without those in which numba compiles something."""
+    function = inspect.unwrap(getattr(function, "func", function))  # of a functools.partial
+    function = function if isinstance(function, FunctionType) else type(function).__call__
+    space = getattr(function, "__globals__", {})
+    held = [cell.cell_contents for cell in getattr(function, "__closure__", None) or () if _is_full(cell)]
+    folder = os.path.dirname(space.get("__file__") or "")
+    beside = [x for x in space.values() if isinstance(x, ModuleType) and folder == os.path.dirname(_file_of(x))]
+    found = [space, *(vars(one) for one in beside if folder)]
+    return [] if any(_of_numba(x) for one in (*(y.values() for y in found), held) for x in one) else found
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        return cell.cell_contents is not cell
+    except ValueError:  # of a name that is not assigned yet
+        return False
+
+
+def _file_of(module: ModuleType) -> str:
+    return getattr(module, "__file__", None) or "/"
+
+
+def _of_numba(x: Any) -> bool:
+    return (x.__name__ if isinstance(x, ModuleType) else type(x).__module__).partition(".")[0] == "numba"
 
 
 def _fill(dtype: str) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from workbench.arrays import advice, as_numpy, home, imports, written
+from workbench.arrays import advice, as_numpy, home, written
 from workbench.case.user_code import running
 from workbench.floats import FLOATS
 from workbench.foreign.collect import loading, wrote
@@ -83,8 +83,8 @@ def run_plain(
     before = {key: as_array(x, f"input {key}") for key, x in inputs.items() if is_array(x)}
 
     def once() -> tuple[Returned, list[str], list[str]]:
-        memory = Memory()
-        given = dict(inputs)
+        """What one call on copies returned, the inputs that it changed, and the arrays beyond which it wrote."""
+        memory, given = Memory(), dict(inputs)
         for key in before:
             if lives_on is None or arrays is None or not isinstance(inputs[key], np.ndarray):
                 given[key] = memory.placed(key, inputs[key])
@@ -92,11 +92,10 @@ def run_plain(
                 given[key] = memory.handed_over(key, inputs[key], arrays, lives_on)
         try:
             with running(function), triton_interpreter.guarded(), Launches(name, on_emulator=emulated(backend)).sent():
-                with loading(), memory.fresh(of_numpy=not imports(function, "numba")):
+                with loading(), memory.fresh(function):
                     made = function(**given)
                 found = read(made, name)  # waits for it, and so may find that it failed
-                changed = written(before, {key: given[key] for key in before})
-                return found, changed, memory.broken
+                return found, written(before, {key: given[key] for key in before}), memory.broken
         except (Refusal, Unavailable, KeyboardInterrupt):
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours

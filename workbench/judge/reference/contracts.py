@@ -4,6 +4,7 @@ that only a declaration makes right.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from workbench.reference.graph.forward import upstream
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
 #: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
 ALONE = 8
+#: values of all nodes together that such trials go over, about ten seconds: fewer stages of a large graph
+WORK = 1e8
 #: share of its statistical budget that an error of operands in fewer bits takes at least, in the median: TF32 in an
 #: attention of 64 to 256 keys leaves 0.002 to 0.01; 1.4427 for log2(e), which is no such error, 3e-5; and one wrong
 #: element among right ones, or a row of them, nothing
@@ -212,8 +215,9 @@ def _weaker(
     ]
     stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
     casts = any(graph.nodes[i].op == "cast" for i in above)
+    most = min(ALONE, int(WORK / max(sum(prod(graph.nodes[i].shape) for i in above), 1)))
     for narrow in (dtype,) if dtype in NARROW else NARROW:
-        several = [*([CASTS] if casts else []), *stages[:ALONE]]
+        several = [*([CASTS] if casts else []), *stages[:most]]
         for some in [*([name] for name in several), *([several] if len(several) > 1 else [])]:
             stored = {**contract.stored, **dict.fromkeys(some, narrow)}
             yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)

@@ -15,7 +15,6 @@ from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
 
-
 #: budget of a whole number that is known: any other is at least 1 off
 APART = 0.25
 

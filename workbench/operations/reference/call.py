@@ -1,10 +1,12 @@
 """A function, or arrays, judged by a plain reference in one call."""
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from workbench.case import spellings
 from workbench.case.user_code import running
 from workbench.foreign.plain import Returned, read, run_plain
 from workbench.foreign.target import target_of
@@ -129,18 +131,14 @@ def _repeat(
     backend: str,
 ) -> str:
     """The command that judges the same again; empty where something has no name in a file."""
-    import shlex
-
     references = [reference] if isinstance(reference, str) or callable(reference) else list(reference)
     named = [one for one in references if isinstance(one, str)]
     where = str(inputs) if isinstance(inputs, str | Path) else ""
     if ":" not in target or len(named) < len(references) or not where or isinstance(contract, Contract):
         return ""
+    said = {"dtype": dtype, "seed": seed or None, "arrays": arrays, "device": device}
+    said |= {"backend": None if backend == "auto" else backend, "contract": contract}
     words = [word for one in named for word in ("--reference", one)] + ["--inputs", where]
-    words += ["--dtype", dtype] if dtype else []
-    words += ["--seed", str(seed)] if seed else []
+    words += spellings.said({name: x for name, x in said.items() if x is not None})
     words += ["--axes", ",".join(f"{axis}={n}" for axis, n in axes.items())] if axes else []
-    words += ["--contract", contract] if contract else []
-    said = {"--arrays": arrays, "--device": device, "--backend": None if backend == "auto" else backend}
-    words += [word for flag, x in said.items() if x for word in (flag, x)]
     return command("diff", target, map(shlex.quote, words))
