@@ -73,7 +73,7 @@ def show_reference(
     from workbench.judge.selection import parse
     from workbench.progress import shown
     from workbench.report import values
-    from workbench.report.reference import elements_report
+    from workbench.report.reference_budget import elements_report
     from workbench.report.text import console
 
     with shown():

@@ -131,7 +131,7 @@ class Memory:
         def empty_like(*args: Any, **kwargs: Any) -> Any:
             return filled(np.empty_like(*args, **kwargs))
 
-        own = {id(np.empty): empty, id(np.empty_like): empty_like}
+        own: dict[int, Any] = {id(np.empty): empty, id(np.empty_like): empty_like}
         own[id(np)] = _Numpy(empty=empty, empty_like=empty_like)
         before = [(space, name, x) for space in _namespaces(function) for name, x in [*space.items()] if id(x) in own]
         try:

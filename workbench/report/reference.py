@@ -1,31 +1,28 @@
 """The judgement of a kernel by a plain reference: a table and sentences, and its document."""
 
-from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from workbench.expectation.elements import Element, State
-from workbench.floats import ulp
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
-from workbench.judge.selection import Selection
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
 from workbench.records import number as plain_number
 from workbench.report.numbers import number, ratio, value
+from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import WIDTH, kind, plain, verdict, wrapped
-from workbench.report.values import Rows, elements
 
 SCHEMA = "workbench.reference/1"
 COLUMNS = ("stage", "verdict", "error / budget", "over budget", "max abs error", "worst at", "actual", "expected")
 LEFT = ("stage", "verdict", "worst at")
 #: columns that a narrow screen does without, the most telling first
 SPARE = ("error / budget", "over budget", "worst at", "max abs error", "actual", "expected")
-#: stages that a short report shows a row each, at most; and lines of a reference that it names
-SHOWN, SOURCES = 4, 5
+#: stages that a short report shows a row each, at most
+SHOWN = 4
 _MEANING = {
     "exact": ": every judged element is correctly rounded",
     "rounding": ": every judged element is within its budget",
@@ -43,14 +40,9 @@ def report(diff: ReferenceDiff, *, unicode: bool, width: int, full: bool = False
     """
     fold = width if unicode else None
     above = [Text(f"gate failed: {line}", style="bold red") for line in diff.gates]
-    head = wrapped(headline(diff), "", fold)
+    head = wrapped(diff.headline, "", fold)
     below = [line for text in sentences(diff, full) for line in wrapped(text, "", fold)]
     return Group(*above, *head, table(diff, full).screen(unicode=unicode, width=width), *below)
-
-
-def headline(diff: ReferenceDiff) -> str:
-    """What was run."""
-    return f"{diff.target} by {diff.reference}{': ' * bool(diff.case)}{diff.case}"
 
 
 def table(diff: ReferenceDiff, full: bool) -> Table:
@@ -199,25 +191,6 @@ def _nearest(diff: ReferenceDiff) -> str | None:
     return max(((one.over_budget, name) for one, name in found if one is not None), default=(0.0, None))[1]
 
 
-def budget_lines(diff: ReferenceDiff, name: str, at: Sequence[int]) -> list[str]:
-    """Shares of the budget of an element by line of the reference, the largest first, and its own rounding."""
-    stage, found = diff[name], diff.sources(name, at)
-    assert stage.dumped is not None and stage.decisive is not None
-    total, dtype = sum(one.worst for one in found), stage.dumped.dtype
-    if dtype.kind in "biu":
-        return ["no rounding: it holds whole numbers"]
-    half = float(ulp(stage.decisive.expected[tuple(at)], dtype)) / 2
-    if dtype.itemsize >= 4 and total < half:
-        return [f"100% its own rounding to {dtype}"]
-    parts = [(one.worst, f"{short(one.line)}: {code(one.line)}") for one in found]
-    parts += [(half, f"its own rounding to {dtype}")] if dtype.itemsize < 4 else []
-    parts.sort(key=lambda one: -one[0])
-    total += half * (dtype.itemsize < 4)
-    said = [f"{share / total:4.0%} {words}" for share, words in parts[:SOURCES]]
-    rest = sum(share for share, _ in parts[SOURCES:])
-    return said + ([f"{rest / total:4.0%} {len(parts) - SOURCES} more lines"] if rest else [])
-
-
 def in_short(diff: ReferenceDiff) -> str:
     """The report as plain text."""
     return plain(report(diff, unicode=False, width=WIDTH))
@@ -225,7 +198,7 @@ def in_short(diff: ReferenceDiff) -> str:
 
 def html(diff: ReferenceDiff) -> str:
     """The report for Jupyter."""
-    above = lines_html([*(f"gate failed: {line}" for line in diff.gates), headline(diff)])
+    above = lines_html([*(f"gate failed: {line}" for line in diff.gates), diff.headline])
     return above + table(diff, full=False).html() + lines_html(sentences(diff))
 
 
@@ -281,19 +254,3 @@ def _stage(diff: ReferenceDiff, stage: StageDiff) -> dict[str, Any]:
 def _element(one: Element) -> dict[str, Any]:
     names = ("actual", "expected", "budget", "over_budget")
     return {"index": list(one.place), **plain_number({name: getattr(one, name) for name in names})}
-
-
-def elements_report(
-    diff: ReferenceDiff, name: str, chosen: Selection, rows: Rows | None, screen: Console
-) -> RenderableType:
-    """Some elements of a stage, and where the budget of the worst of them comes from."""
-    stage = diff[name]
-    source = ", ".join(stage.judged_from) or "the inputs"
-    lines = [headline(diff), f"{name} = {diff.definition(name)}"]
-    lines.append(f"{verdict(stage)}{f' ({stage.reason})' if stage.reason else ''}; expected: float64 from {source}")
-    listed = chosen.rows() if rows is None else rows
-    place_ = max(listed, key=lambda row: -1.0 if row["over_budget"] != row["over_budget"] else row["over_budget"])
-    at = tuple(place_["index"].values())
-    below = [f"the budget of {name}[{', '.join(map(str, at))}], {value(place_['budget'])}, comes from"]
-    below += [f"  {line}" for line in budget_lines(diff, name, at)]
-    return Group(*map(Text, lines), *elements(chosen, rows, screen), *map(Text, below))

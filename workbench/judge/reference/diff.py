@@ -38,6 +38,11 @@ class ReferenceDiff:
     repeat: str = ""  #: the command that judges the same again; empty where there is none
 
     @property
+    def headline(self) -> str:
+        """What was run, in words."""
+        return f"{self.target} by {self.reference}{': ' * bool(self.case)}{self.case}"
+
+    @property
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
         return max((one.verdict for one in self.stages), key=SEVERITY.index, default="untestable")
