@@ -8,9 +8,10 @@ import pytest
 
 from workbench.floats import round_to
 from workbench.reference.arithmetic import gamma
-from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace
+from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace, undecided
 from workbench.reference.graph.error import Error
 from workbench.reference.graph.forward import forward
+from workbench.reference.graph.rules.moves import MOVES, Write
 from workbench.reference.losses import U
 
 RNG = np.random.default_rng(3)
@@ -63,8 +64,8 @@ def test_a_sum_may_be_added_in_any_order_however_it_is_written(f: Any) -> None:
     x = float32(64, 50)
     whole = result(lambda x: np.sum(x, axis=0), x=x)
     made = result(f, x=x)
-    assert np.allclose(made.budget.bound, whole.budget.bound, rtol=1e-4)
-    assert np.allclose(whole.budget.bound, gamma(63, U) * abs(x.astype(np.float64)).sum(0), rtol=1e-6)
+    assert np.allclose(made.budget.bound, whole.budget.bound, rtol=1e-4, atol=0)
+    assert np.allclose(whole.budget.bound, gamma(63, U) * abs(x.astype(np.float64)).sum(0), rtol=1e-6, atol=0)
     ratio = made.budget.statistical / whole.budget.statistical
     assert np.all((ratio > 0.99) & (ratio < 1.4))
 
@@ -112,7 +113,7 @@ def test_a_constant_that_float32_does_not_hold_is_off_alike_everywhere() -> None
     made = result(lambda x: np.sum(x * 0.1, axis=-1), x=x)
     assert within(np.sum(wide * rounded, axis=-1), made, statistical=True)
     exact = result(lambda x: np.sum(x * 0.125, axis=-1), x=x)
-    assert np.allclose(exact.budget.bound, gamma(4095, U) * wide.sum(-1) * 0.125, rtol=1e-6)
+    assert np.allclose(exact.budget.bound, gamma(4095, U) * wide.sum(-1) * 0.125, rtol=1e-6, atol=0)
 
 
 def test_a_tensor_core_that_cuts_off_is_within_when_it_is_declared() -> None:
@@ -171,6 +172,18 @@ def test_the_largest_source_is_the_line_that_is_hardest_to_compute() -> None:
     assert listed[0].line.number == first + 1 and listed[0].words == "{0} @ {1}"
     assert {one.line.number - first for one in listed} == {1, 2, 3}
     assert sorted((one.worst for one in listed), reverse=True) == [one.worst for one in listed]
+
+
+def test_a_maximum_is_off_by_what_its_rival_is_off() -> None:
+    """In reverse, too, where the adjoint of the rival is 0."""
+
+    def f(a, x, y):
+        return np.maximum(a, x @ y) * 0.5
+
+    x = np.array([[1e3, -1e3, 1 - 2.0**-20]], np.float32)
+    inputs = {"a": np.ones(1, np.float32), "x": x, "y": np.ones(3, np.float32)}
+    at = budget_at(trace(f, inputs), Contract(), "result", [(0,)])
+    assert at.bound[0] >= 1e-5 and at.statistical[0] >= 1e-5
 
 
 # casts
@@ -359,6 +372,25 @@ def test_a_cast_that_may_not_fit_has_no_bound() -> None:
     assert np.array_equal(np.isinf(made.budget.bound), [False, False, True, False, True]) and len(made.open) == 1
 
 
+def test_a_decision_on_a_value_that_is_off_or_that_a_dump_turns_is_told() -> None:
+    def f(x, w):
+        scores = x @ w
+        sign = 1.0 if scores[0] > 0 else -1.0
+        total = float(scores[1])
+        return scores * sign * (total if x[0, 0] > 0 else 1.0)
+
+    first = f.__code__.co_firstlineno
+    x, w = np.array([[1, -1, 2.0**-30], [1, 1, 1]], np.float32), np.ones(3, np.float32)
+    graph = trace(f, {"x": x, "w": w})
+    told = undecided(graph, Contract())
+    assert [(one.decision.line.number - first, one.decision.words) for one in told] == [(2, "if"), (3, "float()")]
+    assert told[0].off == 1 and 0 < told[1].off < 1e-6
+    sure = trace(f, {"x": np.ones((2, 3), np.float32), "w": w})
+    assert [one.decision.words for one in undecided(sure, Contract())] == ["float()"]
+    dumps = {"scores": np.array([-1, 3], np.float32)}
+    assert [one.decision.words for one in undecided(sure, Contract(), dumps)] == ["if"], "which the dump turns"
+
+
 def test_no_place_may_be_chosen_twice() -> None:
     graph = trace(lambda x: np.argsort(x * 1.1, axis=-1)[:, :2], {"x": np.array([[1.0, 1.0, 5.0]], np.float32)})
     for places, right in (([[0, 1]], True), ([[1, 0]], True), ([[1, 1]], False), ([[0, 0]], False)):
@@ -381,7 +413,8 @@ def test_an_error_that_terms_share_is_not_averaged_away() -> None:
     with_ = error_of(lambda x, y: np.sum(np.sqrt(x)[:, None] * y, axis=-1), x=x, y=y)
     without = error_of(lambda x, y: np.sum(x[:, None] * y, axis=-1), x=np.sqrt(x.astype(np.float64)), y=y)
     size = np.sum(np.sqrt(x.astype(np.float64))[:, None] * y, axis=-1)
-    assert np.allclose(with_.variance - without.variance, (2 * U * size) ** 2, rtol=1e-3)
+    # 2 roundoffs of the root, all alike, and what the product rounds beside it
+    assert np.allclose(with_.variance - without.variance, 5 * (U * size) ** 2, rtol=1e-2, atol=0)
 
 
 def test_errors_of_one_source_add_up_and_others_as_squares() -> None:
@@ -393,8 +426,10 @@ def test_errors_of_one_source_add_up_and_others_as_squares() -> None:
         return 2 * root + 4 * root
 
     once, root = error_of(of_one, x=x), np.sqrt(x.astype(np.float64))
-    assert np.allclose(once.variance, (12 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-6)
-    assert np.allclose(twice.variance, (4 * U * root) ** 2 + (8 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-6)
+    assert np.allclose(once.variance, (12 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-5, atol=0)
+    assert np.allclose(
+        twice.variance, (4 * U * root) ** 2 + (8 * U * root) ** 2 + (6 * U * root) ** 2, rtol=1e-5, atol=0
+    )
 
 
 # long graphs
@@ -408,14 +443,40 @@ def scan(k, v, decay):
     return np.stack(outs)
 
 
+def filling(x):
+    o = np.zeros((len(x), 6, x.shape[1]), x.dtype)
+    for t in range(len(x)):
+        o[t, t % 6] = x[t] * 1.1
+    part = o[1:3].copy()
+    o[0] += part[0]
+    return o, part
+
+
+def test_an_array_that_is_filled_in_a_loop_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = []
+    value = MOVES["write"].value
+    monkeypatch.setattr(Write, "value", lambda self, *x, **how: copied.append(1) or value(*x, **how))
+    x = float32(40, 3)
+    graph = trace(filling, {"x": x})
+    made = budgets(graph, Contract(), names=["result[0]", "result[1]"])
+    assert len(copied) <= 4
+    for name, wanted in zip(made, filling(x.astype(np.float64)), strict=True):
+        assert np.array_equal(made[name].value, wanted)
+        assert np.array_equal(made[name].budget.bound > 0, wanted != 0)
+    elements = [(0, 1, 2), (39, 3, 1), (0, 5, 0)]
+    at = budget_at(graph, Contract(), "result[0]", elements)
+    assert np.all(at.bound <= made["result[0]"].budget.bound[tuple(np.transpose(elements))])
+    assert np.array_equal(at.bound > 0, [True, True, False])
+
+
 def test_a_long_graph_is_gone_through_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = {"k": float32(24, 4), "v": float32(24, 3), "decay": abs(float32(24))}
     graph, elements = trace(scan, inputs), [(23, 0), (11, 2), (0, 1)]
     whole = budget_at(graph, Contract(), "result", elements)
     monkeypatch.setattr("workbench.reference.graph.forward.SEGMENT", 10)
     parts = budget_at(graph, Contract(), "result", elements)
-    assert np.all(whole.bound > 0) and np.allclose(parts.bound, whole.bound, rtol=1e-12)
-    assert np.allclose(parts.statistical, whole.statistical, rtol=1e-12)
+    assert np.all(whole.bound > 0) and np.allclose(parts.bound, whole.bound, rtol=1e-12, atol=0)
+    assert np.allclose(parts.statistical, whole.statistical, rtol=1e-12, atol=0)
     assert len(graph.nodes) > 200
     exact, actual = budgets(graph, Contract())["result"].value, scan(**inputs)
     assert all(abs(actual[e] - exact[e]) <= whole.statistical[k] for k, e in enumerate(elements))

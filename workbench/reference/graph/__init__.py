@@ -19,6 +19,8 @@ True
 
 from workbench.reference.graph.contract import Contract as Contract
 from workbench.reference.graph.contract import parse as parse
+from workbench.reference.graph.decisions import Undecided as Undecided
+from workbench.reference.graph.decisions import undecided as undecided
 from workbench.reference.graph.expected import Expected as Expected
 from workbench.reference.graph.expected import budgets as budgets
 from workbench.reference.graph.node import Graph as Graph

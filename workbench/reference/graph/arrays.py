@@ -24,12 +24,13 @@ BEHIND: dict[str, Callable[..., Any]] = {}
 class Traced(NDArrayOperatorsMixin):
     """An array of a run."""
 
-    __slots__ = ("run", "value", "dtype", "fixed", "_node", "_root", "_version", "_parent", "_step", "_how")
+    __slots__ = ("run", "value", "dtype", "fixed", "_node", "_root", "_version", "_parent", "_step", "_how", "assigned")
 
     def __init__(self, run: Recording, value: np.ndarray, node: int, dtype: Any, fixed: bool = False) -> None:
         self.run, self.value, self._node, self.dtype = run, value, node, np.dtype(dtype)
         self.fixed = fixed  #: whether it depends on whole numbers and constants alone
         self._version = 0
+        self.assigned = 0  #: how often all of it was written over, as by +=
         self._root: Traced | None = None  # of a view: what has the memory. Itself would be a cycle, freed late
         self._parent: Traced | None = None
         self._step: str = ""  #: of a view: the move that made it of its parent
@@ -112,6 +113,7 @@ class Traced(NDArrayOperatorsMixin):
             node = self.run.add("broadcast", (node,), {"shape": self.shape}, wide, self.dtype)
         self.value[...] = x.value
         self.put(node)
+        self.assigned += 1
         return self
 
     # reads
@@ -167,7 +169,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def _taken(self, words: str) -> np.ndarray:
         if not self.fixed:
-            self.run.decide(self.node_of_run, words)
+            self.run.decide(self.node_of_run, words, self.value)
         return self.value
 
     def __bool__(self) -> bool:

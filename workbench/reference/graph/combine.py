@@ -27,7 +27,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
             open_ |= one.error.open
         found = rule.error(s)
         open_ |= bit if _opens(s, found.worst) else 0
-        return _tidy(s, found._replace(shared=s.unshared, open=open_))
+        return _tidy(s, found._replace(shared=found.shared or s.unshared, open=open_))
     worst, variance, moved_common = beyond, 0.0, expected
     sources, open_, shared = 0, bit if _opens(s, beyond) else 0, s.unshared
     for i, one in enumerate(s.reads):

@@ -21,6 +21,7 @@ from workbench.reference.graph.node import Graph
 from workbench.reference.graph.patterns import ADDS, patterns_of
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.reference.graph.rules.elementwise import Elementwise
+from workbench.reference.graph.rules.moves import put
 from workbench.reference.graph.rules.roundings import added
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
@@ -117,7 +118,8 @@ class _Run:
         self.graph, self.contract, self.dumps, self.asked, self.elements = graph, contract, dumps, asked, elements
         self.patterns, self.stored = patterns_of(graph), _stored(graph, contract)
         self.order = sorted(upstream(graph, asked, dumps))
-        self.left = self._readers()
+        self.readers = self._readers()
+        self.left = dict(self.readers)
         self.keep = False
         self.operands: dict[int, Operand] = {}
         self.values: dict[int, Any] = {}
@@ -178,12 +180,16 @@ class _Run:
     def _made(self, i: int) -> Operand:
         node, rule = self.graph.nodes[i], RULES[self.graph.nodes[i].op]
         reads = tuple(self._operand(i, k, j) for k, j in enumerate(node.reads))
-        y = rule.value(*(one.value for one in reads), **node.attributes)
+        in_place = self._alone(i)
+        if in_place:
+            y = put(reads[0].value, reads[1].value, **node.attributes)
+        else:
+            y = rule.value(*(one.value for one in reads), **node.attributes)
         y = np.asarray(y) if isinstance(y, np.generic) else y
         rival = self.patterns.rivals.get(i)
         looks = (self.operands[rival],) if rival in self.operands else ()
         feeds = i in self.patterns.sizes and i not in self.dumps
-        s = Site(node, reads, y, self.contract, looks, feeds)
+        s = Site(node, reads, y, self.contract, looks, in_place, feeds)
         own, beyond, expected = self._losses(rule, s)
         error = combined(rule, s, own, beyond, expected, 1 << i)
         if self.keep:
@@ -194,6 +200,13 @@ class _Run:
         site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
         site = self.contract.site(self.stored[i]) if i in self.stored else site
         return operand if site is None else self._as_stored(i, operand, site)
+
+    def _alone(self, i: int) -> bool:
+        """Whether a node writes to what another write made and nothing else reads, nor anybody asks for."""
+        node = self.graph.nodes[i]
+        j = node.reads[0]
+        seen = j in self.asked or j in self.dumps or j in self.stored
+        return node.op == "write" and self.graph.nodes[j].op == "write" and self.readers[j] == 1 and not seen
 
     def _operand(self, i: int, k: int, j: int) -> Operand:
         """What a node reads, and whether it is a product whose operands the contract rounds."""

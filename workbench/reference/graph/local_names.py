@@ -30,7 +30,7 @@ def naming(run: Recording, code: CodeType | None) -> Iterator[None]:
 class _Names:
     def __init__(self, run: Recording, code: CodeType) -> None:
         self.run, self.code = run, code
-        self.seen: dict[FrameType, dict[str, int]] = {}
+        self.seen: dict[FrameType, dict[str, tuple[Any, int, int]]] = {}
 
     def entered(self, frame: FrameType, event: str, arg: Any) -> Any:
         """Whether a frame is followed; what it was called with is no stage."""
@@ -45,16 +45,19 @@ class _Names:
         if event not in ("line", "return"):
             return self.at_line
         seen, prefix = self.seen[frame], "" if frame.f_code is self.code else f"{frame.f_code.co_name}."
-        for name, node in _arrays(frame, self.run):
-            if seen.get(name) != node:
-                seen[name] = node
-                self.run.name(prefix + name, node)
+        for name, now in _arrays(frame, self.run):
+            before = seen.get(name)
+            same = before is not None and before[0] is now[0] and before[1] == now[1]
+            if before is None or not same or before[2] != now[2]:
+                seen[name] = now
+                self.run.name(prefix + name, now[2], again=same)  # a part was written: the array is still that turn
         if event == "return":
             del self.seen[frame]
         return self.at_line
 
 
-def _arrays(frame: FrameType, run: Recording) -> Iterator[tuple[str, int]]:
+def _arrays(frame: FrameType, run: Recording) -> Iterator[tuple[str, tuple[Any, int, int]]]:
+    """Name -> the array, how often all of it was written over, and its node."""
     for name, x in frame.f_locals.items():
         if getattr(x, "run", None) is run and x.is_current:
-            yield name, x.node_of_run
+            yield name, (x, x.assigned, x.node_of_run)

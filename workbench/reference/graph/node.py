@@ -31,13 +31,14 @@ class Node:
     bits: int = 53
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decision:
     """A place where the run went on with a float64 value: `if x > 0`, `float(x)`, an index."""
 
     node: int
     line: Line
     words: str
+    value: Any  #: with which the run went on
 
 
 @dataclass(frozen=True, eq=False)

@@ -47,9 +47,11 @@ class Recording:
             self.inputs[name] = len(self.nodes) - 1
         return len(self.nodes) - 1
 
-    def name(self, name: str, node: int) -> None:
-        """One more turn of a stage."""
+    def name(self, name: str, node: int, again: bool = False) -> None:
+        """One more turn of a stage; `again`: the last one anew, as after a write to a part of it."""
         turns = self.stages.setdefault(name, [])
+        if again and turns:
+            turns.pop()
         if not turns or turns[-1] != node:
             turns.append(node)
             self._named.add(node)
@@ -58,9 +60,9 @@ class Recording:
         """Whether it is a stage already."""
         return node in self._named
 
-    def decide(self, node: int, words: str) -> None:
+    def decide(self, node: int, words: str, value: Any) -> None:
         """Notes that the run goes on with a value."""
-        self.decisions.append(Decision(node, self.line(), words))
+        self.decisions.append(Decision(node, self.line(), words, value.copy()))
 
     def line(self) -> Line:
         """The line of the reference that is being run."""

@@ -62,6 +62,7 @@ class Site:
     y: Any
     contract: Contract
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
+    in_place: bool = False  #: whether it may write to what it reads first
     feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
 
     @cached_property

@@ -8,7 +8,7 @@ from typing import Any
 from array_api_compat import device
 
 from workbench.floats import array_namespace
-from workbench.reference.graph.error import Amount, Own
+from workbench.reference.graph.error import Amount, Error, Own, none
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site
 
@@ -74,19 +74,24 @@ class Joined(Move):
     def value(self, *x: Any, axis: int) -> Any:
         return array_namespace(*x).concat(list(x), axis=axis)
 
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        parts = [spread(e if j == i else 0.0, x) for j, x in enumerate(s.x)]
-        return self.value(*parts, **s.attributes)
+    def error(self, s: Site) -> Error:
+        """Those of all, joined once: of thousands of arrays one by one would take a square of their number."""
+        errors = [one.error for one in s.reads]
 
-    squared = linear
+        def joined(parts: list[Amount]) -> Amount:
+            return 0.0 if all(none(one) for one in parts) else self.value(*map(spread, parts, s.x), **s.attributes)
+
+        sources = 0
+        for one in errors:
+            sources |= one.sources
+        shared = [one.shared for one in errors if one.shared]
+        worst, variance, common = (joined([one[k] for one in errors]) for k in range(3))
+        return Error(worst, variance, common, sources, tuple(map(any, zip(*shared, strict=True))))
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         axis = s.attributes["axis"] % s.y.ndim
         first = sum(x.shape[axis] for x in s.x[:i])
         return g[(slice(None),) * axis + (slice(first, first + s.x[i].shape[axis]),)]
-
-    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
-        return s.reads[i].error.shared
 
     def bits(self, s: Site) -> int:
         return max(one.bits for one in s.reads)
@@ -97,19 +102,30 @@ class Write(Move):
     """A copy of x in which the view `step` of it holds another array."""
 
     def value(self, x: Any, part: Any, *, step: str, how: Mapping[str, Any]) -> Any:
-        xp = array_namespace(x, part)
-        made = xp.asarray(x, copy=True)
-        if step == "index":
-            made[how["index"]] = part
-        else:
-            MOVES[step].value(made, **how)[...] = part
-        return made
+        return put(array_namespace(x, part).asarray(x, copy=True), part, step, how)
 
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        x, part = (spread(e if j == i else 0.0, one) for j, one in enumerate(s.x))
-        return self.value(x, part, **s.attributes)
+    def error(self, s: Site) -> Error:
+        """Those of both; in place, as the value is, where nothing else reads what is written to: a loop that fills an
+        array in n steps would copy it n times.
+        """
+        base, part = (one.error for one in s.reads)
 
-    squared = linear
+        def written(of_base: Amount, of_part: Amount) -> Amount:
+            if none(of_base) and none(of_part):
+                return 0.0
+            kept = s.in_place and not none(of_base)
+            made = of_base if kept else s.xp.asarray(spread(of_base, s.x[0]), copy=True)
+            return put(made, of_part, **s.attributes)
+
+        worst, variance, common = (written(base[k], part[k]) for k in range(3))
+        of_part = bool(part.shared) and (any(part.shared) or self._spreads(s))
+        shared = tuple(one or of_part for one in (base.shared or s.unshared))
+        return Error(worst, variance, common, base.sources | part.sources, shared)
+
+    def _spreads(self, s: Site) -> bool:
+        """Whether one element is written to several places."""
+        places = MOVES[s.attributes["step"]].value(s.y, **s.attributes["how"])
+        return prod(places.shape) > prod(s.x[1].shape)
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         how, step = s.attributes["how"], s.attributes["step"]
@@ -117,13 +133,17 @@ class Write(Move):
             return self.value(g, s.xp.zeros_like(s.x[1]), **s.attributes)
         return to_shape(MOVES[step].value(g, **how), s.x[1].shape)
 
-    def shared(self, s: Site, i: int) -> tuple[bool, ...]:
-        of = s.reads[i].error.shared
-        written = self.f(s.y, **s.attributes["how"]) if s.attributes["step"] == "index" else s.y
-        return of if i == 0 else (any(of) or prod(written.shape) > prod(s.x[1].shape),) * s.y.ndim
-
     def bits(self, s: Site) -> int:
         return max(one.bits for one in s.reads)
+
+
+def put(made: Any, part: Any, step: str, how: Mapping[str, Any]) -> Any:
+    """Writes to a view of an array; returns the array."""
+    if step == "index":
+        made[how["index"]] = part
+    else:
+        MOVES[step].value(made, **how)[...] = part
+    return made
 
 
 def from_places(s: Site, g: Any) -> Any:
