@@ -179,9 +179,8 @@ def _in_full(diff: ReferenceDiff) -> list[str]:
     if name is not None and worst is not None:
         said.append(f"  the budget of {name}{place(worst)}, {value(worst.budget)}, comes from")
         said += [f"    {line}" for line in budget_lines(diff, name, worst.place)]
-    said += [
-        f"  the reference decides by a value: {one.words} at {short(one.line)}" for one in diff.graph.decisions[:3]
-    ]
+    lines = dict.fromkeys(f"{one.words} ({short(one.line)})" for one in diff.graph.decisions)
+    said += [f"  the reference goes on by values: {', '.join([*lines][:3])}"] if lines else []
     return said
 
 

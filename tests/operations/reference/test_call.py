@@ -347,3 +347,22 @@ def test_whole_numbers_and_truths_are_exact() -> None:
     zeros = np.zeros(3)  # of float64, whose ulp at 0 halves to 0
     assert diff_results(zeros, lambda x: x * 1.0, {"x": zeros.astype(np.float32)}).verdict == "exact"
     assert diff_results(zeros + 1e-30, lambda x: x * 1.0, {"x": zeros.astype(np.float32)}).verdict == "bug"
+
+
+def test_what_follows_a_decision_that_rounding_may_turn_is_untestable_where_it_is_wrong() -> None:
+    def clipped(x):
+        total = (x * x).sum()
+        if total > 1.0:
+            x = x / np.sqrt(total)
+        out = x * 2.0
+        return out
+
+    x = np.full(4, 0.5, np.float32)
+    near = {"x": np.array([0.5, 0.5, 0.5, np.nextafter(np.float32(0.5), np.float32(1))], np.float32)}
+    found = diff_results(near["x"] * np.float32(2) * np.float32(1.001), clipped, near)
+    assert found.verdict == "untestable" and found.fails and "if at" in found.stages[0].reason
+    assert "test_call.py:" in found.stages[0].reason
+    assert diff_results(np.full(4, np.nan, np.float32), clipped, near).verdict == "bug"
+    far = {"x": x * np.float32(4)}
+    assert diff_results(far["x"], clipped, far).verdict == "bug"
+    assert diff_results(far["x"] / np.float32(2), clipped, far).verdict in ("exact", "rounding")

@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workbench.expectation.elements import State
 from workbench.floats import DTYPES
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.stages import under
+from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
@@ -57,7 +56,8 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it.
     """
     if declared is not None:
-        return Judged(declared, under(graph, declared, given), words_of(declared), {})
+        stages = with_decisions(graph, declared, given, under(graph, declared, given))
+        return Judged(declared, stages, words_of(declared), {})
     strict = Contract()
     first = stages = under(graph, strict, given)
     contract = strict
@@ -69,7 +69,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
             contract, stages = other, tried
     beyond = {} if contract is strict else _beyond(first, stages)
     if not _right(stages) and any(stage.role == "origin" for stage in stages):
-        stages = _with_excuses(graph, given, contract, stages, dtype)
+        stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
     return Judged(contract, stages, words_of(contract), beyond)
 
 
@@ -128,7 +128,7 @@ def _with_excuses(
     wrong ones are suspicious.
     """
     wrong = [stage for stage in stages if stage.role == "origin"]
-    if any(stage.verdict == "missing" or _is_broken(stage) for stage in wrong):
+    if any(is_broken(stage) for stage in wrong):
         return stages
 
     def excuses(other: Contract, sharp: bool) -> bool:
@@ -151,12 +151,6 @@ def _with_excuses(
         if len(found) == 2 and not poor:
             break
     return tuple(_excused(stage, found, poor) if stage in wrong else stage for stage in stages) if found else stages
-
-
-def _is_broken(stage: StageDiff) -> bool:
-    """Whether it has NaN, or an infinity, where the reference has none."""
-    found = stage.decisive
-    return found is None or bool(found.summary.count(State.NAN, State.UNWRITTEN))
 
 
 def _excuses(stage: StageDiff) -> bool:

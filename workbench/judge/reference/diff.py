@@ -8,7 +8,7 @@ from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
 from workbench.judge.reference.contracts import Beyond, judged
 from workbench.judge.reference.given import Arrays, Given, called, matched
-from workbench.judge.reference.held import like
+from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff
 from workbench.reference.graph import Contract, Graph, Source, sources
@@ -93,8 +93,8 @@ class ReferenceDiff:
         if one is None:
             raise Refusal(unknown("stage", name, [one.name for one in self.given]))
         place, at = (one.places[0], element) if len(one.places) == 1 else (one.places[element[0]], element[1:])
-        dumps = {p: like(self.graph, x) for two in self.given for p, x in zip(two.places, two.turns, strict=True)}
-        return sources(self.graph, self.contract, place, tuple(at), dumps if self[name].judged_from else {})
+        dumps = dumps_of(self.graph, self.given) if self[name].judged_from else {}
+        return sources(self.graph, self.contract, place, tuple(at), dumps)
 
     def worst(self, name: str, n: int = 1) -> list[Element]:
         """The n elements of a stage that are farthest beyond their budget."""

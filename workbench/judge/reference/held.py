@@ -34,7 +34,7 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
     of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
     """
     names = [place for one in given for place in one.places]
-    dumps = {place: like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
+    dumps = dumps_of(graph, given)
     choices = {place: dumps[place] for one in given if is_whole(one.x.dtype) for place in one.places}
     from_inputs = _expected(graph, contract, choices, names)
     alone = {place for one in given if not behind(graph, one, given) for place in one.places}
@@ -55,6 +55,11 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
                 )
             )
     return tuple(found)
+
+
+def dumps_of(graph: Graph, given: Sequence[Given]) -> dict[str, Any]:
+    """What was given, as the graph takes it."""
+    return {place: _like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
 
 
 def behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]:
@@ -96,7 +101,7 @@ def _on_cpu(x: Any) -> np.ndarray:
     return np.asarray(x) if isinstance(x, np.generic | float) else on_cpu(x)
 
 
-def like(graph: Graph, x: np.ndarray) -> Any:
+def _like(graph: Graph, x: np.ndarray) -> Any:
     """An array in the library and on the device of the graph's values."""
     value = next((graph.nodes[i].value for i in graph.inputs.values()), x)
     return x if isinstance(value, np.ndarray) else as_torch(x, "a stage").to(value.device)

@@ -8,10 +8,10 @@ import numpy as np
 
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
-from workbench.judge.reference.held import Held, behind, held
+from workbench.judge.reference.held import Held, behind, dumps_of, held
 from workbench.judge.reference.lines import short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
-from workbench.reference.graph import Contract, Graph
+from workbench.reference.graph import Contract, Graph, undecided
 from workbench.reference.graph.node import Line
 
 #: share of the elements of a stage that is judged at least; of fewer nothing is said
@@ -33,6 +33,33 @@ def under(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bo
         why = f"right given {', '.join(stage.judged_from)}, wrong from the inputs: the bug is at or before {stage.name}"
         found[orphan] = replace(stage, verdict="bug", reason=why, isolated=None)
     return tuple(found)
+
+
+def with_decisions(
+    graph: Graph, contract: Contract, given: Sequence[Given], stages: tuple[StageDiff, ...]
+) -> tuple[StageDiff, ...]:
+    """The stages; a wrong one behind a decision of the reference that rounding may turn, such as `if total > 1`, is
+    untestable: its budget knows of no other answer. What is NaN, or was never written, is wrong by any.
+    """
+    if not graph.decisions or not any(stage.role == "origin" for stage in stages):
+        return stages
+    open_ = undecided(graph, contract, dumps_of(graph, given))
+    nodes = {one.name: one.nodes[-1] for one in given}
+
+    def told(stage: StageDiff) -> StageDiff:
+        before = [one.decision for one in open_ if one.decision.node < nodes[stage.name]]
+        if not before or stage.role != "origin" or is_broken(stage):
+            return stage
+        why = f"the reference goes on by {before[0].words} at {short(before[0].line)}, which rounding may turn"
+        return replace(stage, verdict="untestable", reason=f"{why}; use np.where, or give the kernel's choice")
+
+    return tuple(told(stage) for stage in stages)
+
+
+def is_broken(stage: StageDiff) -> bool:
+    """Whether it has NaN, or an infinity, where the reference has none, or slots that nobody wrote."""
+    found = stage.decisive
+    return found is None or bool(found.summary.count(State.NAN, State.UNWRITTEN))
 
 
 def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given]) -> StageDiff:
