@@ -8,8 +8,8 @@ import pytest
 
 from tests.reference.graph import plain_attention as plain
 from tests.reference.graph.attention_today import Attention, drawn, expected, whole
-from workbench.floats import DTYPES, ulp
-from workbench.reference.graph import Contract, budget_at, budgets, sources, trace
+from workbench.floats import DTYPES, round_to, ulp
+from workbench.reference.graph import Contract, budget_at, budgets, parse, sources, trace
 
 #: the least ratio of isolated budgets, worst case and statistical, of stages whose budgets are sharper than today's
 SHARPER: dict[tuple[str, str], tuple[float, float]] = {
@@ -158,3 +158,34 @@ def test_scores_are_the_largest_source_of_a_naive_functions_out() -> None:
     arrays, how = naive_case(3)
     listed = sources(trace(plain.naive, {**arrays, **how}), Contract(), "out", (0, 0, 90, 5))
     assert listed[0].line.number == plain.naive.__code__.co_firstlineno + 1
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_probs_in_16_bits_are_within_what_such_kernels_usually_do_and_nothing_else_is(dtype: str) -> None:
+    """The operands of the second product are rounded as the inputs' dtype, out too; a state in 16 bits is a bug."""
+    arrays, how = naive_case(4)
+    arrays = {name: x.astype(DTYPES[dtype]) for name, x in arrays.items()}
+    q, k, v = (x.astype(np.float32) for x in arrays.values())
+    scores = np.where(how["mask"], (q @ np.swapaxes(k, -1, -2)) * np.float32(how["scale"]), -np.inf)
+    probs = np.exp(scores - scores.max(-1, keepdims=True))
+
+    def narrow(x: np.ndarray) -> np.ndarray:
+        return round_to(x.astype(np.float64), dtype).astype(np.float32)
+
+    right = narrow(probs) @ v / probs.sum(-1, keepdims=True)
+    wrong = narrow(np.exp(narrow(scores) - scores.max(-1, keepdims=True))) @ v / probs.sum(-1, keepdims=True)
+    graph = trace(plain.naive, {**arrays, **how})
+    made = {words: budgets(graph, parse(words, dtype), names=["out"])["out"] for words in ("", "operands=float32")}
+    usual, strict = made[""], made["operands=float32"]
+    off = abs(right - usual.value)
+    assert np.all(off <= usual.budget.statistical) and np.any(off > strict.budget.bound)
+    elements = some(np.random.default_rng(0), right.shape, 12)
+    at = budget_at(graph, parse("", dtype), "out", elements)
+    assert all(off[e] <= at.statistical[n] for n, e in enumerate(elements))
+    assert np.any(abs(wrong - usual.value) > usual.budget.statistical)
+
+    stored = parse(f"stored=out:{dtype}", dtype)
+    expected_out = budgets(graph, stored, names=["out"])["out"]
+    actual = narrow(right)
+    held = abs(actual - expected_out.value) <= expected_out.budget.bound
+    assert held.size and np.all(held)

@@ -18,7 +18,8 @@ from workbench.reference.graph.error import EXACT, none
 from workbench.reference.graph.expected import Dumps, elements_of, known, placed
 from workbench.reference.graph.forward import Forward, Kept, forward
 from workbench.reference.graph.node import Graph, Line
-from workbench.reference.graph.rules import CONSTANT, RULES
+from workbench.reference.graph.rules import RULES
+from workbench.reference.graph.words import words
 from workbench.refusal import Refusal
 
 Element = tuple[int, ...]
@@ -31,7 +32,7 @@ class Source:
     """What one line of the reference adds to the budget of an element."""
 
     line: Line
-    words: str  #: the primitives there, such as "{0} @ {1}"
+    words: str  #: the largest of it, such as "q @ k transposed"
     worst: float
     statistical: float  #: of it alone, one typical deviation
 
@@ -64,14 +65,12 @@ def sources(graph: Graph, contract: Contract, name: str, element: Element, dumps
     node, run = _kept(graph, contract, name, [element], dumps)
     by_line: dict[Line, list[Any]] = {}
     for part in _parts(run, node, [element])[0]:
-        made = graph.nodes[part.node]
-        said = "a constant" if made.op == CONSTANT else RULES[made.op].words
-        total = by_line.setdefault(made.line, [0.0, 0.0, 0.0, {}])
+        total = by_line.setdefault(graph.nodes[part.node].line, [0.0, 0.0, 0.0, {}])
         total[0], total[1], total[2] = total[0] + part.worst, total[1] + part.variance, total[2] + part.common
-        total[3][said] = total[3].get(said, 0.0) + part.worst
+        total[3][part.node] = part.worst
     found = [
-        Source(line, max(words, key=words.__getitem__), worst, common + variance**0.5)
-        for line, (worst, variance, common, words) in by_line.items()
+        Source(line, words(graph, max(nodes, key=nodes.__getitem__)), worst, common + variance**0.5)
+        for line, (worst, variance, common, nodes) in by_line.items()
         if worst > 0
     ]
     return sorted(found, key=lambda one: -one.worst)
