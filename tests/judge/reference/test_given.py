@@ -43,8 +43,10 @@ def test_order_is_the_reference_s_whatever_the_kernel_s() -> None:
         ({f"state[{i}]": np.ones(8, np.float32) for i in range(7)}, tuple(f"state[{i}]" for i in range(7))),
         ({"state": np.ones(8, np.float32)}, ("state",)),
         ({"state[2]": np.ones(8, np.float32)}, ("state[2]",)),
+        ({"state": np.ones((6, 8), np.float32)}, tuple(f"state[{i}]" for i in range(1, 7))),
+        ({f"state[{i}]": np.ones(8, np.float32) for i in range(6)}, tuple(f"state[{i}]" for i in range(1, 7))),
     ],
-    ids=["along an axis", "one by one", "the last", "one"],
+    ids=["along an axis", "one by one", "the last", "one", "of the loop", "of the loop, one by one"],
 )
 def test_turns_of_a_loop(arrays, places) -> None:
     (found,) = match(SCAN, arrays)
@@ -68,6 +70,21 @@ def test_what_does_not_fit_is_refused_with_the_line() -> None:
     ):
         with pytest.raises(Refusal, match=words):
             match(graph, arrays)
+    with pytest.raises(Refusal, match=r"returned 4 turns of state; the reference \(.*plain_kernels.py:\d+\) has 7"):
+        match(SCAN, {"state": np.ones((4, 8), np.float32)})
     places = trace(lambda x: np.argmax(x, axis=-1), {"x": np.ones((2, 3), np.float32)})
     with pytest.raises(Refusal, match="in float32"):
         match(places, [np.zeros(2, np.float32)])
+
+
+def test_the_first_turn_of_a_name_that_is_assigned_twice_is_not_the_last() -> None:
+    def twice(x):
+        y = x * 2.0
+        y = y + 1.0
+        return y
+
+    graph = trace(twice, {"x": np.ones(3, np.float32)})
+    (first,) = match(graph, {"y[0]": np.ones(3, np.float32)})
+    assert first.nodes == (graph.stages["y"][0],) and not first.result
+    (last,) = match(graph, {"y": np.ones(3, np.float32)})
+    assert last.nodes == (graph.stages["y"][1],) and last.result

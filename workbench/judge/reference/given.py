@@ -40,7 +40,8 @@ def matched(graph: Graph, arrays: Arrays, unwritten: Arrays, name: str) -> tuple
     """Each array of a kernel `name`, in the order in which the reference makes them.
 
     In order they are the first results of the reference. By name they are results or stages: `h[3]` is one turn of a
-    stage with several, `h` all of them along a first axis, or the last; `h[0]`, `h[1]`, ... are joined.
+    stage with several, `h` all of them along a first axis, or those of a loop, or the last; `h[0]`, `h[1]`, ... are
+    joined.
 
     Refusal for more results than the reference has, for an unknown name, and for a shape or dtype that does not fit.
     """
@@ -74,17 +75,29 @@ def called(graph: Graph, result: str) -> str:
 def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
     """The arrays, all turns of one stage as one array."""
     found = dict(pairs)
-    for stage, turns in graph.stages.items():
-        keys = [f"{stage}[{i}]" for i in range(len(turns))]
-        if len(turns) > 1 and all(key in found for key in keys) and stage not in found:
-            several = [found[key] for key in keys]
-            if len({(x.shape, x.dtype) for x, _ in several}) == 1:
-                found[stage] = (np.stack([x for x, _ in several]), np.stack([no for _, no in several]))
-                for key in keys:
-                    del found[key]
-        elif len(turns) == 1 and keys[0] in found and stage not in found:
-            found[stage] = found.pop(keys[0])
+    for stage in graph.stages:
+        n = sum(key.startswith(f"{stage}[") for key in found)
+        keys = [f"{stage}[{i}]" for i in range(n)]
+        if not n or stage in found or not all(key in found for key in keys) or not _turns(graph, stage, n):
+            continue
+        if n == 1 < len(graph.stages[stage]):  # the first turn alone
+            continue
+        several = [found[key] for key in keys]
+        if len({(x.shape, x.dtype) for x, _ in several}) == 1:
+            for key in keys:
+                del found[key]
+            x, no = several[0] if n == 1 else (np.stack(part) for part in zip(*several, strict=True))
+            found[stage] = x, no
     return found
+
+
+def _turns(graph: Graph, stage: str, n: int) -> tuple[int, ...]:
+    """Which turns of a stage n arrays are: all; else those of the last one's line, without what the stage was before a
+    loop; else none.
+    """
+    turns = graph.stages[stage]
+    of_loop = tuple(i for i, node in enumerate(turns) if graph.nodes[node].line == graph.nodes[turns[-1]].line)
+    return next((some for some in (tuple(range(len(turns))), of_loop) if len(some) == n), ())
 
 
 def _by_name(graph: Graph, key: str, x: np.ndarray, no: np.ndarray, name: str) -> Given:
@@ -93,8 +106,11 @@ def _by_name(graph: Graph, key: str, x: np.ndarray, no: np.ndarray, name: str) -
         known = [*graph.results, *(stage for stage in graph.stages if stage not in graph.results)]
         raise Refusal(f"{name} returned {unknown('stage', key, known)}")
     turns = graph.stages.get(key, ())
-    if key not in graph.results and len(turns) > 1 and x.shape == (len(turns), *graph.nodes[turns[-1]].shape):
-        return _fitting(graph, key, tuple(f"{key}[{i}]" for i in range(len(turns))), turns, x, no, name)
+    if key not in graph.results and len(turns) > 1 and x.ndim == len(graph.nodes[turns[-1]].shape) + 1:
+        if not (some := _turns(graph, key, len(x))):
+            line = short(graph.nodes[turns[-1]].line)
+            raise Refusal(f"{name} returned {len(x)} turns of {key}; the reference ({line}) has {len(turns)}")
+        return _fitting(graph, key, tuple(f"{key}[{i}]" for i in some), tuple(turns[i] for i in some), x, no, name)
     return _fitting(graph, key, (key,), (places[key],), x, no, name)
 
 
