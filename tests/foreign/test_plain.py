@@ -48,6 +48,18 @@ def test_torch_tensors_are_made_of_numpy_s_where_that_is_asked() -> None:
     assert made.arrays[0].dtype == x.dtype and (made.arrays[0] == 2).all()
 
 
+def test_a_function_for_torch_gets_tensors_where_it_raises_on_arrays() -> None:
+    torch = pytest.importorskip("torch")
+
+    def f(x):
+        return x.to(torch.float64).sum()
+
+    run = run_plain(f, {"x": np.ones(3, np.float32)}, name="f")
+    assert run.returned[0].arrays[0] == 3 and "called with torch tensors" in run.notes[0]
+    with pytest.raises(Raised, match="has no attribute 'nothing'"):
+        run_plain(lambda x: x.nothing, {"x": np.ones(3, np.float32)}, name="f")
+
+
 def test_what_cannot_be_called_is_refused() -> None:
     x = {"x": np.ones(2, np.float32)}
     with pytest.raises(Refusal, match="called by keyword with x"):

@@ -2,13 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from workbench.arrays import advice, as_numpy, home, written
+from workbench.arrays import advice, as_numpy, home, names_torch, of_torch, written
 from workbench.case.user_code import running
 from workbench.floats import FLOATS
 from workbench.foreign.collect import loading, wrote
@@ -27,6 +27,10 @@ ACCEPTED = (
 )
 #: how many calls a judgement rests on: races and unwritten memory show as a difference
 CALLS = 2
+
+
+class _OfTorch(Raised):
+    """A function that raised on NumPy arrays, and may be written for tensors of torch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +74,8 @@ def run_plain(
     whatever else it takes.
 
     It returns an array or a number, a tuple or list of them, or a dict of name -> array, or list of arrays, one a turn
-    of a loop; None in place of one is left out. Refusal for other parameters and results; Raised where it raises;
+    of a loop; None in place of one is left out. One that raises on NumPy arrays and may be written for torch gets
+    tensors, which a note says. Refusal for other parameters and results; Raised where it raises;
     Unavailable for a library or device that this machine lacks.
     """
     lives_on = None if arrays is None else home(arrays, device)
@@ -100,9 +105,18 @@ def run_plain(
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
             hint = advice(error, function, arrays or "numpy", lives_on or "cpu")
-            raise Raised(f"{name} raised:\n{as_raised(error)}{hint}") from None
+            numpy = arrays is None and any(isinstance(inputs[key], np.ndarray) for key in before)
+            kind = _OfTorch if numpy and of_torch(error, function, "numpy") else Raised
+            raise kind(f"{name} raised:\n{as_raised(error)}{hint}") from None
 
-    calls = [once() for _ in range(CALLS)]
+    try:
+        calls = [once() for _ in range(CALLS)]
+    except _OfTorch as on_numpy:
+        try:
+            made = run_plain(function, inputs, name=name, arrays="torch", backend=backend)
+        except Raised as on_torch:
+            raise (on_torch if names_torch(function) else Raised(str(on_numpy))) from None
+        return replace(made, notes=(*made.notes, "called with torch tensors, as it raises on NumPy arrays"))
     first = calls[0][0]
     others = [one for one, _, _ in calls[1:] if not one.same(first)]
     changed = dict.fromkeys(key for _, found, _ in calls for key in found)

@@ -82,3 +82,9 @@ def test_arrays_alone() -> None:
     given = inputs(0, "bfloat16")
     assert diff_results(naive(**given), naive, given).verdict in ("exact", "rounding")
     assert diff_results(np.zeros((16, 64), np.float32), naive, given).verdict == "bug"
+
+
+def test_a_reference_in_torch_gets_tensors_where_inputs_are_numpy_s() -> None:
+    given = {name: x.numpy() for name, x in inputs(0, "float32").items()}
+    assert diff_results(naive(**inputs(0, "float32")), naive, given).verdict in ("exact", "rounding")
+    assert diff_reference(naive, naive, given).verdict in ("exact", "rounding")

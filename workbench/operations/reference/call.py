@@ -6,6 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from workbench.arrays import as_torch, of_torch
 from workbench.case import spellings
 from workbench.case.user_code import running
 from workbench.foreign.plain import Returned, read, run_plain
@@ -104,7 +107,9 @@ def _severity(one: ReferenceDiff) -> tuple[bool, int]:
 
 
 def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph, str]:
-    """The graph of a reference on inputs, and its name. Refusal as of `trace`; Raised where it raises."""
+    """The graph of a reference on inputs, and its name; one that raises on NumPy arrays and may be written for torch
+    gets tensors. Refusal as of `trace`; Raised where it raises.
+    """
     found = target_of(reference)
     if not found.is_foreign:
         raise Refusal(f"a reference is FILE.py:FUNCTION, or a function; got {found.name}")
@@ -115,6 +120,9 @@ def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph,
     except (Refusal, Unavailable, KeyboardInterrupt):
         raise
     except Exception as error:
+        numpy = [name for name, x in inputs.items() if isinstance(x, np.ndarray)]
+        if numpy and of_torch(error, function, "numpy"):
+            return traced(reference, {**inputs, **{name: as_torch(inputs[name], name) for name in numpy}})
         raise Raised(f"reference {found.name} raised:\n{as_raised(error)}") from None
 
 
