@@ -149,6 +149,7 @@ def test_a_dump_is_exact_for_what_follows_and_judged_itself() -> None:
     ("dumps", "said"),
     [
         ({"scald": X}, "stage 'scald'; did you mean scaled"),
+        ({"scald": [X]}, "stage 'scald'; did you mean scaled"),
         ({"scaled": X[:, :2]}, r"stage scaled\[0\] \(.*test_stages.py:\d+\) has the shape \(4,\); its dump has \(2,\)"),
         ({"scaled": [X[0]]}, "stage scaled has 3 turns; got 1 dumps"),
     ],
@@ -168,3 +169,17 @@ def test_a_stage_of_something_else_is_refused_with_its_line(name: str, x: Any, s
 
     with pytest.raises(Refusal, match=rf"{__file__}:{f.__code__.co_firstlineno + 1}: {said}"):
         trace(f, {"x_": X})
+
+
+def test_two_dumps_of_one_value_have_to_agree() -> None:
+    def f(x):
+        new = x * 3
+        old = new
+        return old + 1
+
+    graph = trace(f, {"x": X})
+    budgets(graph, Contract(), {"new": X, "old": X.copy()})
+    returned = trace(lambda x: stage("out", x * 3), {"x": X})
+    budgets(returned, Contract(), {"result": X.astype(np.float16), "out": X})
+    with pytest.raises(Refusal, match=r"new and old are one value of the reference \(.*\), and their dumps differ"):
+        budgets(graph, Contract(), {"new": X, "old": X + 1})

@@ -1,8 +1,11 @@
 """A reference in plain code as a graph: values, budgets and causes of any function that runs on arrays.
 
 `trace` runs the function once, on arrays that record (`arrays`, `functions`, `numpy_module`), and gives a `Graph` of
-primitives. Passes go over the graph: `budgets` forward, with dumps in the place of stages; `budget_at` in reverse, for
-single elements; `sources` says which lines an element's budget comes from. `rules` has one rule for each primitive.
+primitives, without values. Passes go over the graph: they compute values anew from the inputs, free what nobody reads
+any more, and take arrays of NumPy or torch. `budgets` goes forward, with dumps in the place of stages; `budget_at` in
+reverse, for single elements; `sources` says which lines an element's budget comes from, `undecided` where the run went
+on with a value that a kernel may have otherwise. `rules` has one rule for each primitive: value, own roundings, how
+errors of operands move it, adjoint, words.
 
 >>> import numpy as np
 >>> from workbench.reference.graph import Contract, budgets, trace

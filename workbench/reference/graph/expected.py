@@ -1,6 +1,6 @@
 """What a kernel should have made, with budgets, of a graph and of what the kernel dumped."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,23 +68,38 @@ def elements_of(graph: Graph) -> dict[int, int | None]:
 
 
 def placed(graph: Graph, dumps: Dumps) -> dict[int, Any]:
-    """Node -> its dump."""
+    """Node -> its dump. Of a result that is a stage too, what was dumped of the stage counts, before its last cast.
+    Refusal for two stages of one value whose dumps differ: which of them follows is not said.
+    """
     found: dict[int, Any] = {}
-    places = graph.places()
-    for name, dump in dumps.items():
-        turns = graph.stages.get(name, ())
-        if isinstance(dump, Sequence) and not isinstance(dump, str):
-            if len(dump) != len(turns):
-                raise Refusal(f"stage {name} has {len(turns)} turns; got {len(dump)} dumps")
-            found |= {i: _fitting(graph, f"{name}[{k}]", i, dump[k]) for k, i in enumerate(turns)}
-            continue
-        node = places[known(name, places)]
-        shape = tuple(dump.shape)
-        if len(turns) > 1 and shape != graph.nodes[node].shape and shape[:1] == (len(turns),):
-            found |= {i: _fitting(graph, f"{name}[{k}]", i, dump[k]) for k, i in enumerate(turns)}
-        else:
-            found[node] = _fitting(graph, name, node, dump)
+    named: dict[int, str] = {}
+    for name in sorted(dumps, key=lambda name: name not in graph.results):
+        for one, i, dump in _turns(graph, name, dumps[name]):
+            fitting = _fitting(graph, one, i, dump)
+            twice = i in named and named[i] not in graph.results
+            if twice and not np.array_equal(np.asarray(found[i]), np.asarray(fitting), equal_nan=True):
+                both, line = f"{named[i]} and {one}", graph.nodes[i].line
+                raise Refusal(
+                    f"{both} are one value of the reference ({line}), and their dumps differ. Dump one of them, or name"
+                    f" the second by stage({one!r}, ...)"
+                )
+            found[i], named[i] = fitting, one
     return found
+
+
+def _turns(graph: Graph, name: str, dump: Any) -> Iterator[tuple[str, int, Any]]:
+    """Name, node and array of each turn that a dump has."""
+    places, turns = graph.places(), graph.stages.get(name, ())
+    listed = isinstance(dump, Sequence) and not isinstance(dump, str)
+    known(name, places)
+    if listed and len(dump) != len(turns):
+        raise Refusal(f"stage {name} has {len(turns)} turns; got {len(dump)} dumps")
+    node = places[name]
+    shape = () if listed else tuple(dump.shape)
+    if listed or (len(turns) > 1 and shape != graph.nodes[node].shape and shape[:1] == (len(turns),)):
+        yield from ((f"{name}[{k}]", i, dump[k]) for k, i in enumerate(turns))
+    else:
+        yield name, node, dump
 
 
 def _fitting(graph: Graph, name: str, i: int, dump: Any) -> Any:
