@@ -79,3 +79,15 @@ def test_reverse_mode_is_sharper_than_forward_and_finds_what_that_hides() -> Non
     assert forward.verdict == "rounding" and sharp.verdict == "suspicious"
     changed = sharp.decisive.budget < forward.decisive.budget
     assert OTHERS <= changed.sum() <= MOST + OTHERS and (sharp.decisive.budget <= forward.decisive.budget).all()
+
+
+def test_a_fast_exp_is_excused_and_a_wrong_base_is_not() -> None:
+    def of_stages(**faults):
+        for seed in range(8):
+            made = attention(**inputs(seed, "float32"), stages=True, **faults)
+            graph = trace(naive, inputs(seed, "float32"))
+            empty = {name: np.zeros(x.shape, bool) for name, x in made.items()}
+            yield judged(graph, matched(graph, made, empty, "f"), None, "float32").stages[1]
+
+    assert all(one.verdict in ("rounding", "suspicious") and one.doubt != "evidence" for one in of_stages())
+    assert all(one.verdict == "bug" for one in of_stages(log2e=1.4427))
