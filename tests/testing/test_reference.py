@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tests.plain_kernels import attention, inputs, naive
+from tests.plain_kernels import attention, cut, inputs, naive
 from workbench.refusal import Refusal
-from workbench.testing import assert_close
+from workbench.testing import AttentionWarning, assert_close
 
 
 def test_a_right_array_passes_and_gives_its_judgement() -> None:
@@ -38,3 +38,16 @@ def test_a_contract_is_taken_in_words() -> None:
     assert assert_close(attention(**given), naive, given, contract="operands=tf32").declared
     with pytest.raises(Refusal, match="contract setting"):
         assert_close(attention(**given), naive, given, contract="operand=tf32")
+
+
+def test_what_only_undeclared_arithmetic_explains_is_a_warning_and_fails_where_that_is_asked() -> None:
+    given = inputs(0, "float32")
+    actual = attention(**given, operand=cut)
+    with pytest.warns(
+        AttentionWarning, match="actual by naive: float32 is suspicious: out: .* --contract operands=tf32"
+    ):
+        assert assert_close(actual, naive, given).doubt == "assumption"
+    with pytest.raises(AssertionError, match="suspicious: "):
+        assert_close(actual, naive, given, fail_on="suspicious")
+    with pytest.raises(AssertionError, match="evidence|suspicious"):
+        assert_close(attention(**given, log2e=1.4427), naive, given)
