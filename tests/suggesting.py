@@ -63,6 +63,15 @@ def norm(x, weight, *, eps):
     return x * weight
 
 
+def naive_norm(x, weight, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight
+
+
+def norm_inputs(seed, dtype, rows=2):
+    x = np.random.default_rng(seed).standard_normal((rows, 8)).astype(dtype)
+    return {"x": x, "weight": x[0], "eps": 1e-6}
+
+
 @cuda.jit
 def copied(x, y):
     part = cuda.shared.array(64, float32)
@@ -232,6 +241,11 @@ SCENES = {
     "an operation": Scene(
         lambda: cli("diff", f"{MINE}:norm", "--operation", "rmsnorm", "--axes", "rows=2,dim=16"),
         ("workbench.report.operation.operation_command diff",),
+    ),
+    "a reference": Scene(
+        lambda: cli("diff", f"{MINE}:norm", "--reference", f"{MINE}:naive_norm", "--inputs", f"{MINE}:norm_inputs",
+                    "--dtype", "float16", "--axes", "rows=3", "--contract", "exp_ulps=3", "--seed", "1"),
+        ("workbench.operations.reference.call._repeat diff",),
     ),
     "a stored operation": Scene(of_a_stored_operation, ("workbench.trace.file._read diff",)),
     "gradients": Scene(

@@ -21,6 +21,7 @@ from workbench.cli.main import commands
 from workbench.foreign.call import run_foreign
 from workbench.judge.against.pair import Against
 from workbench.judge.against.runs import Runs
+from workbench.judge.reference.diff import ReferenceDiff
 from workbench.operations.backward_measure import BackwardMeasured
 from workbench.operations.causes.explain import OperationExplained
 from workbench.operations.judge import OperationDiff
@@ -50,6 +51,17 @@ def in_torch(q, k, v, *, scale, causal):
 NORM = """
 def rmsnorm(x, weight, *, eps):
     return x / ((x * x).mean(-1, keepdims=True) + x.dtype.type(eps)) ** 0.5 * weight
+"""
+NORM += """
+
+def naive(x, weight, eps):
+    return x / ((x * x).mean(-1, keepdims=True) + eps) ** 0.5 * weight
+
+
+def inputs(seed, dtype, rows=4):
+    import numpy as np
+    x = np.random.default_rng(seed).standard_normal((rows, 16)).astype(dtype)
+    return {"x": x, "weight": x[0], "eps": 1e-6}
 """
 
 
@@ -111,7 +123,7 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
         assert CliRunner().invoke(commands, words).stdout == f"{found}\n"
-    elif isinstance(found, Diff | Against | OperationDiff | Runs) or words[0] == "check":
+    elif isinstance(found, Diff | Against | OperationDiff | ReferenceDiff | Runs) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):
             (one.get("measured") or {}).pop("seconds", None)

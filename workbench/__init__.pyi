@@ -13,7 +13,7 @@ from workbench.foreign.check import check as check
 from workbench.foreign.run import run as run
 from workbench.judge.against.calls import compare_runs as compare_runs
 from workbench.judge.diff import Diff as Diff
-from workbench.judge.diff import diff as diff
+from workbench.operations.diff import diff as diff
 from workbench.reference.graph.recording import stage as stage
 from workbench.refusal import Refusal as Refusal
 from workbench.refusal import Unavailable as Unavailable

@@ -94,8 +94,8 @@ def test_measured_weights_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ),
         (
             "show",
-            ("--measure", "--reference"),
-            "--reference shows only the float64 reference and measures nothing",
+            ("--measure", "--expected"),
+            "--expected shows only the float64 reference and measures nothing",
         ),
         ("show", (), "cannot dump weights: measure them with --measure, or diff"),
     ],

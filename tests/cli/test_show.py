@@ -84,10 +84,10 @@ def test_numbers_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "\u2026" not in result.stdout and "..." not in result.stdout
         return cells(result)
 
-    matrix = printed(220, "qk[0,0,0:3]", "--reference")
+    matrix = printed(220, "qk[0,0,0:3]", "--expected")
     assert matrix[4] == ["q", "\\", "k", *map(str, range(20))] and len(matrix) == 8
     assert all(len(cell.lstrip("-0.").replace(".", "")) <= 9 for cell in matrix[5][1:])
-    rows = printed(120, "qk[0,0,0:3]", "--reference")
+    rows = printed(120, "qk[0,0,0:3]", "--expected")
     assert rows[3] == ["b", "h", "q", "k", "expected"] and len(rows) == 64
     wide, narrow, narrower = (
         next(line for line in printed(width, "qk[0,0,0,0:3]") if line[:4] == ["b", "h", "q", "k"])
@@ -100,7 +100,7 @@ def test_numbers_are_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reference_alone_of_stages_that_nobody_dumped(mine: str) -> None:
     options = ["--seqlen", "6", "--head-dim", "8"]
-    lines = cells(show(mine, "qk[0,0,2:4,:2]", *options, "--reference"))
+    lines = cells(show(mine, "qk[0,0,2:4,:2]", *options, "--expected"))
     assert " ".join(lines[2]) == "expected: float64 from q, k and v"
     q, k, _ = (x.astype(float) for x in Case(seqlen=6, head_dim=8).inputs())
     expected = q[0, 0, 2:4] @ k[0, 0, :2].T
@@ -134,7 +134,7 @@ def test_json() -> None:
     assert first["index"] == {"b": 0, "h": 0, "q": 3, "k": 19} and second["index"]["q"] == 4
     assert set(first) == {"index", "actual", "expected", "error", "budget", "over_budget", "state"}
     assert (first["actual"], first["expected"], first["error"], first["state"]) == ("-inf", "-inf", 0.0, "exact")
-    alone = json.loads(show("flash", "lse[q=3]", *SMALL, "--reference", "--json").stdout)
+    alone = json.loads(show("flash", "lse[q=3]", *SMALL, "--expected", "--json").stdout)
     assert alone["verdict"] is None and alone["elements"][0]["actual"] is None is alone["elements"][0]["state"]
     assert isinstance(alone["elements"][0]["expected"], float)
     worst = json.loads(show("flash", "qk", *SMALL, "--worst", "2", "--json").stdout)
@@ -153,16 +153,16 @@ def test_every_state_has_a_word() -> None:
             "flash has no stage 'kq'; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, out, lse",
         ),
         (
-            ["flash", "partial_max", "--reference"],
+            ["flash", "partial_max", "--expected"],
             "flash has no stage 'partial_max'; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, "
             "out, lse",
         ),
         (
             ["flash", "acc", "--probes", "output"],
-            "flash returned no acc; it returned out, lse; --reference shows the expected acc",
+            "flash returned no acc; it returned out, lse; --expected shows the expected acc",
         ),
         (["flash", "qk[0,0,20,0]"], "stage qk: query q is 0 to 19; got 20"),
-        (["flash", "qk[0,0,20,0]", "--reference"], "stage qk: query q is 0 to 19; got 20"),
+        (["flash", "qk[0,0,20,0]", "--expected"], "stage qk: query q is 0 to 19; got 20"),
         (["flash", "qk[0,0,0,0,0]"], "stage qk has 4 axes, b h q k; got 5 indices"),
         (["flash", "qk[d=0]"], "stage qk has the axes b h q k; got 'd'"),
         (
@@ -175,13 +175,13 @@ def test_every_state_has_a_word() -> None:
             "show prints at most 256 elements; qk selects 400 (20 queries x 20 keys): narrow the indices, or use --worst N",
         ),
         (
-            ["flash", "qk[:]", "--reference"],
+            ["flash", "qk[:]", "--expected"],
             "show prints at most 256 elements; qk[:] selects 400 (20 queries x 20 keys): narrow the indices",
         ),
         (["flash", "qk", "--worst", "257"], "show prints at most 256 elements; got --worst 257"),
         (
-            ["flash", "qk", "--worst", "2", "--reference"],
-            "--reference shows only expected values, which have no worst; leave out --worst",
+            ["flash", "qk", "--worst", "2", "--expected"],
+            "--expected shows only expected values, which have no worst; leave out --worst",
         ),
         (["flash,split_k", "qk[q=0]"], "show takes one run; the target and the case options make 2"),
         (["flash", "qk[q=0]", "--causal", "no,yes"], "show takes one run; the target and the case options make 2"),
@@ -200,11 +200,11 @@ def test_what_has_no_worst_and_what_cannot_be_known(mine: str) -> None:
     assert message(mine, "row_max", *options, "--worst", "1") == (
         "stage row_max was not judged, so it has no worst element"
     )
-    assert message(mine, "row_max", *options, "--reference") == (
+    assert message(mine, "row_max", *options, "--expected") == (
         f"stage row_max of {mine}: the contract does not declare block_k, so its key tiles are unknown"
     )
     assert message(mine, "lse", *options) == (
-        f"{mine} returned no lse; it returned scores, row_max, out; --reference shows the expected lse"
+        f"{mine} returned no lse; it returned scores, row_max, out; --expected shows the expected lse"
     )
 
 

@@ -25,19 +25,19 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Your kernel": (*options.of_role(options.FOREIGN), "values", "mapping"),
     "Part of a run": ("where", "by_head", "feed"),
     "Further runs": ("against", "measure"),
-    "Other operations": ("operation", "axes"),
+    "Other operations": ("operation", "references", "axes"),
     "Many cases": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),
     "Output": (
-        "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "reference", "help", "help_all",
+        "verbose", "effort", "seconds", "as_json", "html", "out", "fail_on", "worst", "expected", "help", "help_all",
     ),
 }  # fmt: skip
 OTHERS = "Options"
 #: what a first screen of help lists, which fits a terminal of 24 lines; --help-all lists every section
 FIRST = (
-    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "random", "effort",
-    "worst", "verbose", "html", "out",
+    "seqlen", "dtype", "causal", "inputs", "faults", "arrays", "contract", "against", "operation", "references",
+    "random", "effort", "worst", "verbose", "html", "out",
 )  # fmt: skip
 #: commands that this package had; they run from a checkout of its repository
 CAMPAIGNS = (

@@ -42,6 +42,7 @@ from workbench.cli.options import (
     run_options,
     values_option,
 )
+from workbench.cli.reference import diff_reference, reference_option
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -124,6 +125,7 @@ for command in (
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
+@reference_option
 @cli_against.against_option
 @values_option
 @mapping_option
@@ -166,6 +168,9 @@ def diff(
     With --against, both runs are judged and compared. The report names the first stage where they differ by more than
     the budgets of both.
 
+    With --reference, TARGET is a function of any operation. Kernel and reference are called by keyword with the arrays
+    that --inputs returns. The reference is a plain function in NumPy or torch; its lines are the stages.
+
     With --operation, TARGET is a function of another operation. It is called with its inputs in order and its numbers
     by name: rmsnorm(x, weight, *, eps). It returns its result, or a dict of stages.
     """
@@ -175,6 +180,10 @@ def diff(
     from workbench.report.folder import write
     from workbench.trace.join import is_trace
 
+    if references := options.pop("references"):
+        asked = dict(options, html=html, measure=measure, out=out)
+        fails = failing(fail_on)
+        return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

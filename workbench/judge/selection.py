@@ -194,22 +194,25 @@ def _along(stage: str, axis: str, first: int, size: int, one: Any) -> range:
     last = first + size - 1
     if isinstance(one, int | np.integer) and not isinstance(one, bool):
         if not (first <= one <= last or -size <= one < 0):
-            raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is {first} to {last}; got {one}")
+            raise Refusal(f"stage {stage}: {_named(axis)} {axis} is {first} to {last}; got {one}")
         at = int(one) if one >= 0 else last + 1 + int(one)
         return range(at, at + 1)
     if not isinstance(one, slice):
-        raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes an index or a slice; got {one!r}")
+        raise Refusal(f"stage {stage}: {_named(axis)} {axis} takes an index or a slice; got {one!r}")
     if one.step == 0:
-        raise Refusal(
-            f"stage {stage}: {AXIS_NAMES[axis]} {axis} takes a slice with a step other than 0; got {_said(one)}"
-        )
+        raise Refusal(f"stage {stage}: {_named(axis)} {axis} takes a slice with a step other than 0; got {_said(one)}")
     found = range(last + 1)[one]
     if first:  # without those before the first, from whichever end they come
         inside = [i for i in found if i >= first]
         found = range(inside[0], inside[-1] + found.step, found.step) if inside else range(0)
     if not found:
-        raise Refusal(f"stage {stage}: {AXIS_NAMES[axis]} {axis} is {first} to {last}; {_said(one)} is none of them")
+        raise Refusal(f"stage {stage}: {_named(axis)} {axis} is {first} to {last}; {_said(one)} is none of them")
     return found
+
+
+def _named(axis: str) -> str:
+    """What an axis is called; of one without a name, that it is one."""
+    return AXIS_NAMES.get(axis, "axis")
 
 
 def _slice(one: range) -> slice:

@@ -64,14 +64,14 @@ def report(diff: Diff, stage: StageDiff, selection: Selection, rows: Rows | None
     reason = f" ({stage.reason})" if stage.reason else ""
     source = f"; expected: float64 from {expected_from(diff, stage)}" if stage.reported is not None else ""
     lines = [headline(diff.trace), definition(diff.run, stage.name), f"{verdict}{reason}{source}"]
-    return Group(*map(Text, lines), *_elements(selection, rows, screen))
+    return Group(*map(Text, lines), *elements(selection, rows, screen))
 
 
 def reference_report(run: Observed, selection: Selection, screen: Console) -> RenderableType:
     """What chosen elements should be, without what the kernel made of them."""
     source = "q, k and v" if selection.stage in OF_QUANTISER else beginning(run.trace)
     lines = [headline(run.trace), definition(run, selection.stage), f"expected: float64 from {source}"]
-    return Group(*map(Text, lines), *_elements(selection, None, screen))
+    return Group(*map(Text, lines), *elements(selection, None, screen))
 
 
 def definition(run: Observed, name: str) -> str:
@@ -93,7 +93,9 @@ def checked(selection: Selection, text: str) -> Selection:
     """`selection` itself, which `text` chose; Refusal where it is too large to be printed."""
     if selection.size <= LIMIT:
         return selection
-    sizes = " x ".join(f"{n} {spoken(AXIS_PLURALS[axis], selection.of_ranks)}" for axis, n in _long(selection).items())
+    sizes = " x ".join(
+        f"{n} {spoken(AXIS_PLURALS.get(axis, 'elements'), selection.of_ranks)}" for axis, n in _long(selection).items()
+    )
     worst = "" if selection.actual is None else ", or use --worst N"
     raise Refusal(
         f"show prints at most {LIMIT} elements; {text} selects {selection.size} ({sizes}): narrow the indices{worst}"
@@ -121,7 +123,7 @@ def plain_table(selection: Selection) -> str:
     """The elements as a screen shows them, for `print`."""
     if selection.size > LIMIT:
         return f"{selection.stage}\n{_too_many(selection)}"
-    return plain(Group(Text(selection.stage), *_elements(selection, None, Console(width=WIDTH, file=StringIO()))))
+    return plain(Group(Text(selection.stage), *elements(selection, None, Console(width=WIDTH, file=StringIO()))))
 
 
 def html_table(selection: Selection) -> str:
@@ -168,7 +170,7 @@ def _too_many(selection: Selection) -> str:
     return f"{selection.size} elements; at most {LIMIT} are shown"
 
 
-def _elements(selection: Selection, rows: Rows | None, screen: Console) -> list[RenderableType]:
+def elements(selection: Selection, rows: Rows | None, screen: Console) -> list[RenderableType]:
     """A table with a row for each element, or a matrix where there are many along two axes and the screen is wide
     enough.
     """

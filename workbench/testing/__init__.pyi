@@ -10,3 +10,4 @@ from workbench.testing.attention import assert_attention as assert_attention
 from workbench.testing.gradients import GradientWarning as GradientWarning
 from workbench.testing.operation import assert_operation as assert_operation
 from workbench.testing.profiles import PROFILES as PROFILES
+from workbench.testing.reference import assert_close as assert_close

@@ -1,0 +1,90 @@
+"""References in torch, and what is mixed."""
+
+import numpy as np
+import pytest
+
+from workbench.operations.reference.call import diff_reference, diff_results
+from workbench.reference.graph import trace
+from workbench.refusal import Refusal
+
+torch = pytest.importorskip("torch")
+
+
+def naive(x, weight):
+    x32 = x.float()
+    normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + 1e-6)
+    return (normed * weight.float()).to(x.dtype)
+
+
+def inputs(seed, dtype, rows=16, dim=64):
+    g, dtype = torch.Generator().manual_seed(seed), getattr(torch, dtype)
+    return {"x": torch.randn(rows, dim, generator=g).to(dtype), "weight": torch.randn(dim, generator=g).to(dtype)}
+
+
+@pytest.fixture(autouse=True)
+def front_end() -> None:
+    try:
+        trace(naive, inputs(0, "float32"))
+    except Refusal:
+        pytest.skip("this checkout has no front end of torch")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_right_kernel_is_right(dtype: str) -> None:
+    def kernel(x, weight):
+        out = torch.empty_like(x)
+        x32 = x.float()
+        out[:] = x32 / ((x32 * x32).sum(-1, keepdim=True) / x.shape[-1] + 1e-6).sqrt() * weight.float()
+        return out
+
+    found = diff_reference(kernel, naive, inputs, dtype=dtype)
+    assert found.verdict in ("exact", "rounding") and found.stages[0].decisive.summary.judged == 16 * 64
+
+
+def test_wrong_ones_are_bugs() -> None:
+    def unbiased(x, weight):
+        x32 = x.float()
+        return (x32 * torch.rsqrt(x32.pow(2).sum(-1, keepdim=True) / 63 + 1e-6) * weight.float()).to(x.dtype)
+
+    def unwritten(x, weight):
+        out = torch.empty_like(x)
+        out[:, :-1] = naive(x, weight)[:, :-1]
+        return out
+
+    assert diff_reference(unbiased, naive, inputs, dtype="bfloat16").verdict == "bug"
+    assert diff_reference(unwritten, naive, inputs, dtype="bfloat16").verdict == "missing"
+
+
+def test_a_stage_rounded_to_the_inputs_dtype_is_named() -> None:
+    def kernel(x, weight):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], eps=1e-6) * weight
+
+    found = diff_reference(kernel, naive, inputs, dtype="bfloat16")
+    assert found.verdict == "suspicious" and "stored=normed:bfloat16" in found.stages[0].reason
+    assert diff_reference(kernel, naive, inputs, dtype="bfloat16", contract="stored=normed").verdict in (
+        "exact",
+        "rounding",
+    )
+
+
+def test_stages_of_a_kernel_in_torch_take_the_place_of_the_reference_s() -> None:
+    def kernel(x, weight):
+        x32 = x.float()
+        normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + 1e-6)
+        normed[3] *= 1.001
+        return {"normed": normed, "result": (normed * weight.float()).to(x.dtype)}
+
+    found = diff_reference(kernel, naive, inputs)
+    assert found.origins == ("normed",) and found.victims == ("result",)
+
+
+def test_arrays_alone() -> None:
+    given = inputs(0, "bfloat16")
+    assert diff_results(naive(**given), naive, given).verdict in ("exact", "rounding")
+    assert diff_results(np.zeros((16, 64), np.float32), naive, given).verdict == "bug"
+
+
+def test_a_reference_in_torch_gets_tensors_where_inputs_are_numpy_s() -> None:
+    given = {name: x.numpy() for name, x in inputs(0, "float32").items()}
+    assert diff_results(naive(**inputs(0, "float32")), naive, given).verdict in ("exact", "rounding")
+    assert diff_reference(naive, naive, given).verdict in ("exact", "rounding")

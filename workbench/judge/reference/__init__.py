@@ -1,0 +1,1 @@
+"""Arrays that a kernel made, held against a plain reference that ran as a graph."""

@@ -1,0 +1,221 @@
+"""Under which contract a kernel is right that declares nothing: the strict one, the usual one of its inputs, or one
+that only a declaration makes right.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from workbench.floats import DTYPES
+from workbench.judge.reference.given import Given, is_whole
+from workbench.judge.reference.stages import is_broken, under, with_decisions
+from workbench.judge.sensitivity import EXCUSED
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
+from workbench.reference.graph import Contract, Graph
+from workbench.reference.graph.contract import CASTS, usual
+from workbench.reference.graph.forward import upstream
+
+#: names of the 16-bit dtypes
+NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
+#: ulps that a fast exp is tried with: CUDA's __expf is off by 2 + 1.16 |x| (CUDA C++ Programming Guide, intrinsic
+#: functions), 16 at |x| = 12; exp2 of a product rounded in float32 by as much
+FAST_EXP = 16.0
+#: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
+ALONE = 8
+#: values of all nodes together that such trials go over, about ten seconds: fewer stages of a large graph
+WORK = 1e8
+#: share of its statistical budget that an error of operands in fewer bits takes at least, in the median: TF32 in an
+#: attention of 64 to 256 keys leaves 0.002 to 0.01; 1.4427 for log2(e), which is no such error, 3e-5; and one wrong
+#: element among right ones, or a row of them, nothing
+FITS = 2.0**-11
+#: share of the errors that remains at most where a cast is predicted
+PREDICTED = 0.5
+
+
+class Beyond(NamedTuple):
+    """What the usual contract of 16-bit inputs allows of a stage, and float32 does not."""
+
+    elements: int
+    over_budget: float  #: of the worst, under the strict contract
+    place: tuple[int, ...]  #: its index
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """The stages under the contract that decides."""
+
+    contract: Contract
+    stages: tuple[StageDiff, ...]
+    words: str  #: of the contract, as --contract takes them
+    beyond_strict: Mapping[str, Beyond]
+
+
+def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str) -> Judged:
+    """The stages under the declared contract; where none is, the first under which all are right of: the strict one of
+    float32, the usual one of inputs of `dtype`, and that with stages stored as they were given. Where none is right:
+    under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it.
+    """
+    if declared is not None:
+        stages = with_decisions(graph, declared, given, under(graph, declared, given))
+        return Judged(declared, stages, words_of(declared), {})
+    strict = Contract()
+    first = stages = under(graph, strict, given)
+    contract = strict
+    for other in _usual(graph, given, dtype):
+        if _right(stages):
+            break
+        tried = under(graph, other, given)
+        if _right(tried) or _outside(tried) < _outside(stages):
+            contract, stages = other, tried
+    beyond = {} if contract is strict else _beyond(first, stages)
+    if not _right(stages) and any(stage.role == "origin" for stage in stages):
+        stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
+    return Judged(contract, stages, words_of(contract), beyond)
+
+
+def words_of(contract: Contract) -> str:
+    """A contract as --contract takes it; what it says beyond the strict one."""
+    strict, found = Contract(), []
+    for name in ("operands", "accumulate"):
+        if getattr(contract, name) != getattr(strict, name):
+            found.append(f"{name}={getattr(contract, name)}")
+    if contract.stored:
+        found.append("stored=" + "+".join(f"{stage}:{dtype}" for stage, dtype in contract.stored.items()))
+    for name in ("exp_ulps", "division"):
+        if getattr(contract, name) != getattr(strict, name):
+            found.append(f"{name}={getattr(contract, name):g}")
+    return ",".join(found)
+
+
+def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
+    """What needs no declaration, beside the strict contract."""
+    base = usual(dtype)
+    if base != Contract():
+        yield base
+    read = {j for node in graph.nodes for j in node.reads}
+    stored = {one.name: one.x.dtype.name for one in given if one.narrow and read.intersection(one.nodes)}
+    if stored:
+        yield replace(base, stored=stored)
+
+
+def _right(stages: Sequence[StageDiff]) -> bool:
+    return all(stage.verdict in RIGHT_VERDICTS and stage.role == "clean" for stage in stages)
+
+
+def _outside(stages: Sequence[StageDiff]) -> int:
+    return sum(stage.decisive.summary.outside for stage in stages if stage.decisive is not None)
+
+
+def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[str, Beyond]:
+    """What only the usual contract allows."""
+    found = {}
+    for before, now in zip(strict, stages, strict=True):
+        a, b = before.decisive, now.decisive
+        if a is None or b is None or not a.summary.outside:
+            continue
+        more = a.outside & ~b.outside
+        if more.any():
+            over = np.where(more, a.over_budget, -1.0)
+            place = tuple(int(i) for i in np.unravel_index(int(np.argmax(over)), over.shape))
+            found[now.name] = Beyond(int(more.sum()), float(over[place]), place)
+    return found
+
+
+def _with_excuses(
+    graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str
+) -> tuple[StageDiff, ...]:
+    """The stages; where one declaration makes all of them right, and predicts their errors or is as large as these, the
+    wrong ones are suspicious.
+    """
+    wrong = [stage for stage in stages if stage.role == "origin"]
+    if any(is_broken(stage) for stage in wrong):
+        return stages
+
+    def excuses(other: Contract, sharp: bool) -> bool:
+        return all(_excuses(stage) for stage in under(graph, other, given, sharp=sharp))
+
+    found, poor = [], True
+    for words, other in _weaker(graph, given, contract, wrong, dtype):
+        if "+" in words and not poor:  # one is enough
+            continue
+        if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
+            continue
+        tried = {stage.name: stage for stage in under(graph, other, given)}
+        if not all(_excuses(tried[stage.name]) for stage in stages):
+            continue
+        fits = all(_fits(stage, tried[stage.name]) for stage in wrong)
+        if fits and poor:
+            found, poor = [words], False
+        elif fits or poor:
+            found.append(words)
+        if len(found) == 2 and not poor:
+            break
+    return tuple(_excused(stage, found, poor) if stage in wrong else stage for stage in stages) if found else stages
+
+
+def _excuses(stage: StageDiff) -> bool:
+    """Whether nothing is beyond even the statistical budget, and nothing is left unjudged that was judged."""
+    return stage.verdict in RIGHT_VERDICTS and stage.role == "clean"
+
+
+def _fits(before: StageDiff, after: StageDiff) -> bool:
+    """Whether the errors are gone with the casts that are predicted; or are as large as what operands in fewer bits
+    lose, and no small part of it.
+    """
+    assert before.decisive is not None and after.decisive is not None
+    error, now = abs(before.decisive.error), abs(after.decisive.error)
+    budget = after.decisive.budget * after.decisive.statistical
+    known = np.isfinite(error) & np.isfinite(now) & np.isfinite(budget) & (budget > 0)
+    if not known.any():
+        return False
+    gone = np.sum(now[known] ** 2) <= PREDICTED**2 * np.sum(error[known] ** 2)
+    return bool(gone or np.median(now[known] / budget[known]) >= FITS)
+
+
+def _excused(stage: StageDiff, words: Sequence[str], poor: bool) -> StageDiff:
+    """The wrong stage: suspicious where a declaration explains its errors, else a bug that the declaration allows."""
+    assert stage.decisive is not None
+    found = stage.decisive.summary
+    over = found.worst.over_budget if found.worst is not None else np.inf
+    options = " or ".join(f"--contract {one}" for one in words[:2])
+    if poor:
+        return replace(
+            stage, if_declared=IfDeclared(f"{options} allows as much; these errors are no such roundings", True)
+        )
+    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else ""
+    reason = (
+        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x; "
+        f"they pass with {options}{why}: declare what your kernel does"
+    )
+    return replace(stage, verdict="suspicious", doubt=EVIDENCE if why else ASSUMPTION, over_usual=over, reason=reason)
+
+
+def _weaker(
+    graph: Graph, given: Sequence[Given], contract: Contract, wrong: Sequence[StageDiff], dtype: str
+) -> Iterator[tuple[str, Contract]]:
+    """Single declarations that may make the wrong stages right, in words: products in fewer bits, then a stage that is
+    stored in 16 bits, then all of them.
+    """
+    if dtype not in NARROW:
+        yield "operands=tf32", replace(contract, operands="tf32")
+    yield f"exp_ulps={FAST_EXP:g}", replace(contract, exp_ulps=FAST_EXP)
+    yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
+    names = [stage.name for stage in wrong]
+    nodes = {i for one in given if one.name in names for i in one.nodes}
+    above = upstream(graph, nodes)
+    stages = [
+        name
+        for name, turns in graph.stages.items()
+        if above.intersection(turns) and not any(is_whole(graph.nodes[i].dtype) for i in turns)
+    ]
+    stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
+    casts = any(graph.nodes[i].op == "cast" for i in above)
+    most = min(ALONE, int(WORK / max(sum(prod(graph.nodes[i].shape) for i in above), 1)))
+    for narrow in (dtype,) if dtype in NARROW else NARROW:
+        several = [*([CASTS] if casts else []), *stages[:most]]
+        for some in [*([name] for name in several), *([several] if len(several) > 1 else [])]:
+            stored = {**contract.stored, **dict.fromkeys(some, narrow)}
+            yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)

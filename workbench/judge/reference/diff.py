@@ -1,0 +1,159 @@
+"""The judgement of what a kernel made, by a plain reference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.expectation.elements import Element
+from workbench.judge.fails import classed, failing
+from workbench.judge.reference.contracts import Beyond, judged
+from workbench.judge.reference.given import Arrays, Given, called, matched
+from workbench.judge.reference.held import dumps_of
+from workbench.judge.reference.lines import definition
+from workbench.judge.reference.sharper import from_dumps
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff
+from workbench.reference.graph import Contract, Graph, Source, sources
+from workbench.reference.graph.node import Line
+from workbench.refusal import Refusal, unknown
+from workbench.shown import shown_by
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceDiff:
+    """What a kernel made, judged by a reference."""
+
+    target: str
+    reference: str  #: its name, file.py:function where it has one
+    graph: Graph
+    contract: Contract  #: under which the stages were judged
+    stages: tuple[StageDiff, ...]  #: that were given, in the order in which the reference makes them
+    given: tuple[Given, ...]
+    others: tuple[str, ...] = ()  #: results that were not given
+    declared: bool = False  #: whether somebody said the contract
+    said: str = ""  #: the contract, as --contract takes it
+    beyond_strict: Mapping[str, Beyond] = field(default_factory=dict)  #: by stage; of a contract that is the usual one
+    gates: tuple[str, ...] = ()  #: what stands above the verdict
+    notes: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()  #: other references under which it is wrong
+    case: str = ""  #: what it ran on, in words
+    repeat: str = ""  #: the command that judges the same again; empty where there is none
+
+    @property
+    def headline(self) -> str:
+        """What was run, in words."""
+        return f"{self.target} by {self.reference}{': ' * bool(self.case)}{self.case}"
+
+    @property
+    def verdict(self) -> str:
+        """Of the whole run: the worst of its stages."""
+        return max((one.verdict for one in self.stages), key=SEVERITY.index, default="untestable")
+
+    @property
+    def doubt(self) -> str:
+        """Of a suspicious run: evidence where that of one stage is, which fails, else assumption; empty of others."""
+        if self.verdict != "suspicious":
+            return ""
+        return EVIDENCE if any(stage.doubt == EVIDENCE for stage in self.stages) else ASSUMPTION
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """Stages that are wrong by what they read, in order."""
+        return tuple(one.name for one in self.stages if one.role == "origin")
+
+    @property
+    def origin(self) -> str | None:
+        """The first wrong stage; None of a right run."""
+        return self.origins[0] if self.origins else None
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Stages that are wrong because of others alone."""
+        return tuple(one.name for one in self.stages if one.role == "victim")
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails: the rule of `workbench.judge.fails`."""
+        return classed(self) in failing()
+
+    def line(self, name: str) -> Line:
+        """The line of the reference that makes a stage. Refusal for an unknown name."""
+        places = {one.name: one.nodes[-1] for one in self.given} | self.graph.places()
+        if name not in places:
+            raise Refusal(unknown("stage", name, places))
+        return self.graph.nodes[places[name]].line
+
+    def definition(self, name: str) -> str:
+        """A stage's line of the reference, with its file and number."""
+        return definition(name, self.line(name))
+
+    def sources(self, name: str, element: Sequence[int]) -> list[Source]:
+        """What the budget of an element of a given stage comes from, by line of the reference, the largest first; of a
+        stage with several turns the first index is the turn.
+        """
+        one = next((one for one in self.given if one.name == name), None)
+        if one is None:
+            raise Refusal(unknown("stage", name, [one.name for one in self.given]))
+        place, at = (one.places[0], element) if len(one.places) == 1 else (one.places[element[0]], element[1:])
+        dumps = dumps_of(self.graph, self.given) if self[name].judged_from else {}
+        read = from_dumps(self.graph, {key: x for key, x in dumps.items() if key != place})
+        return sources(read, self.contract, place, tuple(at))
+
+    def worst(self, name: str, n: int = 1) -> list[Element]:
+        """The n elements of a stage that are farthest beyond their budget."""
+        return self[name].worst(n)
+
+    def __getitem__(self, name: str) -> StageDiff:
+        found = next((one for one in self.stages if one.name == name), None)
+        if found is None:
+            raise Refusal(unknown("stage", name, [one.name for one in self.stages]))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `workbench diff --reference --json`, of plain Python values."""
+        return shown_by("reference.document", self)
+
+    def __repr__(self) -> str:
+        said = f"{self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}"
+        return f"<ReferenceDiff of {self.target} by {self.reference}: {said}>"
+
+    def __str__(self) -> str:
+        return shown_by("reference.in_short", self)
+
+    def _repr_html_(self) -> str:
+        return shown_by("reference.html", self)
+
+
+def diff_arrays(
+    graph: Graph,
+    arrays: Arrays,
+    unwritten: Arrays,
+    *,
+    target: str,
+    reference: str,
+    contract: Contract | None,
+    dtype: str,
+    **more: Any,
+) -> ReferenceDiff:
+    """The judgement of `arrays`, in order or by name, of inputs in `dtype`; `unwritten`: slots of each that nobody
+    wrote. contract: None where nobody declared one. `more`: fields of the judgement.
+
+    Refusal for what does not fit the reference, as of `matched`, and for a contract that stores a stage that there is
+    not.
+    """
+    given = matched(graph, arrays, unwritten, target)
+    found = judged(graph, given, contract, dtype)
+    names = {node: called(graph, key) for key, node in graph.results.items()}
+    missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
+    return ReferenceDiff(
+        target,
+        reference,
+        graph,
+        found.contract,
+        found.stages,
+        given,
+        others=missing,
+        declared=contract is not None,
+        said=found.words,
+        beyond_strict=found.beyond_strict,
+        **more,
+    )

@@ -1,0 +1,26 @@
+"""Lines of a reference, as its author reads them."""
+
+import linecache
+from pathlib import Path
+
+from workbench.reference.graph.node import Line
+
+
+def short(line: Line) -> str:
+    """file:line, the file relative to the working folder where it lies in it."""
+    path = Path(line.file)
+    path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{path}:{line.number}"
+
+
+def code(line: Line) -> str:
+    """What stands there; empty of what is in no file."""
+    return linecache.getline(line.file, line.number).strip()
+
+
+def definition(name: str, line: Line) -> str:
+    """What a stage is: the right side of its assignment, or the line as it is, and where it stands."""
+    said = code(line)
+    for start in (f"{name} = ", "return "):
+        said = said.removeprefix(start)
+    return f"{said} ({short(line)})".lstrip()

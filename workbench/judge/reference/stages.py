@@ -1,0 +1,104 @@
+"""The judgement of every array of a kernel under one contract."""
+
+import string
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from workbench.expectation.elements import Comparison, State
+from workbench.judge.reference.given import Given
+from workbench.judge.reference.held import Held, behind, dumps_of, held
+from workbench.judge.reference.lines import short
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
+from workbench.reference.graph import Contract, Graph, undecided
+from workbench.reference.graph.node import Line
+
+#: share of the elements of a stage that is judged at least; of fewer nothing is said
+JUDGED = 0.99
+#: axes of an array that has no names for them
+AXES = string.digits + string.ascii_letters
+
+
+def under(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[StageDiff, ...]:
+    """The stages, in the order in which the reference makes them; without `sharp` nothing is asked in reverse mode.
+
+    A stage that is wrong given the stages before it, and right from the inputs, is right where one of these was given
+    in 16 bits and the contract does not say so: the kernel may have read more bits than it gave.
+    """
+    found = [_judged(graph, contract, one, given) for one in held(graph, contract, given, sharp=sharp)]
+    orphan = next((i for i, stage in enumerate(found) if stage.role == "victim"), None)
+    if orphan is not None and not any(stage.role == "origin" for stage in found):
+        stage = found[orphan]
+        why = f"right given {', '.join(stage.judged_from)}, wrong from the inputs: the bug is at or before {stage.name}"
+        found[orphan] = replace(stage, verdict="bug", reason=why, isolated=None)
+    return tuple(found)
+
+
+def with_decisions(
+    graph: Graph, contract: Contract, given: Sequence[Given], stages: tuple[StageDiff, ...]
+) -> tuple[StageDiff, ...]:
+    """The stages; a wrong one behind a decision of the reference that rounding may turn, such as `if total > 1`, is
+    untestable: its budget knows of no other answer. What is NaN, or was never written, is wrong by any.
+    """
+    if not graph.decisions or not any(stage.role == "origin" for stage in stages):
+        return stages
+    open_ = undecided(graph, contract, dumps_of(graph, given))
+    nodes = {one.name: one.nodes[-1] for one in given}
+
+    def told(stage: StageDiff) -> StageDiff:
+        before = [one.decision for one in open_ if one.decision.node < nodes[stage.name]]
+        if not before or stage.role != "origin" or is_broken(stage):
+            return stage
+        why = f"the reference goes on by {before[0].words} at {short(before[0].line)}, which rounding may turn"
+        return replace(stage, verdict="untestable", reason=f"{why}; use np.where, or give the kernel's choice")
+
+    return tuple(told(stage) for stage in stages)
+
+
+def is_broken(stage: StageDiff) -> bool:
+    """Whether it has NaN, or an infinity, where the reference has none, or slots that nobody wrote."""
+    found = stage.decisive
+    return found is None or bool(found.summary.count(State.NAN, State.UNWRITTEN))
+
+
+def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given]) -> StageDiff:
+    name, x = one.given.name, one.given.x
+    before = behind(graph, one.given, given)
+    isolated, reason = one.isolated, ""
+    narrow = [other.name for other in given if other.name in before and _may_be_wider(other, contract)]
+    if narrow and isolated.summary.outside and not one.propagated.summary.outside:
+        isolated, reason = one.propagated, f"judged from the inputs, since {', '.join(narrow)} was given in 16 bits"
+        before = ()
+    verdict, why = verdict_of(isolated.summary)
+    total, judged = isolated.summary.size, isolated.summary.judged
+    if judged < total and verdict not in ("bug", "missing"):
+        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open)}"
+        if judged < JUDGED * total:
+            verdict, why = "untestable", ""
+    if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
+        why = "the reference is NaN where the kernel is not"
+    return StageDiff(
+        name,
+        AXES[: x.ndim],
+        verdict,
+        isolated,
+        one.propagated,
+        judged_from=before,
+        doubt=(EVIDENCE if one.given.result else ASSUMPTION) if verdict == "suspicious" else "",
+        reason=why or reason,
+        dumped=x,
+    )
+
+
+def _why(found: Comparison, lines: Sequence[Line]) -> str:
+    """Why elements were not judged."""
+    if found.summary.count(State.POISONED):
+        return "what they are made of is NaN"
+    if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
+        return "their budgets are as large as the terms that they add up"
+    return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
+
+
+def _may_be_wider(one: Given, contract: Contract) -> bool:
+    return one.narrow and one.name not in contract.stored

@@ -1,0 +1,1 @@
+"""A function of any operation run and judged by a plain reference."""

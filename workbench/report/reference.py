@@ -1,0 +1,255 @@
+"""The judgement of a kernel by a plain reference: a table and sentences, and its document."""
+
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from workbench.expectation.elements import Element, State
+from workbench.judge.reference.diff import ReferenceDiff
+from workbench.judge.reference.lines import code, short
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
+from workbench.records import number as plain_number
+from workbench.report.numbers import number, ratio, value
+from workbench.report.reference_budget import budget_lines
+from workbench.report.tables import Table
+from workbench.report.tables import lines as lines_html
+from workbench.report.text import WIDTH, kind, plain, verdict, wrapped
+
+SCHEMA = "workbench.reference/1"
+COLUMNS = ("stage", "verdict", "error / budget", "over budget", "max abs error", "worst at", "actual", "expected")
+LEFT = ("stage", "verdict", "worst at")
+#: columns that a narrow screen does without, the most telling first
+SPARE = ("error / budget", "over budget", "worst at", "max abs error", "actual", "expected")
+#: stages that a short report shows a row each, at most
+SHOWN = 4
+_MEANING = {
+    "exact": ": every judged element is correctly rounded",
+    "rounding": ": every judged element is within its budget",
+    "untestable": ": too few elements could be judged; this fails",
+}
+_DOUBT = {
+    EVIDENCE: ": no bug is proved, but default arithmetic does not explain the errors; this fails",
+    ASSUMPTION: ": no bug is proved, but default arithmetic does not explain the errors",
+}
+
+
+def report(diff: ReferenceDiff, *, unicode: bool, width: int, full: bool = False) -> RenderableType:
+    """What was run, a row for each stage, and what they add up to; `full`: every stage, the contract, and what budgets
+    come from.
+    """
+    fold = width if unicode else None
+    above = [Text(f"gate failed: {line}", style="bold red") for line in diff.gates]
+    head = wrapped(diff.headline, "", fold)
+    below = [line for text in sentences(diff, full) for line in wrapped(text, "", fold)]
+    return Group(*above, *head, table(diff, full).screen(unicode=unicode, width=width), *below)
+
+
+def table(diff: ReferenceDiff, full: bool) -> Table:
+    """A row for every stage; in short the wrong ones and the results, and one row for the others."""
+    shown = [*diff.stages] if full else _shown(diff)
+    rows = [_cells(stage) for stage in shown]
+    kinds = [kind(stage) for stage in shown]
+    rest = [stage for stage in diff.stages if stage not in shown]
+    for right in (False, True):
+        some = [stage for stage in rest if _is_right(stage) is right]
+        if some:
+            rows.append(_row_of(some, right))
+            kinds.append("clean" if right else "victim")
+    return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], kinds, left=LEFT, spare=SPARE)
+
+
+def _is_right(stage: StageDiff) -> bool:
+    return stage.role == "clean" and stage.verdict in RIGHT_VERDICTS
+
+
+def _shown(diff: ReferenceDiff) -> list[StageDiff]:
+    """The stages that tell most: origins, then results, then what else is not right; the others where they are few."""
+    results = {one.name for one in diff.given if one.result}
+    rank = sorted(
+        diff.stages,
+        key=lambda one: (one.role != "origin", one.name not in results, _is_right(one)),
+    )
+    if len(rank) <= SHOWN:
+        return [*diff.stages]
+    chosen = [one for one in rank[:SHOWN] if not _is_right(one) or one.name in results]
+    return [one for one in diff.stages if one in chosen]
+
+
+def _cells(stage: StageDiff) -> dict[str, str]:
+    comparison = stage.reported
+    assert comparison is not None
+    found = comparison.summary
+    worst = stage.worst_of(comparison, 1)
+    if worst and worst[0].over_budget == 0:  # every element is as good as every other
+        worst = []
+    return {
+        "stage": stage.name,
+        "verdict": verdict(stage),
+        "error / budget": ratio(worst[0].over_budget) if worst else "0" if found.judged else "-",
+        "over budget": f"{found.outside}/{found.size}",
+        "max abs error": number(found.max_abs),
+        "worst at": place(worst[0]) if worst else "",
+        "actual": value(worst[0].actual) if worst else "",
+        "expected": value(worst[0].expected) if worst else "",
+    }
+
+
+def _row_of(stages: list[StageDiff], right: bool) -> dict[str, str]:
+    found = [one.reported.summary for one in stages if one.reported is not None]
+    worst = [one.worst.over_budget for one in found if one.worst is not None]
+    return dict.fromkeys(COLUMNS, "") | {
+        "stage": f"{len(stages)} more stage{'s' * (len(stages) > 1)}",
+        "verdict": "right" if right else "not right (-v)",
+        "error / budget": ratio(max(worst, default=0.0)),
+        "over budget": f"{sum(one.outside for one in found)}/{sum(one.size for one in found)}",
+    }
+
+
+def place(element: Element) -> str:
+    """Its index, as NumPy takes it."""
+    return f"[{', '.join(map(str, element.place))}]"
+
+
+def sentences(diff: ReferenceDiff, full: bool = False) -> list[str]:
+    """What stands below the table."""
+    said = [*_verdict(diff)]
+    if diff.origin is not None:
+        said += _of_origin(diff, diff[diff.origin])
+    said += [f"also wrong: {', '.join(diff.origins[1:])}"] if len(diff.origins) > 1 else []
+    if diff.victims:
+        said.append(
+            f"victim: {', '.join(diff.victims)} (right given {'its' if len(diff.victims) == 1 else 'their'} inputs)"
+        )
+    reasons = [f"  {one.name}: {one.reason}" for one in diff.stages if one.reason and one.name != diff.origin]
+    said += reasons if full else reasons[:1] + ([f"  {len(reasons) - 1} more remarks (-v)"] if len(reasons) > 1 else [])
+    said += _of_contract(diff)
+    said += [f"  {note}" for note in diff.notes]
+    if diff.others:
+        said.append(f"  not given: {', '.join(diff.others)}")
+    if diff.tried:
+        said.append(f"  {'also ' * diff.fails}wrong by {', '.join(diff.tried)}")
+    said += _in_full(diff) if full else []
+    return said + ([f"repeat: {diff.repeat}"] if diff.repeat else [])
+
+
+def _verdict(diff: ReferenceDiff) -> list[str]:
+    if diff.origin is None:
+        return [f"verdict: {diff.verdict}{_MEANING.get(diff.verdict) or _DOUBT.get(diff.doubt, '')}"]
+    return [f"verdict: {diff.verdict}; first wrong stage: {diff.origin} = {diff.definition(diff.origin)}"]
+
+
+def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:
+    found = stage.decisive
+    assert found is not None
+    total, nan, missing = found.summary, found.summary.count(State.NAN), found.summary.count(State.UNWRITTEN)
+    counted = [f"over budget: {total.outside} of {total.size} ({total.outside / max(total.size, 1):.1%})"]
+    counted += [f"{nan} non-finite mismatches"] if nan else []
+    counted += [f"{missing} never written"] if missing else []
+    read = f"; judged from {', '.join(stage.judged_from)}" if stage.judged_from else ""
+    said = [f"  {', '.join(counted)}{read}"]
+    said += [f"  {stage.reason}"] if stage.reason else []
+    said += [f"  {stage.if_declared.words}"] if stage.if_declared is not None else []
+    names = [one.name for one in diff.given]
+    if all(one.result for one in diff.given) and len(diff.graph.stages) > len(names):
+        were = "was" if len(names) == 1 else "were"
+        said.append(f"  only {', '.join(names)} {were} given: return stages by name, and the first wrong one is found")
+    return said
+
+
+def _of_contract(diff: ReferenceDiff) -> list[str]:
+    """Under which arithmetic it was judged, where that is not plain float32."""
+    if diff.declared:
+        return [f"  contract: {diff.said or 'float32'} (declared)"]
+    beyond = {} if diff.fails else diff.beyond_strict
+    found = [
+        f"{one.elements} elements of {name} (worst {ratio(one.over_budget)}x at [{', '.join(map(str, one.place))}])"
+        for name, one in beyond.items()
+    ]
+    if not found:
+        return [f"  contract: {diff.said} (usual for these inputs)"] if diff.said else []
+    return [f"  contract: {diff.said} (usual for these inputs); float32 arithmetic does not explain {', '.join(found)}"]
+
+
+def _in_full(diff: ReferenceDiff) -> list[str]:
+    """What budgets come from, and what the reference decided."""
+    said = [] if diff.said else ["  contract: float32"]
+    name = diff.origin or _nearest(diff)
+    worst = None if name is None else next(iter(diff[name].worst(1)), None)
+    if name is not None and worst is not None:
+        said.append(f"  the budget of {name}{place(worst)}, {value(worst.budget)}, comes from")
+        said += [f"    {line}" for line in budget_lines(diff, name, worst.place)]
+    lines = dict.fromkeys(f"{one.words} ({short(one.line)})" for one in diff.graph.decisions)
+    said += [f"  the reference goes on by values: {', '.join([*lines][:3])}"] if lines else []
+    return said
+
+
+def _nearest(diff: ReferenceDiff) -> str | None:
+    """The stage that comes nearest to its budget."""
+    found = [(one.decisive.summary.worst, one.name) for one in diff.stages if one.decisive is not None]
+    return max(((one.over_budget, name) for one, name in found if one is not None), default=(0.0, None))[1]
+
+
+def in_short(diff: ReferenceDiff) -> str:
+    """The report as plain text."""
+    return plain(report(diff, unicode=False, width=WIDTH))
+
+
+def html(diff: ReferenceDiff) -> str:
+    """The report for Jupyter."""
+    above = lines_html([*(f"gate failed: {line}" for line in diff.gates), diff.headline])
+    return above + table(diff, full=False).html() + lines_html(sentences(diff))
+
+
+def document(diff: ReferenceDiff) -> dict[str, Any]:
+    """The document of `workbench diff --reference --json`, of plain Python values."""
+    return {
+        "schema": SCHEMA,
+        "target": diff.target,
+        "reference": diff.reference,
+        "wrong_by": list(diff.tried),
+        "case": diff.case,
+        "contract": diff.said,
+        "declared": diff.declared,
+        "verdict": diff.verdict,
+        "doubt": diff.doubt or None,
+        "fails": diff.fails,
+        "gates": list(diff.gates),
+        "notes": list(diff.notes),
+        "origin": diff.origin,
+        "origins": list(diff.origins),
+        "victims": list(diff.victims),
+        "stages": [_stage(diff, stage) for stage in diff.stages],
+        "not_given": list(diff.others),
+        "beyond_float32": {
+            name: {"elements": one.elements, "index": list(one.place), "over_budget": plain_number(one.over_budget)}
+            for name, one in diff.beyond_strict.items()
+        },
+        "repeat": diff.repeat,
+    }
+
+
+def _stage(diff: ReferenceDiff, stage: StageDiff) -> dict[str, Any]:
+    found = stage.reported
+    assert found is not None
+    worst = next(iter(stage.worst_of(found, 1)), None)
+    line = diff.line(stage.name)
+    return {
+        "stage": stage.name,
+        "verdict": stage.verdict,
+        "role": stage.role,
+        "doubt": stage.doubt or None,
+        "reason": stage.reason,
+        "line": short(line),
+        "code": code(line),
+        "judged_from": list(stage.judged_from),
+        "outside": found.summary.outside,
+        "size": found.summary.size,
+        "judged": found.summary.judged,
+        "worst": None if worst is None else _element(worst),
+    }
+
+
+def _element(one: Element) -> dict[str, Any]:
+    names = ("actual", "expected", "budget", "over_budget")
+    return {"index": list(one.place), **plain_number({name: getattr(one, name) for name in names})}
