@@ -17,6 +17,10 @@ def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
     return out
 
 
+def naive(x: Array) -> Array:
+    return wb.stage("doubled", 2.0 * x)
+
+
 def one_case() -> str | None:
     trace: wb.Trace = wb.run(attention, CASE, arrays="torch", device="cuda", contract="triton,block_k=64")
     wb.save(trace, "run.safetensors")
@@ -51,6 +55,7 @@ def test_attention(case: wb.Case, x: float, arrays: dict[str, Array]) -> None:
     except wt.AttentionError as error:
         assert_type(error.diff.verdict, str)
     assert_type(wt.assert_attention_close(arrays["v"], arrays["q"], arrays["k"], arrays["v"], causal=True).verdict, str)
+    assert_type(wt.assert_close(2 * arrays["q"], naive, {"x": arrays["q"]}).verdict, str)
     assert_type(wt.assert_operation("norm.py:rmsnorm", "rmsnorm", dtype="bfloat16").origin, str | None)
 
 

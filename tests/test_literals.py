@@ -8,8 +8,16 @@ from pathlib import Path
 from workbench.case.stages import STAGES
 
 ROOT = Path(__file__).parent.parent / "workbench"
-#: where names of stages are the subject: other operations, kernels and faults, hypotheses, laws, readings, adapters
-OF_STAGES = ("operations", "cuda", "judge/explain/library", "explore/laws", "readings", "foreign/adapters.py")
+#: where names of stages are the subject, or words of something else: other operations, kernels and faults, hypotheses, laws, readings, adapters
+OF_STAGES = (
+    "operations",
+    "reference/graph",
+    "cuda",
+    "judge/explain/library",
+    "explore/laws",
+    "readings",
+    "foreign/adapters.py",
+)
 #: attention as an operation: the records of its stages, and its table
 DEFINITION = ("case/stages.py", "reference/attention.py")
 #: literals elsewhere, many of them fields and values of a contract that have the name of a stage

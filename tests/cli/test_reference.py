@@ -116,7 +116,7 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
         (["diff", "kernel.py:right", *ASKED, "--operation", "rope"], "--reference takes no --operation"),
         (["diff", "kernel.py:right", *ASKED, "--axes", "rows=2.5"], "--axes rows is a whole number"),
         (["diff", "kernel.py:right", *ASKED, "--contract", "stored=weight"], "contract stores 'weight'; did you mean"),
-        (["diff", "kernel.py:right", "--axes", "rows=2"], "--axes is of an operation"),
+        (["diff", "kernel.py:right", "--axes", "rows=2"], "--axes is for other operations"),
         (["show", "flash", "qk", "--axes", "rows=2"], "--axes is of --reference"),
         (["show", "kernel.py:right", "probs", *ASKED], "stage 'probs'"),
     ],

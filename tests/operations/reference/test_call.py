@@ -210,7 +210,7 @@ def test_written_inputs_are_a_gate() -> None:
         return out
 
     found = judged(kernel=kernel)
-    assert found.verdict == "rounding" and found.fails and "wrote into q" in found.gates[0]
+    assert found.verdict == "rounding" and found.fails and "wrote to its input q" in found.gates[0]
 
 
 def test_a_write_behind_an_input_is_a_gate_and_a_read_is_nan() -> None:
