@@ -1,1 +1,1 @@
-"""Operations with naive references, right and wrong kernels, and what is wrong with them, fixed before the first run."""
+"""Operations with naive references, right and wrong kernels and the truth about them, fixed before the first run."""
