@@ -289,11 +289,14 @@ def test_the_truth_of_a_judgement_is_not_told():
     judged = diff(run(lambda q, k, v, *, scale, causal: v))
     with pytest.raises(TypeError) as refused:
         bool(judged)
-    assert str(refused.value) == 'the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"'
+    assert (
+        str(refused.value) == 'the truth value of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"'
+    )
     with pytest.raises(TypeError) as refused:
         assert against(judged, judged)
     assert (
-        str(refused.value) == 'the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
+        str(refused.value)
+        == 'the truth value of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
     )
 
 

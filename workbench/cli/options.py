@@ -287,7 +287,7 @@ effort_option = click.option(
 seconds_option = click.option(
     "--seconds",
     type=click.FloatRange(min=0.0, min_open=True),
-    help="End the search after so many seconds; results then depend on the machine",
+    help="End the search after this many seconds; results then depend on the machine",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 

@@ -36,7 +36,7 @@ def rule(of: Setting) -> str:
     if ("dropout_p" in numbers) != ("dropout_mask" in of.optional):
         return "dropout_p and dropout_mask go together: give both"
     if not 0 <= numbers.get("dropout_p", 0.0) < 1:
-        return f"dropout_p is at least 0 and below 1; got {numbers['dropout_p']:g}"
+        return f"dropout_p must be at least 0 and below 1; got {numbers['dropout_p']:g}"
     if not 0 < numbers.get("softcap", 1.0) < np.inf:
         return f"softcap is above 0; got {numbers['softcap']:g}"
     if low := [name for name in ("window_left", "window_right") if numbers.get(name, -1) < -1]:

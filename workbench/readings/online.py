@@ -130,7 +130,7 @@ class Loop:
         """What is wrong in it."""
         said = []
         if self.falls:
-            said.append("the running maximum is that of the current tile, with corrections of at most 1")
+            said.append("the current tile's maximum replaces the running maximum, with corrections of at most 1")
         if self.second:
             said.append("P @ V comes from a second pass, in which P subtracts each tile's own maximum")
         if self.base != "new":
@@ -145,7 +145,9 @@ class Loop:
             said.append(f"the row sum of each tile includes that of row i ^ {self.beside}")
         if self.groups > 1:
             every = {2: "second", 4: "fourth"}.get(self.groups, f"{self.groups}th")
-            said.append(f"{self.groups} loops over every {every} tile are added without rescaling to one maximum")
+            said.append(
+                f"{self.groups} loops, each over every {every} tile, are added without rescaling to one maximum"
+            )
         order = ", last first" if self.backward else ""
         return " and ".join(said) + f" (tiles of {self.size} keys{order})"
 

@@ -28,7 +28,7 @@ NONE = 1 << 40
 
 def of_axes(of: np.ndarray, names: Sequence[str]) -> str:
     """Elements [..] of axes of these plural `names`, outermost first: "dims 0-3 of rows 5, 7", "rows 3 of heads 0-1",
-    "elements from dim 8 of row 26 on, of each 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An axis
+    "elements from row 26, dim 8 on in each tile of 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An axis
     that the set has all of is left out.
     """
     return box(of, names) or (_tails(of, names) if of.ndim == 2 else "") or _example(of, names)
@@ -54,7 +54,7 @@ def _tails(of: np.ndarray, names: Sequence[str]) -> str:
         first = int(tiles[0].argmax())
         if tiles[0, first:].all() and tiles[0].any():
             row, dim = divmod(first, dims)
-            return f"elements from {_one(names[1])} {dim} of {_one(names[0])} {row} on, of each {size} {names[0]}"
+            return f"elements from {_one(names[0])} {row}, {_one(names[1])} {dim} on in each tile of {size} {names[0]}"
     return ""
 
 
@@ -76,9 +76,9 @@ def of_keys(of: np.ndarray, among: np.ndarray | None = None) -> str:
     """Keys of rows, bool [b, h, q, k], in words. `among`: those that rows should see, of which it is said alone; None:
     all keys.
 
-    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys at offset +1 from the diagonal in rows 0-46", "keys from
-    i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0, from 12 on
-    of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
+    "keys 32-47 in rows 0-31", "keys 32-63 that rows 32-127 see", "keys at offset +1 from the diagonal in rows 0-46",
+    "keys from i + 1 on in row i", "keys from 64 (i div 64) + 64 on in row i of heads 1", "keys from 37 on of batch 0,
+    from 12 on of batch 1", "96 elements, such as keys 3-7 of row 5 of head 0".
     """
     could = np.ones(of.shape, bool) if among is None else among | of
     kinds: dict[bytes, np.ndarray] = {}

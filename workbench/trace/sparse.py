@@ -28,8 +28,8 @@ def dims_of(stage: Stage, case: Case, where: str) -> tuple[int, ...]:
     if np.prod(dims) > LARGEST:
         sizes = ", ".join(f"{axis}={size}" for axis, size in zip(stage.axes, dims, strict=True))
         raise Refusal(
-            f"{where}: stage {stage.name} given in part has at most {LARGEST} elements; this case has "
-            f"{int(np.prod(dims))} ({sizes}): run a smaller one"
+            f"{where}: a stage given in part may have at most {LARGEST} elements; {stage.name} has "
+            f"{int(np.prod(dims))} ({sizes}) here: use a smaller case"
         )
     return dims
 

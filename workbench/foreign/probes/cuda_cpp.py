@@ -109,7 +109,7 @@ class Probes:
         del _IN_USE[self.pointer.where]
         if unknown := int(table[: HEAD.itemsize].view(HEAD)["unknown"][0]):
             raise Refusal(
-                f"{unknown} stores of WB_PROBE to stages that {self.algorithm} does not have; its stages: "
+                f"WB_PROBE stored {unknown} times to stages that {self.algorithm} does not have; its stages: "
                 f"{', '.join(self.known)}"
             )
         found = {}

@@ -93,7 +93,7 @@ def of_document(document: Any, where: str) -> SymptomTable:
         raise Refusal(f"{where}: cases must be a list of at least one case; got {listed!r}")
     common = {name: _plain(x) for name, x in document.items() if name not in _BESIDE}
     if "splits" in document and "splits" not in OPEN[kernel]:
-        raise Refusal(f"{where}: only split_k has splits; kernel {kernel} has none, got {common['splits']!r}")
+        raise Refusal(f"{where}: only split_k takes splits; got splits={common['splits']!r} for kernel {kernel}")
     if common.get("distribution") == GIVEN:
         raise Refusal(f"{where}: distribution {GIVEN} needs inputs, and a table has none")
     cases, entries = [], []

@@ -124,7 +124,7 @@ class Subject:
         """
         assert self.trace.rerun is not None
         if self.calls >= CALLS:
-            raise Refusal(f"{self.trace.target}: a contract takes at most {CALLS} calls")
+            raise Refusal(f"{self.trace.target}: measuring a contract may take at most {CALLS} calls")
         self.calls += 1
         shape = self.trace.inputs["q"].shape
         chosen = {"q": np.broadcast_to(q, (self.rows, self.depth)).reshape(shape), "k": k, "v": v}

@@ -28,7 +28,10 @@ def tiles(subject: Subject) -> Iterator[Field]:
         small = looked(subject, *planned, SMALL_RISES)
         if small is None or not small.differ.any():
             least, most = min(RISES), max(SMALL_RISES)
-            reason = f"maxima that rise by {least:g} rescale, by {most:g} do not: maxima lag or are upper bounds"
+            reason = (
+                f"a maximum that rises by {least:g} rescales, one that rises by {most:g} does not: maxima lag or "
+                "are upper bounds"
+            )
             yield from (unread(name, reason) for name in NAMES)
             return
     edges = _edges(found, subject.keys)
@@ -37,7 +40,10 @@ def tiles(subject: Subject) -> Iterator[Field]:
         for name in NAMES[1:]:
             yield unread(name, "keys are rescaled one by one, in an unknown order")
     elif len(edges) == 2:
-        reason = f"no run of the {subject.keys} keys is rescaled separately: one tile, or maxima are known in advance"
+        reason = (
+            f"no run of the {subject.keys} keys is rescaled separately: there is one tile, or maxima are known "
+            "in advance"
+        )
         yield from (unread(name, reason) for name in NAMES)
     else:
         yield from _structure(found, edges, subject.keys)
