@@ -100,7 +100,7 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     )
     assert message("--out", "in.npz", "--seqlen", "4,5") == ("inputs writes one case; the case options make 2")
     assert message("--out", "in.npz", "--splits", 4, "--block-k", 64) == (
-        "inputs writes what kernels read, and --splits, --block-k does not change it"
+        "inputs writes only what kernels read; leave out --splits, --block-k, which does not change it"
     )
     other = tmp_path / "other.npz"
     np.savez(other, weights=np.zeros(3))

@@ -46,7 +46,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
         (
             "split_k",
             {"heads": 3000, "splits": 30},
-            "a grid has at most 65535 blocks along heads * splits and along batch; got 90000 and 1",
+            "heads * splits and batch may each be at most 65535, the limit of a grid; got 90000 and 1",
         ),
     ],
 )

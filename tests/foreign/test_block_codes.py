@@ -240,7 +240,7 @@ def test_what_a_format_does_not_have_is_refused_where_it_is_needed_or_given() ->
 
     case = CASE.but(codes="mxfp8-e4m3")
     assert refusal(run, needs, case).endswith(
-        "needs zero_k, which mxfp8-e4m3 codes of q, k, v do not have: give it a default"
+        "needs zero_k, which mxfp8-e4m3 codes of q, k, v do not have: give that parameter a default"
     )
     assert "unknown stage 'zero_k'; stages of block_scaled: scale_q, scale_k, scale_v, codes_q" in refusal(
         run, gives, case

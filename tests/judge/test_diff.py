@@ -274,7 +274,7 @@ def test_a_profile_adds_up_the_elements_of_each_index() -> None:
     ("ask", "message"),
     [
         (lambda stage: stage.at(k=3), "stage acc has the axes b h q t d; got 'k'"),
-        (lambda stage: stage.at(q=96), "stage acc: query q is 0 to 95; got 96"),
+        (lambda stage: stage.at(q=96), "stage acc: query q must be 0 to 95; got 96"),
         (lambda stage: stage.profile("s"), "stage acc has the axes b h q t d; got 's'"),
     ],
 )

@@ -104,7 +104,10 @@ def test_gradients_are_those_of_autograd(name: str, delta: str, own: tuple[str, 
     [
         ({"numbers": {"dropout_p": 0.1}}, "dropout_p and dropout_mask go together: give both"),
         ({"optional": ("dropout_mask",)}, "dropout_p and dropout_mask go together: give both"),
-        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, "dropout_p is at least 0 and below 1; got 1"),
+        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, (
+            "dropout_p must be at least 0 and below 1; "
+            "got 1"
+        )),
         ({"numbers": {"softcap": 0.0}}, "softcap is above 0; got 0"),
         ({"numbers": {"window_left": -2}}, "window_left is 0 or more, or -1 for no window; got -2"),
         ({"numbers": {"window_left": 2.5}}, "window_left is a whole number; got 2.5"),

@@ -90,7 +90,7 @@ def test_row_sum(of_cast: bool, lse: bool) -> None:
 
 def test_exp() -> None:
     found = exp(subject(BRAIN, probs="inputs", cubic=True))
-    assert 1440 <= found.value <= 2000 and "the field adds a quarter" in found.evidence
+    assert 1440 <= found.value <= 2000 and "the field adds a 25% margin" in found.evidence
     assert "lse cannot show less than" in exp(subject(BRAIN, probs="inputs")).evidence
     assert "row_sum adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
 
@@ -160,7 +160,7 @@ def test_a_maximum_that_lags_hides_tiles() -> None:
 
 def test_tiles_take_rows() -> None:
     found = list(tiles(subject(HALF.but(seqlen_q=1), block=16)))
-    assert not read(found) and found[0].evidence == "1 rows see all keys, at least 2 must"
+    assert not read(found) and found[0].evidence == "only 1 rows see all keys; at least 2 must"
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -242,8 +242,8 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         (lambda m: m.update(window="h=2"), "FILE: head h of the case is 0 to 1; got h=2"),
         (
             lambda m: m.update(provenance={"files": []}),
-            "FILE: the manifest's 'provenance' has the fields files, device, driver, versions, runs, identical, "
-            "plain_agrees, its files path, sha256, modified, loaded; got {'files': []}",
+            "FILE: the manifest's 'provenance' must have the fields files, device, driver, versions, runs, identical, "
+            "plain_agrees, and each of its files the fields path, sha256, modified, loaded; got {'files': []}",
         ),
         (
             lambda m: m.update(lines={"qk": {"path": "a.cu", "line": "7", "text": ""}}),
@@ -364,7 +364,8 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
     path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
     rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))
     assert refused(path) == (
-        "FILE: the tolerances of out must be at least 0, or NaN where no element was given, and not all NaN"
+        "FILE: the tolerances of out must be at least 0, or NaN where no element was given; at least one must not be "
+        "NaN"
     )
 
 

@@ -95,8 +95,8 @@ def test_places_are_those_of_the_whole_run() -> None:
     assert np.asarray(at.judged.actual)[worst.index["k"]] == worst.actual
     assert wrong["scores"].select(b=1, h=3, q=slice(30, 200)).indices["q"] == range(30, 35)
     for index, message in [
-        ({"q": 5}, "stage scores: query q is 15 to 34; got 5"),
-        ({"h": slice(0, 2)}, "stage scores: head h is 3 to 3; 0:2 is none of them"),
+        ({"q": 5}, "stage scores: query q must be 15 to 34; got 5"),
+        ({"h": slice(0, 2)}, "stage scores: head h runs from 3 to 3; 0:2 selects none of them"),
     ]:
         with pytest.raises(Refusal) as refused:
             wrong["scores"].select(**index)

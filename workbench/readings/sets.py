@@ -28,8 +28,8 @@ NONE = 1 << 40
 
 def of_axes(of: np.ndarray, names: Sequence[str]) -> str:
     """Elements [..] of axes of these plural `names`, outermost first: "dims 0-3 of rows 5, 7", "rows 3 of heads 0-1",
-    "elements from row 26, dim 8 on in each tile of 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An axis
-    that the set has all of is left out.
+    "elements from row 26, dim 8 on in each tile of 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An
+    axis that the set has all of is left out.
     """
     return box(of, names) or (_tails(of, names) if of.ndim == 2 else "") or _example(of, names)
 

@@ -132,7 +132,7 @@ def _rounding(found: Runs) -> list[str]:
     ]
     apart = max(found.pairs, key=lambda pair: pair.apart.largest)
     made.append(
-        f"q, k and v differ by at most {number(apart.apart.largest)} of their size ({apart.named}): rounding in "
+        f"q, k and v differ by at most {number(apart.apart.largest)} relative to their size ({apart.named}): rounding in "
         "earlier layers"
     )
     told = [one for one in found.shares if abs(one.share) >= WORTH]

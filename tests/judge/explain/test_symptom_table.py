@@ -64,7 +64,7 @@ def of(**fields):
         (of(unknown=["scale"]), ": unknown may list input_std, splits, block_k; got ['scale']"),
         (of(input_std=2.0), ": input_std is listed as unknown, and given as 2.0; drop one"),
         (of(cases=[]), ": cases must be a list of at least one case; got []"),
-        (of(kernel="flash", splits=2), ": only split_k has splits; kernel flash has none, got 2"),
+        (of(kernel="flash", splits=2), ": only split_k takes splits; got splits=2 for kernel flash"),
         (of(distribution="given"), ": distribution given needs inputs, and a table has none"),
         (of(cases=[{"seqlen": 4}]), ": no case has max_abs or rows, so there is nothing to explain"),
         (of(cases=[{"seqlen": 0}]), ": cases[0]: seqlen must be a whole number of at least 1; got 0"),
