@@ -94,7 +94,7 @@ def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_not_written(tmp_path: Path) -> None:
-    assert message("--out", "in.bin") == "in.bin: inputs are written as .safetensors or .npz; got .bin"
+    assert message("--out", "in.bin") == "in.bin: inputs must be written as .safetensors or .npz; got .bin"
     assert message("--out", "in.npz", "--dtype", "bfloat16") == (
         "in.npz: .npz has no bfloat16, which q is: write .safetensors"
     )
@@ -105,9 +105,9 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     other = tmp_path / "other.npz"
     np.savez(other, weights=np.zeros(3))
     assert message("--out", other) == (
-        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
-        "scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, bias, "
-        "dropout_mask, alibi_slopes, sinks; got weights"
+        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs must be among q, k, v, scale_q, "
+        "scale_k, scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, "
+        "bias, dropout_mask, alibi_slopes, sinks; got weights"
     )
     assert message("--out", "/proc/none/in.npz") == "/proc/none/in.npz cannot be written: No such file or directory"
     save_inputs(drawn(CASE), tmp_path / "in.npz")

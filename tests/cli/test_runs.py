@@ -102,7 +102,7 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         (["--values", "none.log"], "none.log: no such file"),
         (
             ["--values", "LOG", "--contract", "base2"],
-            "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset 'base2'; it is one of flash-attention-2, "
+            "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset 'base2'; use one of flash-attention-2, "
             "torch-eager, torch-sdpa, triton",
         ),
         (

@@ -159,7 +159,7 @@ def test_wrong_usage_is_refused() -> None:
     made = {x: array for x, array in drawn(case).items() if "_" in x}
     lacking = {x: array for x, array in made.items() if x != "zero_k"}
     assert refusal(run, kernel("int4", "out"), case, inputs=lacking) == (
-        "with_zeros: int4 codes are codes_k, scale_k, zero_k; got scale_k, codes_k"
+        "with_zeros: int4 codes need codes_k, scale_k, zero_k; got scale_k, codes_k"
     )
     other = made | {"scale_k": made["scale_k"][..., :1, :]}
     assert refusal(run, kernel("int4", "out"), case, inputs=other) == (

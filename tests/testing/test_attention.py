@@ -148,7 +148,7 @@ def test_a_gate_is_no_pass():
 
 
 def test_wrong_usage_is_no_verdict():
-    with pytest.raises(Refusal, match="fail_on is one of"):
+    with pytest.raises(Refusal, match="fail_on must be one of"):
         assert_attention(attention, CASE, fail_on="rounding")
     with pytest.raises(Refusal, match="faults? is for built-in kernels"):
         assert_attention(attention, CASE, faults=["flash-scale-twice"])

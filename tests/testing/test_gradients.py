@@ -190,7 +190,7 @@ def test_what_autograd_does_not_take_is_refused(kernel: Any, case: Any, options:
         ),
         (
             {"codes": "e4m3"},
-            "codes=e4m3: quantisation has no gradient; give the case without codes, with dequantised inputs",
+            "codes=e4m3: quantisation has no gradient; leave out codes and give dequantised inputs",
         ),
     ],
     ids=["pages", "codes"],

@@ -195,7 +195,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m.update(algorithm="ring"),
-            f"FILE: algorithm is one of {', '.join(ALGORITHMS)}; got 'ring'",
+            f"FILE: algorithm must be one of {', '.join(ALGORITHMS)}; got 'ring'",
         ),
         (
             lambda m: m["case"].update(colour="red"),
@@ -204,7 +204,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
         (
             lambda m: m["contract"].update(colour="red"),
-            f"FILE: \"contract\" has no field 'colour'; it is one of {', '.join(PROMISES)}",
+            f"FILE: \"contract\" has no field 'colour'; use one of {', '.join(PROMISES)}",
         ),
         (
             lambda m: m["contract"].update(empty_lse="none"),
@@ -239,7 +239,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
             lambda m: m.update(window="h=1"),
             "FILE: q must have shape [1, 1, 20, 8] for this case; got [1, 2, 20, 8]",
         ),
-        (lambda m: m.update(window="h=2"), "FILE: head h of the case is 0 to 1; got h=2"),
+        (lambda m: m.update(window="h=2"), "FILE: head h must be 0 to 1 in this case; got h=2"),
         (
             lambda m: m.update(provenance={"files": []}),
             "FILE: the manifest's 'provenance' must have the fields files, device, driver, versions, runs, identical, "

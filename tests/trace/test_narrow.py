@@ -208,8 +208,8 @@ def test_head_by_head_is_one_row_each() -> None:
         ("k=3", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
         ("b=0,b=1", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
         ("q=5:", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
-        ("q=40:30", "query q of the case is 0 to 49; got q=40:30"),
-        ("h=4", "head h of the case is 0 to 3; got h=4"),
+        ("q=40:30", "query q must be 0 to 49 in this case; got q=40:30"),
+        ("h=4", "head h must be 0 to 3 in this case; got h=4"),
         ("b=0,h=1:3", "h of a part must be whole groups of 2 heads, or lie within one group; got h=1:3"),
     ],
 )

@@ -236,7 +236,7 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
         ("", CASE, "run.log: none of its 0 lines is `WB <stage> <indices> <value>`"),
         ("a\nWB qk 0 0 5\n", CASE, "run.log, line 2: stage qk has 4 axes, b h q k; got 2 indices"),
         ("WB qk", CASE, "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB qk'"),
-        ("WB", CASE, "run.log, line 1: a value is `WB <stage> <indices> <value>`; got 'WB'"),
+        ("WB", CASE, "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB'"),
         (
             "WB qk 0 0 5 17 abc",
             CASE,

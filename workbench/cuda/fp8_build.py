@@ -161,7 +161,7 @@ def resolve(kernel: Kernel, case: Case) -> Case:
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(
-                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
+                f"{name} of kernel {kernel.name} must be a multiple of 16 from 16 to 128; got {getattr(case, name)}"
             )
     return case
 

@@ -95,7 +95,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
         if value not in accepted:
-            raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
+            raise Refusal(f"{option} must be one of {', '.join(accepted)}; got {value!r}")
     said = {} if options.contract is None else fields_of(options.contract, case)
     check_names(said)  # before the kernel runs, which may take minutes
     if (arrays, layout) == ("jax", "strided"):

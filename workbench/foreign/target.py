@@ -65,7 +65,7 @@ class Target:
         """The foreign function that it is, or the kernel of numba.cuda; Refusal for what cannot be called."""
         function = find(self.name) if self.given is None else self.given
         if not callable(function):
-            raise Refusal(f"a target is a kernel's name, path.py:function, or a function; got {function!r}")
+            raise Refusal(f"a target must be a kernel's name, path.py:function, or a function; got {function!r}")
         return function
 
     def function(self) -> Function:

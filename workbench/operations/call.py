@@ -98,7 +98,7 @@ def operation_of(operation: str | Operation) -> Operation:
     """An operation by its name, or itself."""
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
-        raise Refusal(f"operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
+        raise Refusal(f"operation must be one of {', '.join(OPERATIONS)}; got {operation!r}")
     return of
 
 

@@ -54,9 +54,7 @@ def backward_case(
     if case.page_size is not None:
         raise Refusal(f"page_size={case.page_size}: a paged cache has no backward pass; leave out page_size")
     if case.codes is not None:
-        raise Refusal(
-            f"codes={case.codes}: quantisation has no gradient; give the case without codes, with dequantised inputs"
-        )
+        raise Refusal(f"codes={case.codes}: quantisation has no gradient; leave out codes and give dequantised inputs")
     if case.dtype not in DTYPES:
         raise Refusal(f"dtype={case.dtype}: gradients support {', '.join(DTYPES)}")
     given = {name: np.ascontiguousarray(read[name]) for name in "qkv"}

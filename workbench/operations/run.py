@@ -144,7 +144,7 @@ def results(case: OperationCase) -> list[str]:
 def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:
     """The inputs in the order of the case; Refusal for other names, shapes and dtypes."""
     if {*inputs} != {*case.takes}:
-        raise Refusal(f"{name}: inputs are {', '.join(case.takes)}; got {', '.join(inputs)}")
+        raise Refusal(f"{name}: inputs must be {', '.join(case.takes)}; got {', '.join(inputs)}")
     for one, axes in case.takes.items():
         x, shape, dtype = inputs[one], tuple(case.sizes[axis] for axis in axes), case.dtype_of(one)
         if x.shape != shape or x.dtype != dtype:

@@ -34,8 +34,8 @@ def measured_in_part(trace: Trace, where: str | None = None, *, effort: float = 
         part = of_rows(trace, box.b, box.h, rows)
         if part.case.score_count > LARGEST:
             raise Refusal(
-                f"{trace.target}: {where} has {part.case.score_count:,} scores, at most {LARGEST:,} can be measured; "
-                "choose fewer heads or rows: --where b=0,h=0,q=0:64"
+                f"{trace.target}: {where} has {part.case.score_count:,} scores; the limit is {LARGEST:,}. Choose "
+                "fewer heads or rows: --where b=0,h=0,q=0:64"
             )
         return replace(measured(part, effort=effort), part=f"{box} alone")
     batch, group = farthest(trace)

@@ -61,7 +61,7 @@ def verdict(found: Runs) -> list[str]:
         of = first.a if name == "A" else first.b
         made.append(
             f"{name} is over budget first at {first.named}: {of.stage}, error {times(of.over_budget)}"
-            + (f"; {len(pairs) - 1} more calls are" if len(pairs) > 1 else "")
+            + (f"; so are {len(pairs) - 1} more calls" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:
             several = f"{cause.rivals} other formulas fit" if cause.rivals > 1 else "another formula fits"
@@ -132,8 +132,8 @@ def _rounding(found: Runs) -> list[str]:
     ]
     apart = max(found.pairs, key=lambda pair: pair.apart.largest)
     made.append(
-        f"q, k and v differ by at most {number(apart.apart.largest)} relative to their size ({apart.named}): rounding in "
-        "earlier layers"
+        f"q, k and v differ by at most {number(apart.apart.largest)} relative to their size ({apart.named}): rounding "
+        "in earlier layers"
     )
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:

@@ -58,9 +58,9 @@ def of(**fields):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (of(schema="x"), ": schema is one of workbench.symptoms/1; got 'x'"),
-        (of(kernel="fp8"), ": kernel is one of flash, split_k; got 'fp8'"),
-        (of(stage="acc"), ": stage is one of out, lse; got 'acc'"),
+        (of(schema="x"), ": schema must be one of workbench.symptoms/1; got 'x'"),
+        (of(kernel="fp8"), ": kernel must be one of flash, split_k; got 'fp8'"),
+        (of(stage="acc"), ": stage must be one of out, lse; got 'acc'"),
         (of(unknown=["scale"]), ": unknown may list input_std, splits, block_k; got ['scale']"),
         (of(input_std=2.0), ": input_std is listed as unknown, and given as 2.0; drop one"),
         (of(cases=[]), ": cases must be a list of at least one case; got []"),
@@ -69,7 +69,7 @@ def of(**fields):
         (of(cases=[{"seqlen": 4}]), ": no case has max_abs or rows, so there is nothing to explain"),
         (of(cases=[{"seqlen": 0}]), ": cases[0]: seqlen must be a whole number of at least 1; got 0"),
         (of(cases=[7]), ": cases[0] must be an object of names and values; got 7"),
-        (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows are {"query": error}; got [1]'),
+        (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows must be {"query": error}; got [1]'),
         (
             of(cases=[{"seqlen": 4, "rows": {"4": 0.1}}]),
             ": cases[0]: rows must be query indices, 0 to 3; got '4'",

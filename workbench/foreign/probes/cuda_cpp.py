@@ -151,7 +151,7 @@ def hand_over(
     Unavailable without a GPU.
     """
     if algorithm not in ALGORITHMS:
-        raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
+        raise Refusal(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     splitting = [name for name in ALGORITHMS if merges(name)]
     if (splits is None) == (algorithm in splitting):
         names = ", ".join(splitting)

@@ -154,7 +154,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         shares[score] = subject.ask(q, k, v).out[rows][:, : len(low)] / HUGE * number
     if not all(np.isfinite(x).all() for x in shares.values()) or not _near(shares[69.0], np.exp(-69.0), 0.1):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "weights of 2^-100 are already wrong")
+            yield unread(name, "weights near 2^-100 are already wrong")
         return
     lowest = np.concatenate([shares[139.0].ravel(), shares[160.0].ravel()])
     kept = lowest[lowest != 0]

@@ -39,9 +39,9 @@ def scores(subject: Subject, how: str | None, sums: str | None) -> Iterator[Fiel
     scaled = _scaled_q(subject)
     yield scaled
     if how != "none" or not scaled.is_read:
-        reason = "scores, q.k or q are, or may be, rounded to 16 bits, which hides float32 rounding"
+        reason = "scores, q.k or q may be rounded to 16 bits, which would hide float32 rounding"
     elif scaled.value != "float32":
-        reason = f"q * scale is rounded to {scaled.value}, which hides float32 rounding"
+        reason = f"q * scale is rounded to {scaled.value}; this hides float32 rounding"
     else:
         yield _scale_in(subject)
         yield _argument(subject)
@@ -177,7 +177,7 @@ def _scaled_q(subject: Subject) -> Field:
             "equal q.k from different factors get weights that fit neither equal scores nor q * scale in 16 bits",
         )
     if how == "none":
-        return Field(name, "float32", "equal q.k of 12 pairs of factors give equal weights")
+        return Field(name, "float32", "equal q.k from 12 pairs of factors give equal weights")
     return Field(name, how.split()[-1], f"weights of equal q.k from different factors fit {how}")
 
 
@@ -239,5 +239,5 @@ def _argument(subject: Subject) -> Field:
     how = _agreed(subject, asked)
     if how in (None, "exact"):
         shown = "are not rounded" if how else "fit no known rounding"
-        return unread(name, f"scores near 2^21 {shown}: an fma, or more bits than float32")
-    return Field(name, "difference", f"exp takes differences of scores rounded to float32 ({how}, near 2^21)")
+        return unread(name, f"scores near 2^21 {shown}: suspect an fma, or more bits than float32")
+    return Field(name, "difference", f"exp takes score differences rounded to float32 ({how}; scores near 2^21)")

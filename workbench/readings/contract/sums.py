@@ -160,7 +160,7 @@ def _accumulator(near: int, apart: int, of_scores: int | None, products: str | N
     if near == apart and near in BITS and BITS[near] in (BITS.get(of_scores), products):
         said = f"P @ V loses values below 2^-{near - 1} times a large one, however many keys lie between them"
         return Field(name, BITS[near], f"{said}; q.k keeps as many bits")
-    return unread(name, f"P @ V keeps {_said(near)} to {_said(apart)} bits, q.k {_said(of_scores)}")
+    return unread(name, f"P @ V keeps {_said(near)} to {_said(apart)} bits, q.k keeps {_said(of_scores)}")
 
 
 def _said(bits: int) -> str:
@@ -172,7 +172,9 @@ def _partials(found: Kept, splits: bool, subject: Subject) -> Field:
     if near >= ENOUGH:
         if not splits:
             return unread(name, "no splits are known: large numbers may cancel before partial results are stored")
-        return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives a sum over {subject.keys} keys")
+        return Field(
+            name, "float32", f"a value 2^-{ENOUGH - 1} times a large one survives a sum over {subject.keys} keys"
+        )
     if apart < ENOUGH or not found.stored:
         return unread(
             name,

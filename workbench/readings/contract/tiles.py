@@ -21,7 +21,7 @@ def tiles(subject: Subject) -> Iterator[Field]:
         return
     found = looked(subject, *planned)
     if found is None:
-        reason = f"{CALLS} calls are too few for so many pairs of keys: use more queries"
+        reason = f"this many pairs of keys need more than {CALLS} calls: use more queries"
         yield from (unread(name, reason) for name in NAMES)
         return
     if found.differ.any():
@@ -76,7 +76,9 @@ def _structure(found: Pairs, edges: np.ndarray, keys: int) -> Iterator[Field]:
     splits = _chains(after)
     if splits is None:
         words = ", ".join(map(str, edges[:8]))
-        yield from (unread(name, f"tiles that begin at keys {words} ... have no single order") for name in NAMES)
+        yield from (
+            unread(name, f"tiles that begin at keys {words} ... are not visited in one order") for name in NAMES
+        )
         return
     if len(splits) == count:
         words = ", ".join(map(str, edges[:8]))
@@ -124,7 +126,7 @@ def _splits(bounds: list[int], block: int, keys: int) -> Iterator[Field]:
     shown = f"runs of keys with their own maximum end at {', '.join(map(str, bounds[1:]))}"
     even = [*range(0, count, each), count]
     if [min(x * block, keys) for x in even] != bounds:
-        yield unread("splits", f"{shown}: they are unequal, see split_bounds")
+        yield unread("splits", f"{shown}: these runs are unequal; see split_bounds")
         yield Field("split_bounds", tuple(bounds), shown)
         return
     fitting = [n for n in range(1, count + 1) if -(-count // n) == each]
