@@ -191,7 +191,7 @@ def test_words_that_are_none_are_refused(words, said):
         ("diff --isolate 5 mine.py:f", "--isolate takes no, yes and timeout=, memory_gb=; got '5'"),
         (  # a target behind it is one
             "diff --causal flash split_k",
-            "one TARGET, or several .safetensors files of one run; got flash split_k",
+            "give one TARGET, or several .safetensors files of one run; got flash split_k",
         ),
         (
             "diff fp8 --codes e4m3,scale_of=token,block",

@@ -226,7 +226,7 @@ def test_inputs_are_not_written() -> None:
         (
             lambda q, k: q,
             {"faults": ["backward-mask-forgotten"]},
-            "faults and probes are for built-in kernels (backward, ",
+            "faults and probes need a built-in kernel (backward, ",
         ),
     ],
     ids=[

@@ -121,7 +121,7 @@ def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: 
     several = CliRunner().invoke(commands, ["diff", files[0], "flash"])
     assert (
         several.exit_code == 2
-        and f"one TARGET, or several .safetensors files of one run; got {files[0]} flash" in several.output
+        and f"give one TARGET, or several .safetensors files of one run; got {files[0]} flash" in several.output
     )
     (tmp_path / "empty").mkdir()
     for target in (str(tmp_path / "empty"), str(tmp_path / "no*.safetensors")):

@@ -298,7 +298,7 @@ class Target:
     def _take(self, cost: float) -> None:
         if self.work.over:
             why = "--seconds ran out" if self.work.late else "the effort ran out"
-            raise Refusal(f"{self.coded.target} is not measured: {why} after {self.calls} calls")
+            raise Refusal(f"{self.coded.target} was not measured: {why} after {self.calls} calls")
         self.work.take(cost * trials(self.coded.case.score_count))
 
     @cached_property

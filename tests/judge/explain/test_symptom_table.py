@@ -91,11 +91,13 @@ def test_what_breaks_a_rule_is_refused(path, document, message):
 
 def test_unknown_fields_and_other_files_are_refused(path):
     path.write_text(json.dumps(of(max_error=1)))
-    assert refusal(read, path).startswith(f"{path} has the fields schema, kernel, stage, unknown, cases, batch")
+    assert refusal(read, path).startswith(
+        f"{path} may have only the fields schema, kernel, stage, unknown, cases, batch"
+    )
     path.write_text(json.dumps(of(cases=[{"seqlen": 4, "input_std": 1.0}])))
     assert refusal(read, path) == (
-        f"{path}: cases[0] has the fields max_abs, rows, batch, heads, kv_heads, seqlen, seqlen_q, seqlen_k, head_dim, "
-        "causal, scale; got 'input_std'"
+        f"{path}: cases[0] may have only the fields max_abs, rows, batch, heads, kv_heads, seqlen, seqlen_q, "
+        "seqlen_k, head_dim, causal, scale; got 'input_std'"
     )
     path.write_text("{")
     assert refusal(read, path).startswith(f"{path}: a table of symptoms must be a JSON document; Expecting")

@@ -168,7 +168,7 @@ def _known(document: Any, names: tuple[str, ...], where: str) -> None:
         raise Refusal(f"{where} must be an object of names and values; got {document!r}")
     for name in document:
         if name not in names:
-            raise Refusal(f"{where} has the fields {', '.join(names)}; got {name!r}")
+            raise Refusal(f"{where} may have only the fields {', '.join(names)}; got {name!r}")
 
 
 def _plain(value: Any) -> Any:
