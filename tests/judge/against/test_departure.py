@@ -65,40 +65,25 @@ def off_in_row_7(layer: int, x: Any) -> Any:
 #: what B does otherwise -> call where it shows first, its inputs, and the rows and words
 FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
     "eps, bfloat16": (BF16, replace(BF16, eps=1e-5), PROMPT, 0, "q k v", "times as large in A on average"),
-    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v", "in A, in row 5 only: look between call 4 and "
-                                                                      "this call: the cache: row 5 of v still has its "
-                                                                      "value from call 2; in B it does not"),
-    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v", "in row 7 only: look between call 1 "
-                                                                               "and this call: the computation on "
-                                                                               "that token"),
+    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v",
+            "in row 5 only: look between call 4 and this call: the cache: in A, row 5 of v still has its value from call "
+            "2; in B it does not"),
+    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v",
+               "in row 7 only: look between call 1 and this call: the computation on that token"),
     "base": (MODEL, replace(MODEL, base=5e5), PROMPT, 0, "q k", "in rows 1-15 only: look before it: the rotation (RoPE)"),
-    "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 alone"),
+    "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 only"),
     "position": (MODEL, replace(MODEL, first=1), PROMPT, 0, "q k", "the rotation (RoPE): its base, positions or pairs"),
     "eps": (MODEL, replace(MODEL, eps=1e-5), PROMPT, 0, "q k v", "the preceding norm (its eps), or a scale"),
     "eps of large tokens": (replace(MODEL, std=1.0), replace(MODEL, std=1.0, eps=1e-5), PROMPT, 0, "q k v", "its eps"),
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: different weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B equals row 17 in A"),
     "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "row 7 of k is 0 in B"),
-    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v", "in A, in "
-                                                                                                          "row 3 "
-                                                                                                          "alone: "
-                                                                                                          "look "
-                                                                                                          "between "
-                                                                                                          "call 10 "
-                                                                                                          "and this "
-                                                                                                          "call: the "
-                                                                                                          "cache: row "
-                                                                                                          "3 of v "
-                                                                                                          "still has "
-                                                                                                          "its value "
-                                                                                                          "from call "
-                                                                                                          "5; in B it "
-                                                                                                          "does not"),
+    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v",
+              "in row 3 only: look between call 10 and this call: the cache: in A, row 3 of v still has its value from "
+              "call 5; in B it does not"),
     "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B contain only float8_e4m3fn values"),
-    "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", (
-        "look between call "
-        "0 and this call"
-    )),
+    "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v",
+                   "look between call 0 and this call"),
 }  # fmt: skip
 
 
