@@ -81,7 +81,7 @@ def test_overlaps_and_gaps_are_refused_by_name(flash: Trace) -> None:
     assert refused(parts(flash, "b=0", "b=1,h=0:2", "b=1,h=3")) == (
         "no file covers b=1:2,h=2:3,q=0:50; the files cover b=0:1,h=0:4,q=0:50; b=1:2,h=0:2,q=0:50; b=1:2,h=3:4,q=0:50"
     )
-    assert refused(parts(flash, "b=0", "b=1,h=0:2,q=0:9", "b=1,h=2:4")).startswith("no file holds b=1:2,h=0:2,q=9:50;")
+    assert refused(parts(flash, "b=0", "b=1,h=0:2,q=0:9", "b=1,h=2:4")).startswith("no file covers b=1:2,h=0:2,q=9:50;")
 
 
 def test_what_is_not_one_run_is_refused(flash: Trace) -> None:

@@ -62,7 +62,7 @@ def of(**fields):
         (of(kernel="fp8"), ": kernel must be one of flash, split_k; got 'fp8'"),
         (of(stage="acc"), ": stage must be one of out, lse; got 'acc'"),
         (of(unknown=["scale"]), ": unknown may list input_std, splits, block_k; got ['scale']"),
-        (of(input_std=2.0), ": input_std is listed as unknown, and given as 2.0; drop one"),
+        (of(input_std=2.0), ": input_std is listed as unknown but also given as 2.0; drop one"),
         (of(cases=[]), ": cases must be a list of at least one case; got []"),
         (of(kernel="flash", splits=2), ": only split_k takes splits; got splits=2 for kernel flash"),
         (of(distribution="given"), ": distribution given needs inputs, and a table has none"),
