@@ -214,7 +214,7 @@ def test_cases_that_are_refused(changes: dict[str, Any], said: str) -> None:
             lambda x, weight, eps: {"sum": x},
             "returned unknown stages sum; stages of rmsnorm: squares, rstd, normed, out",
         ),
-        (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and shape [24, 96]; got [24, 4]"),
+        (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and must have shape [24, 96]; got [24, 4]"),
         (lambda x, weight, eps: None, "returned None; it must return out, rstd, or a dict of stages"),
         (lambda x, weight, eps: {"contract": {"weight_offset": 0}}, "returned no stage of rmsnorm"),
     ],

@@ -208,7 +208,7 @@ def test_packed_sequences_are_taken_and_other_ends_fail():
             r"cu_seqlens_k must have shape \[batch \+ 1\], .* got \[0, 5, 4, 21\]",
         ),
         ({"lse": np.zeros((11, 2), np.float32)}, r"lse of packed sequences is \[heads, total\]"),
-        ({"layout": "bshd"}, "packed sequences are .* and take no layout; got 'bshd'"),
+        ({"layout": "bshd"}, "packed sequences must be .* and take no layout; got 'bshd'"),
     ],
 )
 def test_packed_arrays_that_do_not_fit_are_refused(change, said):

@@ -148,7 +148,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_not_written_under_the_suffix_of_another_format(trace: Trace, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"a.npz: a trace is written as .safetensors; got .npz"):
+    with pytest.raises(Refusal, match=r"a.npz: a trace must be written as .safetensors; got .npz"):
         save(trace, tmp_path / "a.npz")
     assert not (tmp_path / "a.npz").exists()
 

@@ -200,7 +200,7 @@ def test_the_other_commands_take_it(tmp_path: Path) -> None:
         (["measure", "RUN", "--causal"], "measure must call its target"),
         (["diff", "RUN", "--causal", "--measure"], "measure must call its target"),
         (["show", "RUN", "weights", "--measure"], "measure must call its target"),
-        (["contract", "RUN", "--measure"], "a contract can only be read off"),
+        (["contract", "RUN", "--measure"], "a contract can only be measured on"),
         (["laws", "RUN"], "laws compare runs"),
         (["sweep", "RUN"], "a sweep runs its target"),
         (["check", "RUN"], "which cannot be run"),
