@@ -90,8 +90,8 @@ def test_of_float32_the_probs_of_one_side_are_all_of_the_difference(plain: Path,
     ((share),) = found.shares
     assert share.words == "bfloat16 probs of B" and 0.99 < share.share < 1.01 and share.interaction < 0.01
     text = str(found)
-    assert "both are within their budgets in all 12 calls" in text and " 100 %  bfloat16 probs of B" in text
-    assert "interaction: goes to another, left out in the other order" in text
+    assert "both are within budget in all 12 calls" in text and " 100 %  bfloat16 probs of B" in text
+    assert "interaction: depends on the order in which the sources are removed" in text
 
 
 def test_a_rounding_that_did_not_happen_has_no_share(plain: Path, tmp_path: Path) -> None:

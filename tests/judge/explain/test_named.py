@@ -246,7 +246,7 @@ def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool
     said = str(explained).splitlines()
     assert any(line == explained.unstable for line in said[:2])
     assert "differ in 64 of 384 elements of out, in rows 8-11" in explained.unstable
-    assert "64 elements are equally wrong in both, in rows 16-19" in explained.unstable
+    assert "64 elements have the same wrong value in both, in rows 16-19" in explained.unstable
 
 
 def test_it_is_said_beside_sums_of_16_bits_too() -> None:
