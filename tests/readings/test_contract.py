@@ -92,7 +92,7 @@ def test_exp() -> None:
     found = exp(subject(BRAIN, probs="inputs", cubic=True))
     assert 1440 <= found.value <= 2000 and "the field adds a 25% margin" in found.evidence
     assert "lse cannot show errors below" in exp(subject(BRAIN, probs="inputs")).evidence
-    assert "row_sum adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
+    assert "a row_sum that adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
 
 
 @pytest.mark.parametrize(
