@@ -204,7 +204,7 @@ def _backend(
     if device == "cuda":
         pairs["graph replay"] = lambda: [(whole(), replayed())]
     found = {"backend": name, **{what: _same(torch, of) for what, of in pairs.items()}}
-    return found | {"what moved decode": _moved(called, small, device)}
+    return found | {"why decode differs": _moved(called, small, device)}
 
 
 def _same(torch: Any, pairs: Callable[[], list[tuple[Any, Any]]]) -> str:

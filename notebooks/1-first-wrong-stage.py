@@ -11,13 +11,13 @@
 # %% [markdown]
 # # 1. The first wrong stage
 #
-# A Split-K attention kernel returns a wrong `out`. Somewhere between `q @ k^T` and the last division it went astray,
-# and `out` alone will not tell you where. Let us find the place. No GPU is needed: without one, the kernel runs on
+# A Split-K attention kernel returns a wrong `out`. The error arises somewhere between `q @ k^T` and the last division,
+# but `out` alone does not show where. This notebook finds the place. No GPU is needed: without one, the kernel runs on
 # the CPU, compiled from the same source.
 #
-# First a **case**: shapes, mask, tiles, splits, and a seed for q, k and v. Then the kernel, with one line of its
-# reduce broken in a way that a real kernel once was. `run` returns a **trace**, with every intermediate that the
-# kernel computed.
+# A **case** sets shapes, mask, tiles, splits, and a seed for q, k and v. `run` runs the kernel on it, here with one
+# line of its reduce broken, as it once was in a real kernel. It returns a **trace** with every intermediate result
+# (**stage**) that the kernel computed.
 
 # %%
 from workbench import Case, diff, run
@@ -29,7 +29,7 @@ list(trace.stages)
 # %% [markdown]
 # ## What the output says
 #
-# `diff` holds the trace against float64. Each element has its own **budget**, the largest rounding error that a
+# `diff` compares the trace with float64. Each element has its own **budget**, the largest rounding error that a
 # correct kernel can make there, so there is no tolerance to choose. This is the fraction of `out` that rounding
 # cannot explain:
 
@@ -40,15 +40,15 @@ assert wrong > 0.99
 wrong
 
 # %% [markdown]
-# More than 99 % of `out` is wrong: clearly a bug, and no hint at all. Looking at intermediates is not enough either,
-# for each inherits what earlier ones got wrong, and need not be at fault itself.
+# More than 99 % of `out` is wrong. That is clearly a bug, but no hint where. A wrong intermediate result is no proof
+# either: it may only inherit the error of an earlier stage.
 #
-# ## What each stage says for itself
+# ## Each stage on its own inputs
 #
-# So every stage is judged twice. Its **isolated** error compares it with float64 arithmetic on *the very inputs that
-# the kernel used for it*, its **propagated** error with what q, k and v should have led to. A stage outside its
-# budget by its isolated error is an **origin**: it went wrong on its own. One outside only by its propagated error is
-# a **victim**.
+# So `diff` judges every stage twice. The **isolated** error compares the stage with float64 computed from *the inputs
+# that the kernel used for it*. The **propagated** error compares it with float64 computed from q, k and v. A stage
+# whose isolated error is over budget is an **origin**: it is wrong given its own inputs. A stage whose propagated error
+# alone is over budget is a **victim**.
 
 # %%
 assert d.origin == "merge_weight"
@@ -57,9 +57,9 @@ assert d.victims == ("out",)
 d
 
 # %% [markdown]
-# One origin, `merge_weight`, and one victim, `out`. The partial results of the splits are right. So is `merge_sum`,
-# which this kernel computes from weights of its own. The same at a glance, in units of the budget: bars are isolated
-# errors, diamonds propagated ones.
+# There is one origin, `merge_weight`, and one victim, `out`. The partial results of the splits are right. So is
+# `merge_sum`: this kernel computes it from other weights than `merge_weight`. The picture shows the errors in units of
+# the budget: isolated errors as bars, propagated errors as diamonds.
 
 # %%
 d.plot()
@@ -67,7 +67,7 @@ d.plot()
 # %% [markdown]
 # ## Where in the stage
 #
-# The histogram tells rounding from a bug: rounding alone stays to the left of 1.
+# The histogram separates rounding from a bug: rounding alone stays to the left of 1.
 
 # %%
 d["merge_weight"].plot()
@@ -79,8 +79,8 @@ d["merge_weight"].plot()
 d.heatmap("merge_weight")
 
 # %% [markdown]
-# In numbers, along the axis of the splits: how many queries are outside their budget, and how many see the split at
-# all, which begins with key 0, 32, 64 or 96.
+# The first array counts, for each split, the queries that are over budget. The second counts the queries that see the
+# split at all; the splits begin at keys 0, 32, 64 and 96.
 
 # %%
 outside = d["merge_weight"].profile("s").outside
@@ -89,12 +89,12 @@ assert (seen - outside).tolist() == [1, 1, 1, 1]
 outside, seen
 
 # %% [markdown]
-# In each split every query that sees it is wrong *but one*. The exception is the query on the diagonal, which sees a
-# single key of the split. What is special about a single key? Its sum of exponentials, `partial_sum`, is exp(0) = 1.
+# In each split, all queries that see it are wrong *except one*: the query on the diagonal, which sees a single key of
+# the split. What is special about a single key? Its sum of exponentials, `partial_sum`, is exp(0) = 1.
 #
 # ## What went wrong
 #
-# The worst elements follow that hint up. By its definition, exp(partial_max - merge_max), a weight is never above 1:
+# The worst elements confirm that hint. A weight is exp(partial_max - merge_max), so it should never exceed 1:
 
 # %%
 worst = d["merge_weight"].worst(3)
@@ -102,7 +102,7 @@ assert worst[0].actual > 1
 worst
 
 # %% [markdown]
-# How much too large is the worst one, and what is the `partial_sum` of its split?
+# By which factor is the worst weight too large, and what is the `partial_sum` of its split?
 
 # %%
 factor = worst[0].actual / worst[0].expected
@@ -111,12 +111,12 @@ assert abs(factor / partial_sum - 1) < 1e-6
 factor, partial_sum
 
 # %% [markdown]
-# The same number: the weight was multiplied by the `partial_sum` of its split. That would be right for a `partial_O`
-# that is already normalised. This one is not, so the sum is counted twice.
+# The numbers agree: the weight was multiplied by the `partial_sum` of its split. That would be right if `partial_O`
+# were normalised. It is not, so the sum is counted twice.
 #
 # ## The fix
 #
-# Without the fault, the kernel has the line as it should be:
+# Without the injected fault, the kernel has the correct line:
 
 # %%
 fixed = diff(run("split_k", case))
@@ -127,5 +127,5 @@ fixed
 # %% [markdown]
 # Every element of every stage is within its budget: what is left is rounding.
 #
-# The same works for a kernel of yours. `run(your_function, case)` takes a function of q, k and v, and the more of its
-# intermediates the function returns, the closer `diff` gets to the line at fault.
+# The same works for your kernel. `run(your_function, case)` takes a function of q, k and v. The more stages the function
+# returns, the closer `diff` gets to the faulty line.

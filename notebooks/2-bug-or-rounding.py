@@ -11,9 +11,9 @@
 # %% [markdown]
 # # 2. Bug or rounding
 #
-# Two attention kernels in bfloat16, alike but for one line: one stores `out` rounded to the nearest value, as it
-# should, the other rounded toward zero, which is what dropping the lower bits of a float32 does. Their outputs look
-# the same. Is the difference from float64 a bug, or rounding?
+# Two attention kernels in bfloat16 differ in one line. The right one rounds `out` to the nearest value when it stores
+# it. The wrong one rounds toward zero, as a cast does that drops the lower bits of a float32. Their outputs look the
+# same. Is the difference from float64 a bug, or rounding?
 
 # %%
 from workbench import Case, diff, run
@@ -23,10 +23,10 @@ right = diff(run("flash", case))
 wrong = diff(run("flash", case, faults=["flash-out-truncated"]))
 
 # %% [markdown]
-# ## What the usual rules say
+# ## Common tolerances
 #
-# Three tolerances that are common in tests, each with the error that it looks at in the right kernel, in the wrong
-# one, and the largest that it allows:
+# Each of these three rules is common in tests. The numbers are the error in the right kernel, the error in the wrong
+# kernel, and the largest error that the rule allows:
 
 # %%
 both = list(zip(right.rules, wrong.rules, strict=True))
@@ -34,13 +34,13 @@ assert all(good.passes and bad.passes for good, bad in both)
 {good.name: (good.value, bad.value, bad.limit) for good, bad in both}
 
 # %% [markdown]
-# Both kernels pass every rule. A tolerance is one number for all elements, so it has to be as wide as the worst of
-# them needs, and a wrong rounding of the others is lost in it.
+# Both kernels pass every rule. A tolerance is one number for all elements. It must be wide enough for the worst element,
+# so it hides a wrong rounding of the others.
 #
-# ## What a budget says
+# ## A budget for each element
 #
-# A **budget** is derived for each element: the largest error that a kernel can make there which keeps its
-# **contract**, the dtypes and casts that it promises.
+# The **budget** of an element is the largest error that a kernel can make there if it keeps its **contract**: the dtypes
+# and casts that are declared for it.
 
 # %%
 assert right.verdict == "rounding"
@@ -51,8 +51,8 @@ assert wrong.origins == ("out",)
 wrong
 
 # %% [markdown]
-# The wrong kernel has a bug in `out`, and only there. Given what it read, `out` may be off by half an ulp of
-# bfloat16, and by nothing else. The histograms count the errors in units of that budget, the right kernel's first:
+# The wrong kernel has a bug in `out`, and only there. Given its inputs, `out` may be off by half an ulp of bfloat16 and
+# no more. The histograms show the errors in units of that budget, first for the right kernel, then for the wrong one:
 
 # %%
 right["out"].plot()
@@ -66,13 +66,13 @@ assert largest[0] <= 1 < 1.9 < largest[1] < 2
 largest
 
 # %% [markdown]
-# Rounding to nearest takes an error up to the budget and no further; dropping bits takes it up to twice as far.
+# With rounding to nearest, errors reach the budget but do not exceed it. Dropped bits make errors up to twice as large.
 #
 # ## How far rounding goes
 #
-# Sums are another matter: their budgets add up the worst case of every operation, and independent roundings cancel.
-# The dashed tick in the picture of `acc` is the **statistical** budget, which they exceed anywhere in the stage in
-# one run of a million. The worst element is well below that:
+# Sums are different: their budgets add up the worst case of every operation, but independent roundings mostly cancel.
+# The dashed tick in the picture of `acc` is the **statistical** budget. In only one run of a million, some element of
+# the stage exceeds it. Here the worst element is well below it:
 
 # %%
 right["acc"].plot()
@@ -85,23 +85,23 @@ assert right["acc"].worst()[0].over_budget < statistical < 1
 right["acc"].worst()[0].over_budget, statistical
 
 # %% [markdown]
-# ## To which side
+# ## Signed errors
 #
-# Signed errors show what kind of rounding it is. Above in ulps of bfloat16: nothing of the right kernel's is beyond
-# half an ulp. Below in units of budget: errors on both sides, whatever the sign of the element.
+# Signed errors show the kind of rounding. The upper picture has ulps of bfloat16: no error of the right kernel exceeds
+# half an ulp. The lower picture has units of the budget: errors lie on both sides, whatever the sign of the element.
 
 # %%
 right["out"].plot_errors()
 
 # %% [markdown]
-# In the wrong kernel positive elements are too small and negative ones too large: that is rounding toward zero, and
-# no noise in the sums. (The mean stays near 0, since there are as many elements of either sign.)
+# In the wrong kernel, positive elements are too small and negative ones too large. That is rounding toward zero, not
+# noise in the sums. (The mean stays near 0, because about half of the elements are positive.)
 
 # %%
 wrong["out"].plot_errors()
 
 # %% [markdown]
-# The share of elements that are the correct rounding of what they should be, to the last bit, in both kernels:
+# These are the shares of elements that are correctly rounded to the last bit, in the right and in the wrong kernel:
 
 # %%
 from workbench.expectation.elements import State
@@ -113,9 +113,9 @@ matches
 # %% [markdown]
 # ## What the budget is made of
 #
-# Now suppose that nobody saw anything but `out`, and that nobody knows how the kernels round their probabilities.
-# Then a budget has to allow any rounding of them. For the right kernel's worst element these are the sources of
-# error, with their shares of the budget:
+# Now suppose that only `out` was dumped, and that the contract does not declare how probs are rounded. Then the budget
+# has to allow any rounding of probs. These are the sources of error in the right kernel's worst element, with their
+# shares of the budget:
 
 # %%
 from dataclasses import replace
@@ -130,8 +130,8 @@ assert next(iter(shares)) == "the cast of probs to bfloat16"
 shares
 
 # %% [markdown]
-# Most of it is the cast of probs, and the wrong kernel's truncation hides in it. Judged by what the kernel really
-# promises, the rounding of probs to nearest, the same `out` shows it:
+# Most of the budget is for the cast of probs, and the wrong kernel's truncation hides in it. If the contract declares
+# that probs are rounded to nearest, the same `out` reveals the bug:
 
 # %%
 declared = diff(outputs[1])
@@ -139,18 +139,18 @@ assert (black_boxes[1].verdict, declared.verdict) == ("rounding", "bug")
 [(d.verdict, d["out"].worst()[0].over_budget) for d in (black_boxes[1], declared)]
 
 # %% [markdown]
-# What you say of your kernel makes its budget tighter, and finds more.
+# Declaring your kernel's arithmetic makes budgets tighter and finds more bugs.
 #
-# ## What cancels
+# ## Cancellation
 #
-# A third cause is often blamed, and is neither bug nor rounding: a sum whose terms cancel has few good bits left,
-# however well it is computed. This is how many of float32's bits each sum of the wrong kernel loses:
+# Cancellation is often blamed, too: a sum whose terms cancel has few good bits left, however well it is computed. The
+# picture shows how many of float32's 24 bits each sum of the wrong kernel loses:
 
 # %%
 wrong.plot_cancellation()
 
 # %% [markdown]
-# How many elements of `out` have fewer than 4 good bits left, and how many are outside their budget:
+# The first number counts elements of `out` with fewer than 4 good bits; the second counts elements over budget:
 
 # %%
 from workbench.judge.cancellation import ill_conditioned
@@ -160,4 +160,4 @@ assert outside > 100 * few
 few, outside
 
 # %% [markdown]
-# Cancellation does not explain it. The bug is a bug, in the line that stores `out`.
+# Cancellation does not explain the errors. The bug is in the line that stores `out`.

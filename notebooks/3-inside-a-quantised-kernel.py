@@ -11,10 +11,9 @@
 # %% [markdown]
 # # 3. Inside a quantised kernel
 #
-# A kernel on quantised codes has more places to go wrong than one on floats: scales, codes, tables that decode them, tiles
-# of tensor cores. All of them are stages like any other. `fp8` is such a kernel, here without a bug: q, k and v are
-# quantised to 256 codes with a scale for each head, K and V are decoded by tables in shared memory, scores come from
-# tensor cores.
+# A quantised kernel has more places for bugs than a float kernel: scales, codes, decode tables, tensor-core tiles. Each
+# of them is a stage. `fp8` is such a kernel, first run here without a bug. It quantises q, k and v to 256 codes with one
+# scale per head, decodes K and V with tables in shared memory, and computes scores on tensor cores.
 
 # %%
 from workbench import Case, diff, run
@@ -27,9 +26,9 @@ right
 # %% [markdown]
 # ## Decoding
 #
-# Each kv head has a table of what its 256 codes stand for. With these codes it is a straight line through code 128,
-# the zero. Below it stands how far each entry is from the line, and then the same in units of its budget, the three
-# roundings that computing an entry in float32 may take.
+# Each kv head has a table with the values of its 256 codes. For these codes the values are a straight line, which is 0
+# at code 128. The second panel shows the distance of each entry from that line. The third shows it in units of the
+# budget, which allows three roundings in float32 for each entry.
 
 # %%
 from workbench.report.pictures.codes import decode_table, decoded_tile
@@ -37,8 +36,8 @@ from workbench.report.pictures.codes import decode_table, decoded_tile
 decode_table(right["lut_k"])
 
 # %% [markdown]
-# A tile of V as the kernel holds it, looked up and rounded to float16. Any rounding but the nearest would be outside
-# the budget.
+# The picture shows a tile of V after the kernel has decoded it and rounded it to float16. Any rounding except to
+# nearest would be over budget.
 
 # %%
 decoded_tile(right["dequant_v"], case=right.trace.case)
@@ -46,8 +45,8 @@ decoded_tile(right["dequant_v"], case=right.trace.case)
 # %% [markdown]
 # ## Tensor cores
 #
-# A warp computes 16x16 scores in two products of 16x8, spread over the registers of its 32 lanes. In each cell of the
-# worst tile stands who held it, "lane.register", on the colour of its error:
+# A warp computes 16x16 scores in two products of 16x8, spread over the registers of its 32 lanes. Each cell of the worst
+# tile shows the "lane.register" that held the element; the colour shows its error:
 
 # %%
 from workbench.report.pictures.fragments import tensor_core_tile
@@ -55,14 +54,15 @@ from workbench.report.pictures.fragments import tensor_core_tile
 tensor_core_tile(right["qk"])
 
 # %% [markdown]
-# Products of float16 are exact in float32, and a sum of 64 of them loses little. The scores that follow are the sums
-# times 1/8, which is exact: they have no error of their own (the bar), and the line is what they inherit from `qk`.
+# Products of float16 numbers are exact in float32, and a sum of 64 of them loses little. The next stage, `scores`,
+# multiplies the sums by 1/8, which is exact. So `scores` has no isolated error (the bar). Its propagated error (the
+# line) comes from `qk`.
 
 # %%
 right["scores"].plot()
 
 # %% [markdown]
-# The errors of `out` are those of its last step, the rounding to float16: half an ulp on either side.
+# The errors of `out` come from its last step, the rounding to float16: half an ulp on either side.
 
 # %%
 right["out"].plot_errors()
@@ -70,9 +70,9 @@ right["out"].plot_errors()
 # %% [markdown]
 # ## What quantisation costs
 #
-# None of this counts what q, k and v lost when they were quantised: that is no error of the kernel, which is judged
-# from its codes on. It is told apart, as attention on the decoded inputs less attention on the inputs, and here it is
-# by far the larger part:
+# None of these errors includes what q, k and v lost when they were quantised: the kernel is judged from its codes on.
+# The quantisation error is measured separately, as attention on the decoded inputs minus attention on the original
+# inputs. Here it is by far the larger part:
 
 # %%
 import numpy as np
@@ -82,10 +82,10 @@ assert 0.02 > of_quantisation > 10 * of_kernel > 0
 of_quantisation, of_kernel
 
 # %% [markdown]
-# ## From out back to its stage
+# ## From a wrong `out` to the wrong stage
 #
-# Now with a bug. The rows of K lie in shared memory with padding between them, and this kernel reads the fragments of
-# B as if there were none.
+# Next, run the kernel with a bug. The rows of K have padding between them in shared memory, but this kernel loads the
+# fragments of B as if there were none.
 
 # %%
 wrong = diff(run("fp8", case, faults=["b-leading-dimension"]))
@@ -93,17 +93,16 @@ assert wrong["out"].role == "victim"
 wrong["out"].plot()
 
 # %% [markdown]
-# Given the sums that the kernel divided, `out` is right (the bars); given the codes, nearly all of it is wrong (the
-# line). The overview leads back from there, past every stage that has only inherited the error, to the one that made
-# it:
+# Judged from the sums that the kernel divided, `out` is right (the bars). Judged from the codes, nearly all of it is
+# wrong (the line). The overview shows the origin, and the stages after it that only inherit the error:
 
 # %%
 assert wrong.origins == ("qk",)
 wrong.plot()
 
 # %% [markdown]
-# All that was decoded is right. `qk` is not what it should be of its own Q and K, and its worst tile of tensor cores
-# shows how: the first key is right, whichever lane and register hold it, and all others are wrong.
+# All decoded values are right. `qk` is wrong given its own Q and K. Its worst tensor-core tile shows the pattern: the
+# first key is right, in whichever lane and register, and all other keys are wrong.
 
 # %%
 block_k = wrong.trace.case.block_k
@@ -111,8 +110,8 @@ assert wrong["qk"].worst()[0].index["k"] % block_k < 16, "the tile begins with t
 tensor_core_tile(wrong["qk"])
 
 # %% [markdown]
-# Along all keys the right ones are those that come first in a tile of K in shared memory, where a wrong distance
-# between rows does not count yet:
+# Among all keys, only the first key of each tile of K is right. It begins the tile in shared memory, so a wrong distance
+# between rows does not matter for it:
 
 # %%
 outside = wrong["qk"].profile("k").outside
@@ -121,12 +120,12 @@ assert not outside[first].any() and outside[~first].all()
 np.flatnonzero(outside == 0)
 
 # %% [markdown]
-# Hence the line to read is the one that computes where a row of K begins.
+# So look at the line that computes where a row of K begins.
 #
-# ## A bug that out hides
+# ## A bug that `out` hides
 #
-# The last bug cannot be seen in `out` at all. The table of K takes 127 for the zero, so that every decoded number is
-# too large by one step:
+# The last bug is invisible in `out`. The table of K uses 127 as the zero point, so every decoded number is too large by
+# one step:
 
 # %%
 hidden = diff(run("fp8", case, faults=["zero-point-127"]))
@@ -134,8 +133,8 @@ assert hidden.origins == ("lut_k",)
 decode_table(hidden["lut_k"])
 
 # %% [markdown]
-# All scores of a query shift alike, and the softmax takes that back out. The kernel's part of the error of `out` is
-# what it was, that of `lse` is not:
+# All scores of a query shift by the same amount, and the softmax removes that shift. The kernel's error in `out` stays
+# the same, but the error in `lse` grows:
 
 # %%
 errors = [float(np.abs(d["lse"].propagated.error).max()) for d in (right, hidden)]

@@ -11,13 +11,13 @@
 # %% [markdown]
 # # 4. An investigation
 #
-# A Split-K kernel passes its tests and returns NaN in production. `diff` would name the stages at once, but you want to
-# see for yourself: print a corner of a tile, put good partial results in front of the reduce, hold a kernel that works
-# beside it. All of that is a line each. The kernel has two bugs, one of which hides behind the other.
+# A Split-K kernel passes its tests but returns NaN in production. `diff` would name the wrong stages at once. This
+# notebook looks closer: it prints part of a tile, feeds correct partial results to the reduce, and compares with a
+# working kernel. Each takes one line. The kernel has two bugs, and one hides the other.
 #
 # ## Which length fails first
 #
-# The tests have one tile of keys. A row for each of several lengths:
+# The tests have only one tile of keys. This table has one row per length:
 
 # %%
 from workbench import Case, diff, run
@@ -30,12 +30,12 @@ assert lengths.first_failing.case.seqlen_k == 33
 lengths
 
 # %% [markdown]
-# It fails with the second tile of keys, and then always. The smallest failing length is the best one to look at.
+# The kernel fails as soon as there is a second tile of keys. The smallest failing length is the best one to look at.
 #
 # ## Look at values
 #
-# Three rows of `out`, by the names of their axes; what is not named is taken whole. Python's brackets do the same:
-# `d["out"][0, 0, 30:33, :3]`.
+# This selects three rows of `out` by the names of axes; axes that are not named are taken whole. Python's brackets do
+# the same: `d["out"][0, 0, 30:33, :3]`.
 
 # %%
 small = case.but(seqlen=33)
@@ -43,8 +43,8 @@ d = diff(run("split_k", small, faults=faults))
 d["out"].select(q=slice(30, 33), d=slice(0, 3))
 
 # %% [markdown]
-# Two different things: NaN up to query 31, and numbers in query 32 that are wrong by far more than rounding. Where
-# does each come from?
+# There are two different errors: NaN up to query 31, and in query 32 numbers that are wrong by far more than rounding.
+# Where does each come from?
 
 # %%
 assert d.origins == ("correction", "probs", "merge_sum")
@@ -53,13 +53,14 @@ d
 # %% [markdown]
 # ## The NaN
 #
-# `probs` is wrong on its own inputs. Where in it?
+# `probs` is wrong given its own inputs. Which elements?
 
 # %%
 d.heatmap("probs")
 
 # %% [markdown]
-# At the only key of the second tile. A row of `probs` where the tiles meet, and the row's maximum after each of them:
+# It is wrong at the only key of the second tile. These are a row of `probs` where the tiles meet, and the row's maximum
+# after each tile:
 
 # %%
 d["probs"].select(q=5, k=slice(30, 33))
@@ -68,9 +69,10 @@ d["probs"].select(q=5, k=slice(30, 33))
 d["row_max"].select(q=5)
 
 # %% [markdown]
-# All three keys are masked. Two of them get 0, since their tile has other keys that query 5 sees. The tile of key 32 has
-# none, and begins a split: the maximum is still -inf, as it should be, and exp(-inf - (-inf)) is NaN, where it is 0 by
-# definition. If that is all, the wrong queries are those that do not see key 32. A profile counts along an axis:
+# All three keys are masked. Two of them get 0, because their tile has other keys that query 5 sees. The tile of key 32
+# has none, and begins a split. So the maximum is correctly still -inf, but exp(-inf - (-inf)) is NaN instead of 0, which
+# the definition requires. If this is the whole bug, exactly the queries that do not see key 32 are wrong. A profile
+# counts wrong elements along an axis:
 
 # %%
 outside = d["probs"].profile("q").outside
@@ -78,13 +80,13 @@ assert ((outside > 0) == ~small.mask()[:, 32]).all()
 outside
 
 # %% [markdown]
-# They are, all but the last one. The partial kernel lacks a guard for rows that have seen no key yet, and `correction`,
-# the other wrong exponential, lacks the same one.
+# All queries except the last are wrong, as predicted. The partial kernel lacks a guard for rows that have seen no key
+# yet. `correction`, the other wrong exponential, lacks the same guard.
 #
 # ## Behind the NaN
 #
-# Will the kernel be right with that guard? Nobody has to write it to find out. Put the partial results in as float64
-# has them, and let the reduce alone run on them:
+# Will the kernel be right with that guard? You can find out before you write it: feed the correct partial results from
+# float64, and run only the reduce on them:
 
 # %%
 partials = dict.fromkeys(["partial_max", "partial_sum", "partial_O"], "reference")
@@ -93,7 +95,8 @@ assert fed.origins == ("merge_sum",)
 fed["merge_sum"]
 
 # %% [markdown]
-# No: on good partial results the reduce is wrong too, in the one query that sees both splits. By hand, what it adds up:
+# No: the reduce is also wrong on correct partial results, in the one query that sees both splits. Compute by hand what
+# it adds up:
 
 # %%
 weights, sums = (fed[name].select(q=32).actual.ravel() for name in ("merge_weight", "partial_sum"))
@@ -103,12 +106,12 @@ assert abs(actual - unweighted) < 1e-5 < abs(actual - weighted)
 {"kernel": actual, "with weights": weighted, "without": unweighted}
 
 # %% [markdown]
-# The reduce forgets to weight the sums, and that is the second line to mend.
+# The reduce forgets to weight the sums: that is the second line to fix.
 #
 # ## A part of production
 #
-# Production has 2 batches of 8 heads, and 512 keys in 4 splits. The kernel runs whole, but there is no need to dump and
-# judge all of it. The last queries see every tile of keys, so that the first bug cannot touch them:
+# Production has 2 batches of 8 heads, and 512 keys in 4 splits. The whole kernel runs, but only a part is dumped and
+# judged. The last queries see every tile of keys, so the first bug does not affect them:
 
 # %%
 production = case.but(batch=2, heads=8, seqlen=512, splits=4)
@@ -117,12 +120,12 @@ assert part.origins == ("merge_sum",)
 part["merge_sum"]
 
 # %% [markdown]
-# The same line, and the indices are those of the whole run.
+# The same stage is wrong. The indices are those of the whole run.
 #
-# ## Beside a kernel that works
+# ## Compare with a working kernel
 #
-# `flash` computes the same attention without splits. Hold the kernel with its second bug against it, each judged
-# against float64 and both against each other. Stages that mean the same in both are compared:
+# `flash` computes the same attention without splits. `against` compares it with the kernel that has only the second bug.
+# It judges each against float64, then compares the stages that both define in the same way:
 
 # %%
 from workbench.judge.against.pair import against
@@ -134,8 +137,8 @@ assert parted.parts_at == "out"
 parted
 
 # %% [markdown]
-# They part at `out`, the first shared stage behind the reduce, and everything before is the same bit for bit. With both
-# lines mended `out` still differs. Is that a third bug?
+# The kernels diverge at `out`, the first shared stage after the reduce. All stages before are bit-identical. With both
+# lines fixed, `out` still differs. Is that a third bug?
 
 # %%
 mended = against(diff(run("split_k", larger)), flash)
@@ -143,13 +146,13 @@ assert mended.verdict == "rounding"
 mended
 
 # %% [markdown]
-# No. They add the same numbers in another order, and every difference is within what that can do. The same works for
-# one kernel with two settings, for a trace and a fresh run, for your kernel and PyTorch's.
+# No. The kernels add the same numbers in a different order, and that explains every difference. `against` also compares
+# one kernel under two settings, a trace with a fresh run, or your kernel with PyTorch's.
 #
 # ## Your own tensors
 #
-# The next kernel is not ours. It takes a mask and a bias, and fails on tensors from a model, which a case cannot draw.
-# Hand them over; `case_of` makes the case that fits, and float64 and the budgets know of mask and bias:
+# The next kernel is not built in. It takes a mask and a bias, and fails on tensors from a model, which a case cannot
+# draw. Pass them as inputs: `case_of` returns the case that fits. Expected values and budgets include mask and bias:
 
 # %%
 import numpy as np
@@ -171,12 +174,12 @@ assert own.origins == ("scores",)
 own["scores"].select(h=1, q=5, k=slice(6, 11))
 
 # %% [markdown]
-# The errors grow by a quarter with the distance from key 5: the kernel takes the bias and does not add it.
+# The errors grow by 0.25 per key of distance from key 5: the kernel takes the bias but does not add it.
 #
 # ## All you have is printf
 #
-# Last, a kernel on a machine that you cannot reach. Its author adds a `printf("WB scores %d %d %d %d %f\n", ...)` here
-# and there and sends you the log. These are enough lines, with the case that was run:
+# The last kernel runs on a machine that you cannot reach. Its author adds a few lines
+# `printf("WB scores %d %d %d %d %f\n", ...)` and sends you the log. These lines and the case are enough:
 
 # %%
 from contextlib import chdir
@@ -209,4 +212,4 @@ assert all(abs(factor / 64**0.5 - 1) < 1e-5 for factor in factors)
 factors
 
 # %% [markdown]
-# The square root of head_dim: the kernel leaves out the scale.
+# The factor is the square root of head_dim: the kernel leaves out the scale.

@@ -11,12 +11,12 @@
 # %% [markdown]
 # # 5. What is the bug
 #
-# `diff` names the first wrong stage. `explain` says what is wrong in it, and proves it: a named fault, put into the
-# float64 reference, must give the kernel's wrong numbers, within the error budget, all of them.
+# `diff` names the first wrong stage. `explain` names the bug in it, and proves it: injecting a known bug into the
+# float64 reference must reproduce all of the kernel's wrong numbers to within budget.
 #
 # ## From a full dump
 #
-# A Split-K kernel whose merge is wrong:
+# This Split-K kernel has a wrong merge:
 
 # %%
 from workbench import Case, diff, run
@@ -27,7 +27,7 @@ d = diff(run("split_k", case, faults=["reduce-double-counts-sum"]))
 d
 
 # %% [markdown]
-# `merge_weight` is wrong on its own inputs. What is wrong in it?
+# `merge_weight` is wrong given its own inputs. What is the bug?
 
 # %%
 found = d.explain()
@@ -35,12 +35,12 @@ assert found.causes[0].id == "merge.weight-times-sum" and found.causes[0].proved
 print("\n".join(lines(d, found)))
 
 # %% [markdown]
-# The proof has two halves. Every element of `merge_weight` is reproduced within its budget; and the same cause predicted
-# what the kernel does on a case that nobody had run, and was right.
+# The proof has two parts. The cause reproduces every element of `merge_weight` within its budget. It also predicts what
+# the kernel computes on fresh cases.
 #
 # ## From the output alone
 #
-# Nobody dumped anything but `out` and `lse`. The whole chain is computed with each fault:
+# Here only `out` and `lse` were dumped. `explain` computes the whole chain of stages with each known bug:
 
 # %%
 flash = case.but(splits=None)
@@ -50,7 +50,7 @@ assert found.causes[0].id == "softmax.subtracts-stale"
 print("\n".join(lines(d, found)))
 
 # %% [markdown]
-# ## Two at once
+# ## Two bugs at once
 
 # %%
 d = diff(run("flash", flash, faults=["flash-causal-off-by-one", "flash-lse-base-2"]))
@@ -60,10 +60,10 @@ for cause in found.causes:
     print(f"{cause.stage}: {cause.text}")
 
 # %% [markdown]
-# ## Unknown
+# ## An unknown bug
 #
-# A kernel with a mistake that is in no list: a row's sum also takes half of what the next row has. No cause is named,
-# and the formula says what the numbers are.
+# This kernel has a bug that is not in the library: it adds half of the next row's sum to each row's sum. `explain` names
+# no cause, but finds a formula for the numbers.
 
 # %%
 import numpy as np
@@ -86,7 +86,7 @@ assert found.causes == () and found.formulas["row_sum"]
 print("\n".join(lines(d, found)))
 
 # %% [markdown]
-# Every row of the sum is off, and by as much as its neighbour is large:
+# The sum is wrong in every row, in proportion to the sum of the next row:
 
 # %%
 d.heatmap("row_sum")

@@ -11,12 +11,12 @@
 # %% [markdown]
 # # 6. Bring your own kernel
 #
-# A function of yours, tested as such functions are tested, passes. From there to a property test that fails, the smallest
-# case that still does, and what is wrong.
+# Your function passes the usual test. This notebook writes a property test that it fails, finds the smallest failing
+# case, and names the bug.
 #
 # ## A torch function
 #
-# Attention in tiles of 32 keys, with an online softmax. One line is wrong.
+# This function computes attention in tiles of 32 keys, with an online softmax. One line is wrong.
 
 # %%
 import torch
@@ -45,7 +45,7 @@ def tiled(q, k, v, *, scale, causal):
 
 
 # %% [markdown]
-# The test that everybody writes: normal numbers, one shape, a tolerance. It passes.
+# The usual test has normal numbers, one shape and a tolerance. The function passes it.
 
 # %%
 from workbench import Case
@@ -55,8 +55,8 @@ out, _ = tiled(q, k, v, scale=32**-0.5, causal=True)
 torch.testing.assert_close(out, torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 # %% [markdown]
-# The property test: any case, and a budget in the place of the tolerance. hypothesis looks for a case that fails, and
-# makes it smaller.
+# A property test takes any case, and budgets instead of a tolerance. Hypothesis searches for a failing case, then makes
+# it smaller.
 
 # %%
 from hypothesis import given, settings
@@ -77,8 +77,8 @@ except AttentionError as error:
 print(failed)
 
 # %% [markdown]
-# hypothesis keeps the first wrong stage while it makes the case smaller. `shrink` keeps the cause, too, which it verifies at
-# each step, and then looks which numbers matter:
+# Hypothesis keeps the first wrong stage while it makes the case smaller. `shrink` also keeps the cause and verifies it at
+# each step. Then it tries plain numbers as inputs, and finds where the failure begins:
 
 # %%
 from workbench import diff, run, shrink
@@ -89,8 +89,8 @@ print(small)
 assert 32 < small.smallest.seqlen_k < 70 and small.cause is not None and "correction" in small.cause.text
 
 # %% [markdown]
-# It fails where there are more keys than one tile has: the correction is not applied. In the large case most rows are wrong,
-# and those are right whose maximum lies in the first tile:
+# The function fails if there are more keys than one tile has, because the correction is not applied. In the large case
+# most rows are wrong. The right rows are those with their maximum in the first tile:
 
 # %%
 large.heatmap("out")
@@ -98,7 +98,7 @@ large.heatmap("out")
 # %% [markdown]
 # ## A NumPy function
 #
-# Grouped heads, and a mask that is right only where there are as many queries as keys.
+# This function has grouped heads, and a mask that is right only if there are as many queries as keys.
 
 # %%
 import numpy as np
@@ -124,7 +124,8 @@ assert small.smallest.causal and small.smallest.seqlen_k != small.smallest.seqle
 # %% [markdown]
 # ## Without a reference
 #
-# Laws need none: they hold a kernel against itself. On inputs that leave nothing to round not even a budget is needed:
+# Laws need no reference: they compare a kernel with itself. On exact inputs, a right kernel rounds nothing, so not even
+# a budget is needed:
 
 # %%
 exact = diff(run(grouped, Case(seqlen_q=50, seqlen_k=80, head_dim=32, causal=True, distribution="exact")))

@@ -11,9 +11,9 @@
 # %% [markdown]
 # # 7. From a scalar kernel to Hopper's speed
 #
-# FlashAttention's forward pass in numba.cuda, four times, each faster than the one before. All four have the same stages
-# and the same contract of shapes, and all of them run here, on a CPU: the emulator knows tensor cores, asynchronous
-# copies, and Hopper's barriers. So each step can be taken with every number looked at, before any GPU has seen it.
+# Four kernels in numba.cuda compute FlashAttention's forward pass, each faster than the one before. All four have the
+# same stages, and all run here on a CPU: the emulator supports tensor cores, asynchronous copies and Hopper's barriers.
+# So every number of each step can be checked before it runs on a GPU.
 
 # %%
 import numpy as np
@@ -31,10 +31,10 @@ for name, d in judged.items():
 assert {d.verdict for d in judged.values()} == {"rounding"}
 
 # %% [markdown]
-# `rounding`: every element of every stage is within the error that its own step of arithmetic allows a correct kernel.
+# `rounding` means that every element of every stage is within its budget.
 #
-# Three of them multiply on tensor cores, with other instructions on other layouts of memory. Their products have the
-# same bits; those of the scalar kernel, which adds in another order, have not.
+# Three of the kernels multiply on tensor cores, with different instructions and memory layouts. Their products are
+# bit-identical. Those of the scalar kernel differ, because it adds in another order.
 
 # %%
 products = {name: d.trace.stages["qk"] for name, d in judged.items()}
@@ -45,9 +45,9 @@ same
 # %% [markdown]
 # ## Step 1: online softmax
 #
-# `flash` visits the keys tile by tile, and never holds a row of scores. What makes that possible is the correction: where
-# a tile raises the maximum of a row, what was summed before is scaled down. This is the one line that may not be
-# forgotten. Without it the accumulator is wrong on its own inputs, and `out` is a victim:
+# `flash` visits the keys tile by tile, and never stores a whole row of scores. The correction makes that possible: if a
+# tile raises the maximum of a row, it scales down the sums of earlier tiles. Without that line, the accumulator is wrong
+# given its own inputs, and `out` is a victim:
 
 # %%
 d = diff(run("flash", case, faults=["flash-no-correction"]))
@@ -57,9 +57,9 @@ d
 # %% [markdown]
 # ## Step 2: tensor cores
 #
-# `flash_tensor` is step 1 with `mma.sync` in the place of the loops of products. The instruction multiplies what lies in
-# the registers of a warp's 32 lanes, and says which lane has which element: in the scores below, lane 4 g + t has rows g
-# and g + 8, columns 2 t and 2 t + 1. ("lane.register" in each cell, on the colour of its error.)
+# `flash_tensor` is step 1 with `mma.sync` in place of the product loops. The instruction multiplies fragments in the
+# registers of a warp's 32 lanes, and defines which lane holds which element. In the scores below, lane 4 g + t holds rows
+# g and g + 8, columns 2 t and 2 t + 1. Each cell shows its "lane.register"; the colour shows its error.
 
 # %%
 from workbench.report.pictures.fragments import tensor_core_tile
@@ -67,8 +67,8 @@ from workbench.report.pictures.fragments import tensor_core_tile
 tensor_core_tile(judged["flash_tensor"]["qk"])
 
 # %% [markdown]
-# The other factor of a product with V is two keys in one register, from two rows of shared memory. Nothing but the
-# numbers tells which of them is in the lower half:
+# In the product with V, each register of the second factor packs two keys, from two rows of shared memory. Only the
+# numbers show whether the right key is in the lower half:
 
 # %%
 d = diff(run("flash_tensor", case, faults=["tensor-pair-swapped"]))
@@ -77,14 +77,14 @@ print("acc:", d.trace.lines["acc"].text)
 d.plot()
 
 # %% [markdown]
-# ## Step 3: copies under way
+# ## Step 3: asynchronous copies
 #
-# In step 2 nothing is multiplied while a tile is loaded. `flash_mma` asks for V (`cp.async`) before it multiplies K, and
-# for the next K before it multiplies V; `ldmatrix` reads fragments as the instruction wants them, of rows whose chunks
-# change places so that no two lanes meet in a bank.
+# In step 2 nothing is multiplied while a tile is loaded. `flash_mma` starts to copy V (`cp.async`) before it multiplies
+# K, and the next K before it multiplies V. `ldmatrix` loads fragments in the layout that the instruction needs. Rows are
+# swizzled in shared memory, so that no two lanes hit the same bank.
 #
-# Now there is something that numbers may not show: a tile is read that may not have come yet. A watched run knows when a
-# copy is done for whom. This one waits for V too late:
+# Now there is a bug that numbers may not show: reading a tile before its copy has arrived. A watched run tracks when each
+# copy completes, and for which threads. This kernel waits for V too late:
 
 
 # %%
@@ -100,9 +100,9 @@ assert "uninitialised-read" in findings("flash_mma", "mma-v-not-waited-for")
 # %% [markdown]
 # ## Step 4: Hopper
 #
-# `flash_wgmma` has a warp group that only asks for tiles, which the memory system then copies whole (TMA), and others
-# that multiply, four warps at once and straight from shared memory (`wgmma`). They meet at barriers in shared memory that
-# count arrivals and bytes, in phases. A consumer that waits for the wrong phase does not wait:
+# In `flash_wgmma` one warp group only requests tiles, which TMA then copies whole. The other warp groups multiply:
+# `wgmma` uses four warps at once and reads straight from shared memory. They synchronise at barriers in shared memory, which
+# count arrivals and bytes in phases. If a consumer waits for the wrong phase, its wait returns at once:
 
 # %%
 assert "wrong-phase" in findings("flash_wgmma", "wgmma-k-parity")
@@ -114,10 +114,10 @@ assert "wrong-phase" in findings("flash_wgmma", "wgmma-k-parity")
 assert check("flash_wgmma", case, probes="output").findings == ()
 
 # %% [markdown]
-# ## What it is worth
+# ## How fast they are
 #
-# `python -m campaigns steps` judges all four again on a GPU, at lengths that count, times what is right, and puts PyTorch's
-# attention beside it. What it gave on an H100, from [docs/gpu.md](../docs/gpu.md#from-a-scalar-kernel-to-hoppers-speed):
+# `python -m campaigns steps` judges all four on a GPU at realistic lengths, then times the right ones beside PyTorch's
+# attention. These are the results on H100s, from [docs/gpu.md](../docs/gpu.md#from-a-scalar-kernel-to-hoppers-speed):
 
 # %%
 from pathlib import Path

@@ -11,13 +11,13 @@
 # %% [markdown]
 # # 8. Reading a black box
 #
-# A compiled kernel that returns `out` and nothing else. No probe, no source, and no list of faults: a kernel that can be
-# called can be measured, since `out` is linear in V, ln P is linear in the scores, and a word of levels for each element
-# tells which element stands where.
+# `measure` needs only a kernel that it can call and that returns `out`: no probes, no source, no list of known bugs. It
+# uses that `out` is linear in V and that ln P is linear in the scores. It also gives each element a unique code, to find
+# out which element is read where.
 #
 # ## A merge that forgets its sums
 #
-# Split-K over four splits. Of each partial result the maximum is used, and its sum is not.
+# This Split-K kernel has four splits. Its merge uses the maximum of each partial result, but forgets the sum.
 
 # %%
 import numpy as np
@@ -41,26 +41,25 @@ assert d.verdict == "bug"
 d
 
 # %% [markdown]
-# `out` is wrong, and that is all that `diff` can say of it. With columns of the identity in place of V, `out` is the
-# matrix of weights P itself, for these very q and k. Here is ln(P / expected), the picture to look at first: constant
-# within a split, another number in each row.
+# `out` is wrong, and `diff` can find out no more from `out` alone. With columns of the identity as V, `out` is the matrix
+# of weights P for these q and k. The picture shows ln(P / expected): it is constant within each split, and different in
+# each row.
 
 # %%
 found = workbench.measure(split_k, case)
 found.plot()
 
 # %% [markdown]
-# The edges are those of the splits. What could make such steps, loops over tiles and merges with one wrong step each, is
-# held against the run. One of them is it:
+# The edges are at the ends of the splits. `measure` tries loops over tiles and merges that have one wrong step, and
+# compares each with the run. One of them fits:
 
 # %%
 assert found.proved
 print(found)
 
 # %% [markdown]
-# The last two lines are the proof. The finding is put into float64 attention, which then predicts `out` on inputs that no
-# reading saw. Everything is data: `found.weights` is P as it was read, `found.findings[0].data` has the merge that was
-# found.
+# The last two lines are the proof: float64 attention with this bug predicts `out` on new inputs. The results are also
+# available as arrays: `found.weights` is the measured P, `found.findings[0].data` has the merge.
 
 # %%
 ratio = np.log(found.weights / found.expected_weights)[0, 0, 5]
@@ -70,9 +69,9 @@ np.round(ratio[::8], 3), found.findings[0].data["kernel"].words
 # %% [markdown]
 # ## Both halves of an FP8 bug
 #
-# Attention on e4m3 codes, with decode tables in shared memory and products on tensor cores, has many places for an index
-# to go wrong. `examples/fp8_attention.cu` is such a kernel; this is its NumPy twin, with two faults at once: the table of
-# V has 128 entries, so that signs are lost, and fragments of K are loaded in the other order.
+# An FP8 kernel with decode tables in shared memory and products on tensor cores has many places for an index to go
+# wrong. `examples/fp8_attention.cu` is such a kernel. This is its NumPy twin, with two bugs at once: the table of V has
+# only 128 entries, so signs are lost; and fragments of K are loaded in transposed order.
 
 # %%
 import sys
@@ -86,8 +85,8 @@ assert found.proved and len(found.findings) == 2
 print(found)
 
 # %% [markdown]
-# The table was read entry by entry, of columns of one code each. Then numbers were made of codes that are decoded right,
-# and K in words of two of them. What stands where is one rule that holds for all of its elements:
+# `measure` reads the table entry by entry, with columns of V that have one code each. Then it uses only codes that are
+# decoded correctly, to give each element of K a unique pair of codes. The layout it finds is one rule for all elements:
 
 # %%
 table, layout = (found.findings[0].data["v"], found.findings[1].data["k"])
@@ -96,6 +95,7 @@ print("code 0x90 of V:", table[0x90], "  K at row 3, dim 17 is row", rows[3, 17]
 assert table[0x90] > 0 and (rows[3, 17], dims[3, 17]) == (1, 19)
 
 # %% [markdown]
-# On a GPU the CUDA kernel is read in the same way, in five seconds:
-# `workbench measure examples/fp8_attention.py:sign_and_fragment --codes e4m3 --heads 4`. What is read in which order, and
-# how far it can be trusted, is in [docs/trust.md](../docs/trust.md#what-is-measured).
+# On a GPU, measuring the CUDA kernel takes five seconds:
+# `workbench measure examples/fp8_attention.py:sign_and_fragment --codes e4m3 --heads 4`.
+# [docs/causes.md](../docs/causes.md#what-is-measured) lists what it measures in which order,
+# [docs/trust.md](../docs/trust.md#what-is-measured) how often it is right.

@@ -11,14 +11,14 @@
 # %% [markdown]
 # # 9. Training drifts
 #
-# A new attention kernel with a backward pass of its own. Its outputs are right, the first losses are those of before,
-# nothing is NaN, and the loss goes down. Then it goes down more slowly. From there to the layer, to the stage, and to the
-# law that is broken.
+# A new attention kernel has its own backward pass. Its outputs are right, the first losses are the same as before,
+# nothing is NaN, and the loss goes down. But then it goes down more slowly. This notebook finds the layer, the stage, and
+# the law that is broken.
 #
 # ## The kernel
 #
-# The forward pass keeps out and lse. The backward pass has P again from lse, as FlashAttention does, and gives all its
-# stages by name: it is a dump.
+# The forward pass saves out and lse. The backward pass recomputes P from lse, as FlashAttention does, and returns all its
+# stages by name, so it is also a dump.
 
 # %%
 import torch
@@ -82,9 +82,9 @@ def sdpa(q, k, v, *, scale, causal):
 # %% [markdown]
 # ## Two runs
 #
-# A transformer of two layers with 4 heads, which has to go on with words of 5 to 15 tokens that are repeated: the first
-# layer looks at the token before, the second finds where a token was. The second is multi-query: its 4 heads read one head
-# of K and V.
+# The model is a transformer of two layers with 4 heads. It learns to continue sequences that repeat a word of 5 to 15
+# tokens: the first layer looks at the previous token, the second finds where a token occurred before. The second layer is
+# multi-query: its 4 heads read one head of K and V.
 
 # %%
 WIDTH, TOKENS, LENGTH, HEADS = 64, 16, 32, 4
@@ -169,12 +169,12 @@ assert abs(before[0] - after[0]) < 1e-5 and max(after[20:30]) < after[0] and aft
 curves(before=before, after=after)
 
 # %% [markdown]
-# The first loss is the same to all digits. A smaller learning rate, a bad seed? Any of these could be it.
+# The first loss is the same to all digits. The cause could be the learning rate, the seed, or a bug.
 #
-# ## The first doubt: gradients of the first step
+# ## Gradients of the first step
 #
-# At the same weights and the same batch, the gradient of each weight beside the one of torch's attention. The outputs are
-# the same; norms say little; the cosine says that something is wrong in layer 1.
+# This compares the gradient of each weight with the one from torch's attention, at the same weights and on the same
+# batch. The norms reveal little, but the cosine shows that something is wrong in layer 1.
 
 # %%
 tokens = batch(torch.Generator().manual_seed(2))
@@ -198,14 +198,14 @@ assert all(x > 0.99999 for name, x in cosines.items() if name.startswith(("layer
 figure
 
 # %% [markdown]
-# The weights of K in layer 1 have a gradient that points elsewhere; its norm is off by a tenth. Below, all is a little wrong,
-# since gradients flow through K. With another attention to hold it against that is plain; where there is none, or one that rounds otherwise, how
-# far off may a gradient be?
+# The gradient of K's weights in layer 1 has a wrong direction, and its norm is off by a tenth. All gradients before
+# layer 1 are a little wrong, because they flow back through K. This comparison needs another attention that rounds alike. Without one,
+# how large may the error of a gradient be?
 #
 # ## Which layer
 #
-# Each layer's q, k and v as they are in the model, and a test of the attention on these. Out and gradients are held against
-# error budgets of their own elements; nothing is compared with another kernel.
+# This takes q, k and v of each layer from the model, and tests the attention on them. `assert_attention` judges out and
+# the gradients by an error budget for each element. It needs no other kernel.
 
 # %%
 from workbench import Case
@@ -232,13 +232,13 @@ assert [" right" in line for line in found] == [True, False] and "bug in dk" in 
 print("\n".join(found))
 
 # %% [markdown]
-# Layer 1, and there dK alone. dQ and dV are right, so P, dP and delta can hardly be wrong. The same from the command line,
-# for a function in a file: `workbench diff FILE.py:fused --operation attention_backward,gradients,causal
+# Only layer 1 is wrong, and only its dK. dQ and dV are right, so P, dP and delta are hardly wrong. For a function in a
+# file, the same command line is: `workbench diff FILE.py:fused --operation attention_backward,gradients,causal
 # --axes heads=4,kv_heads=1,queries=32,keys=32`.
 #
 # ## Which stage
 #
-# The backward pass gives its stages. Each is held against float64 on what it read:
+# The backward pass returns its stages. Each is compared with float64, computed from its own inputs:
 
 # %%
 from workbench.operations.call import diff_operation
@@ -252,12 +252,12 @@ d
 d.plot()
 
 # %% [markdown]
-# dscores are right, and dK is wrong by these: one line is left, the sum of dscores times Q over rows and heads.
+# dscores is right, and dK is wrong given dscores. That leaves one line: the sum of dscores times Q over rows and heads.
 #
 # ## Which law
 #
-# What holds of every backward pass, whatever computed it: along any direction D, <out, dout> grows by <dQ, D>, <dK, D> or
-# <dV, D>. Two forward passes in float64 say by how much.
+# Every backward pass obeys this law: if Q, K or V moves along a direction D, <out, dout> grows by <dQ, D>, <dK, D> or
+# <dV, D>. Two forward passes in float64 give the expected growth.
 
 # %%
 from workbench.explore.laws.backward_every import gradient_laws
@@ -274,7 +274,8 @@ print(
 print(broken.broke.words)
 
 # %% [markdown]
-# It is dK alone. Scores do not change when all keys move by the same vector, so that dK adds up to 0 over the keys:
+# Only dK breaks the law. If all keys move by the same vector, softmax does not change, so dK must add up to 0 over the
+# keys:
 
 # %%
 added = abs(d.run.stages["dk"].sum(2)).max()
@@ -282,9 +283,9 @@ assert added > 0.1
 added
 
 # %% [markdown]
-# It does not. So dscores are added up over the wrong axis: over a row they add up to 0, over a column they do not.
-# `bhij,bhjd->bid` sums over j, the keys, where dK sums over i, the queries. As there are as many rows as keys, nothing
-# crashed; the path is that of grouped heads, so that the other layer was right.
+# It does not. dscores adds up to 0 over a row but not over a column, so the kernel sums over the wrong axis.
+# `bhij,bhjd->bid` sums over j, the keys; dK should sum over i, the queries. There are as many queries as keys, so nothing
+# crashed. Only grouped heads use this path, so the other layer was right.
 #
 # ## The fix
 
@@ -303,7 +304,7 @@ assert max(abs(x - y) for x, y in zip(before, fixed, strict=True)) < 1e-3
 curves(before=before, fixed=fixed)
 
 # %% [markdown]
-# The curves lie on each other. In a test suite it is one line, for each shape that the model has:
+# The curves coincide. In a test suite, this check is one line for each shape that the model has:
 # `assert_attention(fused, Case(heads=4, kv_heads=1, causal=True), arrays="torch", gradients=True)`
 # ([testing.md](../docs/testing.md)); operations and their stages are in [operations.md](../docs/operations.md), laws in
 # [laws.md](../docs/laws.md).

@@ -108,7 +108,7 @@ def test_a_dlpack_array_that_only_torch_could_read_needs_torch(monkeypatch: pyte
     [
         ("numpy", "cuda", "NumPy arrays live on the cpu; got device 'cuda': pass --arrays torch, cupy or jax"),
         ("cupy", "cpu", "CuPy arrays live on a GPU; got device 'cpu': pass --arrays numpy, torch or jax"),
-        ("torch", "gpu", "device is one of cpu, cuda; got 'gpu'"),
+        ("torch", "gpu", "device must be one of cpu, cuda; got 'gpu'"),
     ],
 )
 def test_homes_that_do_not_exist_are_refused(arrays: str, device: str, message: str) -> None:

@@ -243,7 +243,7 @@ def test_another_softcap_and_another_window_are_bugs():
 
 
 def test_every_kind_in_the_table_is_tried():
-    assert TABLE - {*WORKS} == {"quantised codes of 8 and 4 bits, a scale a head, token, block or tile"}
+    assert TABLE - {*WORKS} == {"quantised codes of 8 and 4 bits, with one scale per head, token, block or tile"}
 
 
 def test_a_shape_that_differs_between_q_and_k_is_refused():

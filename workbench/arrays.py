@@ -31,7 +31,7 @@ def home(arrays: str, device: str | None) -> str:
     live there, Unavailable where they cannot be made.
     """
     if device not in (None, *DEVICES):
-        raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
+        raise Refusal(f"device must be one of {', '.join(DEVICES)}; got {device!r}")
     if arrays == "numpy" and device == "cuda":
         raise Refusal("NumPy arrays live on the cpu; got device 'cuda': pass --arrays torch, cupy or jax")
     if arrays == "cupy" and device == "cpu":

@@ -14,7 +14,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """The words for an unknown name of a long list: what was meant first, then the known ones."""
     listed = [*known]
     near = meant(name, listed)
-    return f"{what} {name!r}{near}{' It' if near else '; it'} is one of {', '.join(listed)}"
+    return f"{what} {name!r}{near}{' Use' if near else '; use'} one of {', '.join(listed)}"
 
 
 class Refusal(ValueError):

@@ -17,8 +17,12 @@ TALL: Mapping[str, Any] = {"block_q": 128}
 _A = "a = (q_registers[x], q_registers[x + 1], q_registers[x + 2], q_registers[x + 3])"
 _P = "\n                a = (p[x], p[x + 1], p[x + 2], p[x + 3])"
 _PACK = "p[i] = PACK(s[2 * i], s[2 * i + 1])"
-_K_CAME = "            cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied"
-_V_CAME = "            cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
+_K_CAME = (
+    "            cuda.syncthreads()  # all threads' K has arrived; protects V, which all warps are done multiplying"
+)
+_V_CAME = (
+    "            cuda.syncthreads()  # all threads' V has arrived; protects K, which all warps are done multiplying"
+)
 _WAIT = "            ptx.cp_async_wait_all()\n"
 _NEXT = (
     "            if tile + 1 < end_tile:\n"
@@ -166,7 +170,7 @@ FAULTS: tuple[Fault, ...] = (
         "flash_mma",
         "no barrier between the wait for K and the copy of V over data that other warps multiply",
         _K_CAME,
-        "            pass  # K of all threads has come; protects V, which all warps have multiplied",
+        "            pass  # all threads' K has arrived; protects V, which all warps are done multiplying",
         finding="race",
         shows=several_tiles,
         source="llama.cpp#13438",

@@ -63,10 +63,10 @@ READ: Mapping[str, Mapping[str, bool]] = {
         "in acc the correction is not applied (tiles of 16 keys)": True,
     },
     "flash_alpha_of_first_row": {
-        "the correction of acc is taken from another row: all from the start of their block of 16 (tiles of 16 keys)": True,  # noqa: E501
+        "the correction of acc is taken from another row: with the first of each 16 repeated over its block (tiles of 16 keys)": True,  # noqa: E501
     },
     "flash_alpha_of_tile_max": {
-        "the correction is exp(old max - this tile's max, 0 if it sees no key) (tiles of 32 keys)": True,
+        "the correction is exp(old max - this tile's max, or 0 if none of its keys is visible) (tiles of 32 keys)": True,  # noqa: E501
     },
     "flash_causal_folded_off": {
         "no key is masked": True,

@@ -163,4 +163,4 @@ def test_an_unknown_backend_is_refused():
     pytest.importorskip("torch", reason="PyTorch is not installed")
     with pytest.raises(Refusal) as refused:
         measure("gpu")
-    assert str(refused.value) == "backend is one of auto, emulator, cuda; got 'gpu'"
+    assert str(refused.value) == "backend must be one of auto, emulator, cuda; got 'gpu'"

@@ -312,7 +312,7 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
         ),
         (
             ["flash", "--backend", "emulator"],
-            "backend of bench kernel is auto or cuda: emulator times say nothing about a GPU; got 'emulator'",
+            "backend of bench kernel must be auto or cuda: emulator times say nothing about a GPU; got 'emulator'",
         ),
         (["nowhere.py:f"], "nowhere.py: no such file"),
         (
@@ -327,12 +327,12 @@ def test_kernel_times_have_columns_where_there_is_a_gpu():
             ["MINE:attention", "--fault", "flash-no-correction"],
             "--fault is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); MINE:attention is not built in",
         ),
-        (["MINE:attention", "--arrays", "layout=bsdh"], "layout is one of bhsd, bshd, strided; got 'bsdh'"),
+        (["MINE:attention", "--arrays", "layout=bsdh"], "layout must be one of bhsd, bshd, strided; got 'bsdh'"),
         (
             ["MINE:attention", "--arrays", "jax"],
             "JAX functions cannot be timed: they return early and do not run on torch's streams",
         ),
-        (["MINE:attention", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
+        (["MINE:attention", "--dtype", "float8"], "--dtype must be one of float32, float16, bfloat16; got 'float8'"),
     ],
 )
 def test_wrong_usage_is_refused_whole(words, message, mine):

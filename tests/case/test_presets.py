@@ -115,7 +115,7 @@ def test_what_the_kernel_says_otherwise_is_refused_with_both_values(tmp_path: Pa
 def test_wrong_words_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def attention(q, k, v, *, scale, causal): return v\n")
-    rule = "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset {!r}; it is one of " + ", ".join(PRESETS)
+    rule = "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset {!r}; use one of " + ", ".join(PRESETS)
     for text, said in {
         "flash3": rule.format("flash3"),
         "triton,block_k": rule.format("block_k"),
@@ -131,7 +131,7 @@ def test_wrong_words_are_refused(tmp_path: Path) -> None:
     }.items():
         assert message(f"{path}:attention", "--contract", text) == said
     assert refusal(run, f"{path}:attention", contract=3) == (
-        "a contract is a dict of its fields, or text such as triton,block_k=64; got 3"
+        "a contract must be a dict of its fields, or text such as triton,block_k=64; got 3"
     )
     assert message("flash", "--contract", "triton") == "--contract is for your own kernels; flash is built in"
 

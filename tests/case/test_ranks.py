@@ -21,7 +21,7 @@ def test_orders_are_those_of_their_papers() -> None:
 
 
 def test_an_unknown_order_is_refused() -> None:
-    with pytest.raises(Refusal, match="order is one of contiguous, zigzag, striped; got 'ring'"):
+    with pytest.raises(Refusal, match="order must be one of contiguous, zigzag, striped; got 'ring'"):
         dealt(8, 2, "ring")
 
 

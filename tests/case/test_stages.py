@@ -120,7 +120,7 @@ def test_probe_sets_hold_known_stages_in_data_flow_order():
     with pytest.raises(Refusal) as refused:
         probe_set("flash", "acc,some")
     assert str(refused.value) == (
-        "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+        "probes must be one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
         "row_sum, acc, out, lse; got 'acc,some'"
     )
 

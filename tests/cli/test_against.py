@@ -261,8 +261,10 @@ def test_settings_that_the_second_run_has_not(mine: str, trace: str) -> None:
     assert message("flash", "--against", f"{trace},backend=emulator") == (
         f"--against backend=emulator is for built-in kernels (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma); {trace} is a trace"
     )
-    assert message("flash", "--against", "block_k=17", *SMALL) == "block_k is one of 16, 32, 64, 128; got 17"
-    assert message("flash", "--against", "backend=tpu", *SMALL) == "backend is one of auto, emulator, cuda; got 'tpu'"
+    assert message("flash", "--against", "block_k=17", *SMALL) == "block_k must be one of 16, 32, 64, 128; got 17"
+    assert (
+        message("flash", "--against", "backend=tpu", *SMALL) == "backend must be one of auto, emulator, cuda; got 'tpu'"
+    )
 
 
 def test_options_that_neither_side_takes(mine: str) -> None:

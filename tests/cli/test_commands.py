@@ -167,15 +167,15 @@ def test_words_that_are_none_are_refused(words, said):
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("diff flash --causal align=bottom", "--causal align= is one of bottom-right, top-left; got 'bottom'"),
+        ("diff flash --causal align=bottom", "--causal align= must be one of bottom-right, top-left; got 'bottom'"),
         (
             "diff flash --alibi-slopes geometric,form=key",
-            "--alibi-slopes form= is one of distance, column; got 'key'",
+            "--alibi-slopes form= must be one of distance, column; got 'key'",
         ),
-        ("diff flash --page-size 16,layout=hnf", "--page-size layout= is one of NHD, HND; got 'hnf'"),
+        ("diff flash --page-size 16,layout=hnf", "--page-size layout= must be one of NHD, HND; got 'hnf'"),
         (
             "diff flash --dtype float16,probs=half",
-            "--dtype probs= is one of float32, float16, bfloat16; got 'half'",
+            "--dtype probs= must be one of float32, float16, bfloat16; got 'half'",
         ),
         ("diff flash --distribution normal,std=-1", "--distribution std= must be above 0; got -1"),
         ("sweep flash --random 2 --distribution normal,std=-1", "--distribution std= must be above 0; got -1"),
@@ -191,16 +191,16 @@ def test_words_that_are_none_are_refused(words, said):
         ("diff --isolate 5 mine.py:f", "--isolate takes no, yes and timeout=, memory_gb=; got '5'"),
         (  # a target behind it is one
             "diff --causal flash split_k",
-            "one TARGET, or several .safetensors files of one run; got flash split_k",
+            "give one TARGET, or several .safetensors files of one run; got flash split_k",
         ),
         (
             "diff fp8 --codes e4m3,scale_of=token,block",
-            "--codes is one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; separate "
+            "--codes must be one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; separate "
             "several values of a word by slashes: scale_of=.../block",
         ),
         (
             "diff flash --against block-k=32",
-            "--against block-k=32: the settings of a second run are splits, block_q, block_k, pack_gqa, "
+            "--against block-k=32: settings of a second run must be among splits, block_q, block_k, pack_gqa, "
             "backend; got block-k; did you mean block_k?; to compare with an earlier run pass since=FILE",
         ),
         (

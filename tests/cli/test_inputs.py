@@ -94,20 +94,20 @@ def test_the_commands_judge_what_comes_of_it(tmp_path: Path, monkeypatch: pytest
 
 
 def test_what_is_not_written(tmp_path: Path) -> None:
-    assert message("--out", "in.bin") == "in.bin: inputs are written as .safetensors or .npz; got .bin"
+    assert message("--out", "in.bin") == "in.bin: inputs must be written as .safetensors or .npz; got .bin"
     assert message("--out", "in.npz", "--dtype", "bfloat16") == (
         "in.npz: .npz has no bfloat16, which q is: write .safetensors"
     )
     assert message("--out", "in.npz", "--seqlen", "4,5") == ("inputs writes one case; the case options make 2")
     assert message("--out", "in.npz", "--splits", 4, "--block-k", 64) == (
-        "inputs writes what kernels read, and --splits, --block-k does not change it"
+        "inputs writes only what kernels read; leave out --splits, --block-k, which does not change it"
     )
     other = tmp_path / "other.npz"
     np.savez(other, weights=np.zeros(3))
     assert message("--out", other) == (
-        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs are q, k, v, scale_q, scale_k, "
-        "scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, bias, "
-        "dropout_mask, alibi_slopes, sinks; got weights"
+        f"inputs may overwrite only a file of inputs; give another file\n{other}: inputs must be among q, k, v, scale_q, "
+        "scale_k, scale_v, codes_q, codes_k, codes_v, zero_q, zero_k, zero_v, global_q, global_k, global_v, mask, "
+        "bias, dropout_mask, alibi_slopes, sinks; got weights"
     )
     assert message("--out", "/proc/none/in.npz") == "/proc/none/in.npz cannot be written: No such file or directory"
     save_inputs(drawn(CASE), tmp_path / "in.npz")

@@ -196,7 +196,7 @@ def test_a_contract_that_is_none_is_refused_before_the_kernel_runs(tmp_path: Pat
     )
     said = message("diff", f"{path}:attention", "--seqlen", "8", "--contract", "blok_k=3")
     assert (
-        said.startswith("\"contract\" has no field 'blok_k'; did you mean block_k? It is one of ")
+        said.startswith("\"contract\" has no field 'blok_k'; did you mean block_k? Use one of ")
         and not path.with_name("ran").exists()
     )
     assert workbench("diff", f"{path}:attention", "--seqlen", "8", "--contract", "probs_dtype=bf16").exit_code == 1
@@ -260,19 +260,22 @@ def test_untestable_exits_with_1() -> None:
             ["flash", "--seqlen", "4", "--seqlen-q", "4", "--seqlen-k", "4"],
             "give at most two of seqlen, seqlen_q and seqlen_k; got all three",
         ),
-        (["flash", "--dtype", "float8"], "--dtype is one of float32, float16, bfloat16; got 'float8'"),
-        (["flash", "--block-q", "48"], "block_q is one of 16, 32, 64, 128; got 48"),
-        (["flash", "--backend", "gpu"], "backend is one of auto, emulator, cuda; got 'gpu'"),
+        (["flash", "--dtype", "float8"], "--dtype must be one of float32, float16, bfloat16; got 'float8'"),
+        (["flash", "--block-q", "48"], "block_q must be one of 16, 32, 64, 128; got 48"),
+        (["flash", "--backend", "gpu"], "backend must be one of auto, emulator, cuda; got 'gpu'"),
         (
             ["flash", "--probes", "most"],
-            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
+            "probes must be one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, probs_cast, "
             "row_sum, acc, out, lse; got 'most'",
         ),
         (
             ["fp8", "--codes", "decode=direct", "--probes", "out,lut_k"],
             "fp8 with decode=direct has no stage lut_k; got probes=out,lut_k",
         ),
-        (["flash", "--fail-on", "rounding"], "--fail-on is one of bug, biased, evidence, suspicious; got 'rounding'"),
+        (
+            ["flash", "--fail-on", "rounding"],
+            "--fail-on must be one of bug, biased, evidence, suspicious; got 'rounding'",
+        ),
         (["flash", "--arrays", "layout=bshd"], "--arrays layout is for your own kernels; flash is built in"),
         (["nowhere.safetensors"], "nowhere.safetensors: no such file"),
         (["x.safetensors", "--seed", "3"], "a trace brings its own case and takes no option but --where; got --seed"),
@@ -497,5 +500,7 @@ def test_probs_dtype_is_that_of_a_kernel_of_ours() -> None:
     assert message(*words, "bfloat16,probs=float16") == (
         "kernel flash casts probs to float32 or its input dtype, bfloat16; got probs_dtype=float16"
     )
-    assert message(*words, "bfloat16,probs=int8") == "--dtype probs= is one of float32, float16, bfloat16; got 'int8'"
+    assert (
+        message(*words, "bfloat16,probs=int8") == "--dtype probs= must be one of float32, float16, bfloat16; got 'int8'"
+    )
     assert "--dtype bfloat16,probs=bfloat16" in workbench(*words, "bfloat16,probs=bfloat16").stdout

@@ -64,13 +64,16 @@ def test_lists_make_a_run_of_every_combination(norm: str) -> None:
     [
         (
             ["--operation", "softmax"],
-            "--operation is one of rmsnorm, gated_delta_rule, attention_backward, rope; got 'softmax'",
+            "--operation must be one of rmsnorm, gated_delta_rule, attention_backward, rope; got 'softmax'",
         ),
         (["--operation", "rmsnorm", "--causal"], "--operation rmsnorm takes no --causal"),
         (["--operation", "rmsnorm", "--measure"], "--operation rmsnorm takes no --measure"),
         (["--operation", "rmsnorm", "--axes", "rows"], "--axes takes NAME=VALUE, separated by commas; got 'rows'"),
         (["--operation", "rmsnorm", "--axes", "rows=few"], "--axes rows is a number; got 'few'"),
-        (["--operation", "rmsnorm", "--contract", "cast=late"], "rmsnorm: cast is one of after weight, before weight"),
+        (
+            ["--operation", "rmsnorm", "--contract", "cast=late"],
+            "rmsnorm: cast must be one of after weight, before weight",
+        ),
         (["--axes", "rows=4"], "--axes is for other operations: pass --operation"),
     ],
     ids=["name", "option", "flag", "pair", "number", "convention", "alone"],

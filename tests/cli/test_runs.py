@@ -98,11 +98,11 @@ def test_a_kernel_that_masks_with_a_number_says_so(log: str) -> None:
         (["--values", "LOG", "--seqlen", "24,25"], "a log has one case; the case options make 2"),
         (["--values", "LOG", "--causal", "no,yes"], "a log has one case; the case options make 2"),
         (["--values", "LOG", "--codes", "e4m3"], "--codes is for built-in kernels; LOG comes from another kernel"),
-        (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q is 0 to 4; got 5"),
+        (["--values", "LOG", "--seqlen", "5"], "LOG, line 4: stage qk: query q must be 0 to 4; got 5"),
         (["--values", "none.log"], "none.log: no such file"),
         (
             ["--values", "LOG", "--contract", "base2"],
-            "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset 'base2'; it is one of flash-attention-2, "
+            "--contract takes FIELD=VALUE, @FILE or a preset; unknown preset 'base2'; use one of flash-attention-2, "
             "torch-eager, torch-sdpa, triton",
         ),
         (

@@ -161,8 +161,8 @@ def test_every_state_has_a_word() -> None:
             ["flash", "acc", "--probes", "output"],
             "flash returned no acc; it returned out, lse; --expected shows the expected acc",
         ),
-        (["flash", "qk[0,0,20,0]"], "stage qk: query q is 0 to 19; got 20"),
-        (["flash", "qk[0,0,20,0]", "--expected"], "stage qk: query q is 0 to 19; got 20"),
+        (["flash", "qk[0,0,20,0]"], "stage qk: query q must be 0 to 19; got 20"),
+        (["flash", "qk[0,0,20,0]", "--expected"], "stage qk: query q must be 0 to 19; got 20"),
         (["flash", "qk[0,0,0,0,0]"], "stage qk has 4 axes, b h q k; got 5 indices"),
         (["flash", "qk[d=0]"], "stage qk has the axes b h q k; got 'd'"),
         (

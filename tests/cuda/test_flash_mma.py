@@ -146,7 +146,7 @@ def test_tiles(options, of_64, of_128):
             dict(head_dim=136),
             "kernel flash_mma copies 8 dims at once and takes head_dim 8 to 128 in steps of as many; got 136",
         ),
-        (dict(block_k=48), "block_k of kernel flash_mma is one of 16, 32, 64, 128; got 48"),
+        (dict(block_k=48), "block_k of kernel flash_mma must be one of 16, 32, 64, 128; got 48"),
         (
             dict(probs_dtype="float32"),
             "kernel flash_mma casts probs to its input dtype, float16; got probs_dtype=float32",

@@ -102,8 +102,8 @@ def test_tiles(options, blocks):
     ("options", "message"),
     [
         (dict(dtype="float32"), "kernel flash_tensor takes float16 or bfloat16; got float32"),
-        (dict(block_q=48), "block_q of kernel flash_tensor is one of 16, 32, 64, 128; got 48"),
-        (dict(block_k=128), "block_k of kernel flash_tensor is one of 16, 32, 64; got 128"),
+        (dict(block_q=48), "block_q of kernel flash_tensor must be one of 16, 32, 64, 128; got 48"),
+        (dict(block_k=128), "block_k of kernel flash_tensor must be one of 16, 32, 64; got 128"),
         (dict(seqlens_k=(3, 4), causal=True), "kernel flash_tensor takes no seqlens_k; got (3, 4)"),
         (dict(sinks="normal"), "kernel flash_tensor takes no sinks; got normal"),
         (

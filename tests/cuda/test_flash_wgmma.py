@@ -128,8 +128,8 @@ def test_tiles(options, blocks):
     ("options", "message"),
     [
         (dict(dtype="float32"), "kernel flash_wgmma takes float16 or bfloat16; got float32"),
-        (dict(block_q=32), "block_q of kernel flash_wgmma is one of 64, 128, 192; got 32"),
-        (dict(block_k=32), "block_k of kernel flash_wgmma is one of 64, 128; got 32"),
+        (dict(block_q=32), "block_q of kernel flash_wgmma must be one of 64, 128, 192; got 32"),
+        (dict(block_k=32), "block_k of kernel flash_wgmma must be one of 64, 128; got 32"),
         (dict(seqlens_k=(3, 4), causal=True), "kernel flash_wgmma takes no seqlens_k; got (3, 4)"),
         (dict(sinks="normal"), "kernel flash_wgmma takes no sinks; got normal"),
     ],

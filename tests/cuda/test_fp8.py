@@ -213,7 +213,7 @@ def test_a_trace_survives_a_file(tmp_path):
         ("fp8", {"head_dim": 40}, "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 40"),
         ("fp8", {"head_dim": 144}, "kernel fp8 takes head_dim 16 to 128 in multiples of 16; got 144"),
         ("fp8", {"splits": 2}, "kernel fp8 takes no splits; got splits=2"),
-        ("fp8", {"block_k": 40}, "block_k of kernel fp8 is a multiple of 16 from 16 to 128; got 40"),
+        ("fp8", {"block_k": 40}, "block_k of kernel fp8 must be a multiple of 16 from 16 to 128; got 40"),
         (
             "fp8",
             {"probs_dtype": "bfloat16"},

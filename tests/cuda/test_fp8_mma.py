@@ -138,7 +138,7 @@ def test_default_tiles(fields, tiles):
         (dict(codes="int8", codes_of="kv"), "kernel fp8_mma takes only codes_of=qkv; got kv"),
         (dict(decode="table"), "kernel fp8_mma takes only decode=direct; got table"),
         (dict(probs_dtype="float32"), "kernel fp8_mma casts probs to float16; got probs_dtype=float32"),
-        (dict(block_k=48), "block_k of kernel fp8_mma is one of 32, 64, 128; got 48"),
+        (dict(block_k=48), "block_k of kernel fp8_mma must be one of 32, 64, 128; got 48"),
         (dict(softcap=5.0), "kernel fp8_mma takes no softcap; got 5.0"),
     ],
 )

@@ -90,7 +90,7 @@ def test_what_a_block_holds(block_q, block_k, head_dim):
         (dict(codes="e4m3", scale_of="block"), "kernel fp8_wgmma takes scale_of=head or tile; got block"),
         (dict(codes_of="kv"), "kernel fp8_wgmma takes only codes_of=qkv; got kv"),
         (dict(probs_dtype="float16"), "kernel fp8_wgmma casts probs to float8_e4m3fn; got probs_dtype=float16"),
-        (dict(block_q=32), "block_q of kernel fp8_wgmma is one of 64, 128; got 32"),
+        (dict(block_q=32), "block_q of kernel fp8_wgmma must be one of 64, 128; got 32"),
         (dict(softcap=5.0), "kernel fp8_wgmma takes no softcap; got 5.0"),
     ],
 )

@@ -44,9 +44,9 @@ def test_it_is_watched_and_a_barrier_that_lacks_is_named(kernel: Path) -> None:
 def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -> None:
     target = f"{kernel}:flash"
     assert refused("diff", target) == (
-        f"{target} is a numba.cuda kernel, which is launched, not called: give a function that takes q, k and v, "
-        f"launches it and returns out, as in docs/probes.md; `workbench check {target}` watches the kernel alone, if "
-        "its file has a function `launch` without parameters that launches it"
+        f"{target} is a numba.cuda kernel: it is launched, not called. Give a function that takes q, k and v, "
+        "launches it and returns out, as in docs/probes.md. To watch the kernel alone, add a function `launch` "
+        f"without parameters that launches it, and run `workbench check {target}`"
     )
 
 

@@ -231,10 +231,10 @@ def test_the_interval_of_codes_is_open_at_ties_alone(kind):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: quantize(X, "e3m4"), f"kind is one of {', '.join(KINDS)}; got 'e3m4'"),
+        (lambda: quantize(X, "e3m4"), f"kind must be one of {', '.join(KINDS)}; got 'e3m4'"),
         (
             lambda: quantize(X, "e4m3", scaling="fixed"),
-            "scaling is one of dynamic, static; got 'fixed'",
+            "scaling must be one of dynamic, static; got 'fixed'",
         ),
         (
             lambda: quantize(np.full((1, 1, 2, 2), np.nan, np.float32), "e4m3"),

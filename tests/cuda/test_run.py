@@ -36,7 +36,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
     [
         ("flash", {"splits": 2}, "kernel flash takes no splits; got splits=2"),
         ("split_k", {"head_dim": 577}, "kernel split_k takes head_dim 1 to 576; got 577"),
-        ("flash", {"block_k": 48}, "block_k is one of 16, 32, 64, 128; got 48"),
+        ("flash", {"block_k": 48}, "block_k must be one of 16, 32, 64, 128; got 48"),
         (
             "flash",
             {"block_q": 128, "block_k": 64},
@@ -46,7 +46,7 @@ def test_64x64_tiles_of_head_dim_64_have_256_threads_and_fill_shared_memory() ->
         (
             "split_k",
             {"heads": 3000, "splits": 30},
-            "a grid has at most 65535 blocks along heads * splits and along batch; got 90000 and 1",
+            "heads * splits and batch may each be at most 65535, the limit of a grid; got 90000 and 1",
         ),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_case_that_does_not_fit_is_refused(kernel: str, options: dict, message
 def test_auto_takes_a_gpu_where_there_is_one() -> None:
     assert choose_backend("auto") == ("emulator" if gpu() is None else "cuda")
     assert choose_backend("emulator") == "emulator"
-    assert refusal(choose_backend, "gpu") == "backend is one of auto, emulator, cuda; got 'gpu'"
+    assert refusal(choose_backend, "gpu") == "backend must be one of auto, emulator, cuda; got 'gpu'"
 
 
 @pytest.mark.skipif(gpu() is not None, reason="needs a machine without a GPU")

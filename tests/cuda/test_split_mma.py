@@ -120,8 +120,8 @@ def test_tiles(options, tiles, grid):
     ("options", "message"),
     [
         (dict(dtype="float32"), "kernel split_mma takes float16 or bfloat16; got float32"),
-        (dict(block_q=128), "block_q of kernel split_mma is one of 16, 32, 64; got 128"),
-        (dict(block_k=48), "block_k of kernel split_mma is one of 16, 32, 64, 128; got 48"),
+        (dict(block_q=128), "block_q of kernel split_mma must be one of 16, 32, 64; got 128"),
+        (dict(block_k=48), "block_k of kernel split_mma must be one of 16, 32, 64, 128; got 48"),
         (
             dict(heads=64, kv_heads=32, seqlen_q=70_000),
             "kernel split_mma is for few queries: at most 65535 tiles of 64 packed rows over all kv heads; got 70016",

@@ -60,5 +60,5 @@ def test_a_case_has_no_feature_unless_it_is_asked_for():
 
 def test_an_unknown_feature_is_refused():
     assert refusal(lambda: sample(np.random.default_rng(0), "flash", feature="rope")) == (
-        f"feature is one of {', '.join(FEATURES)}; got 'rope'"
+        f"feature must be one of {', '.join(FEATURES)}; got 'rope'"
     )

@@ -46,7 +46,7 @@ def test_every_case_is_a_row() -> None:
 
 def test_a_sweep_of_which_nothing_was_taken_is_refused() -> None:
     said = refusal(sweep_operation, rmsnorm, "rmsnorm", [{"axes": {"row": 3}}])
-    assert said.startswith("all 1 cases were refused: axes of rmsnorm are rows, dim")
+    assert said.startswith("all 1 cases were refused: axes of rmsnorm must be among rows, dim")
 
 
 def test_a_failing_case_is_made_small() -> None:

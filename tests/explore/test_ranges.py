@@ -77,7 +77,7 @@ def test_refusals():
         "cases are drawn for a built-in kernel (flash, flash_tensor, flash_mma, flash_wgmma, split_k, split_mma, fp8, fp8_mma, fp8_wgmma) or for none; got 'flush'"
     )
     assert refusal(sample, random, None, seqlens=3).startswith(
-        "a random case has no 'seqlens'; did you mean seqlens_q? It is one of batch, heads, "
+        "a random case has no 'seqlens'; did you mean seqlens_q? Use one of batch, heads, "
     )
     assert refusal(sample, random, None, distribution="exact", head_dim=2, seqlen=64) == (
         "distribution exact writes the key's index in binary over head_dim: seqlen_k=64 needs head_dim >= 12; got 2"

@@ -48,7 +48,7 @@ def test_every_kind_of_awkward_value_is_drawn(dtype):
 
 
 def test_an_unknown_dtype_is_refused():
-    assert refusal(awkward_values, "float64") == "dtype is one of float32, float16, bfloat16; got 'float64'"
+    assert refusal(awkward_values, "float64") == "dtype must be one of float32, float16, bfloat16; got 'float64'"
 
 
 @SOME

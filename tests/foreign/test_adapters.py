@@ -313,8 +313,9 @@ def test_a_float_mask_on_a_gpu_is_in_the_dtype_of_q_or_refused() -> None:
     assert packages._float_mask(exact, "float16", on_gpu=True).dtype == np.float16
     assert packages._float_mask(other, "float16", on_gpu=False).dtype == np.float32
     assert refusal(packages._float_mask, other, "float16", on_gpu=True) == (
-        "scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and float16 cannot represent what "
-        "this case adds to scores: choose dtype=float32, or slopes and lengths whose products it can represent"
+        "on a GPU, scaled_dot_product_attention takes a float mask only in the dtype of q, and float16 cannot "
+        "represent what this case adds to scores. Choose dtype=float32, or slopes and lengths whose products float16 "
+        "can represent"
     )
 
 

@@ -159,7 +159,7 @@ def test_wrong_usage_is_refused() -> None:
     made = {x: array for x, array in drawn(case).items() if "_" in x}
     lacking = {x: array for x, array in made.items() if x != "zero_k"}
     assert refusal(run, kernel("int4", "out"), case, inputs=lacking) == (
-        "with_zeros: int4 codes are codes_k, scale_k, zero_k; got scale_k, codes_k"
+        "with_zeros: int4 codes need codes_k, scale_k, zero_k; got scale_k, codes_k"
     )
     other = made | {"scale_k": made["scale_k"][..., :1, :]}
     assert refusal(run, kernel("int4", "out"), case, inputs=other) == (
@@ -240,7 +240,7 @@ def test_what_a_format_does_not_have_is_refused_where_it_is_needed_or_given() ->
 
     case = CASE.but(codes="mxfp8-e4m3")
     assert refusal(run, needs, case).endswith(
-        "needs zero_k, which mxfp8-e4m3 codes of q, k, v do not have: give it a default"
+        "needs zero_k, which mxfp8-e4m3 codes of q, k, v do not have: give that parameter a default"
     )
     assert "unknown stage 'zero_k'; stages of block_scaled: scale_q, scale_k, scale_v, codes_q" in refusal(
         run, gives, case

@@ -259,7 +259,7 @@ OUT = np.zeros((1, 4, 24, 16), np.float32)
         ({"out": OUT, "contract": 3}, '<lambda>: "contract" must be a dict; got int'),
         (
             {"out": OUT, "contract": {"tile": 3}},
-            f"\"contract\" has no field 'tile'; it is one of {', '.join(PROMISES)}",
+            f"\"contract\" has no field 'tile'; use one of {', '.join(PROMISES)}",
         ),
         (
             {"out": OUT, "contract": {"block_k": 0}},
@@ -310,7 +310,7 @@ def test_an_exception_is_shown_with_its_traceback_and_a_hint_where_that_may_help
 def test_what_is_no_function_is_no_target() -> None:
     with pytest.raises(Refusal) as refusal:
         run(3, CASE)  # type: ignore[arg-type]
-    assert str(refusal.value) == "a target is a kernel's name, path.py:function, or a function; got 3"
+    assert str(refusal.value) == "a target must be a kernel's name, path.py:function, or a function; got 3"
 
 
 def test_a_failure_that_shows_only_when_the_result_is_read_is_the_functions(tmp_path: Path) -> None:
@@ -366,9 +366,9 @@ def test_functions_that_cannot_be_found_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"arrays": "mlx"}, Refusal, "arrays is one of numpy, torch, cupy, jax; got 'mlx'"),
-        ({"device": "gpu"}, Refusal, "device is one of cpu, cuda; got 'gpu'"),
-        ({"layout": "sbhd"}, Refusal, "layout is one of bhsd, bshd, strided; got 'sbhd'"),
+        ({"arrays": "mlx"}, Refusal, "arrays must be one of numpy, torch, cupy, jax; got 'mlx'"),
+        ({"device": "gpu"}, Refusal, "device must be one of cpu, cuda; got 'gpu'"),
+        ({"layout": "sbhd"}, Refusal, "layout must be one of bhsd, bshd, strided; got 'sbhd'"),
         (
             {"device": "cuda"},
             Refusal,
@@ -482,7 +482,7 @@ def test_an_out_of_the_other_layout_is_named() -> None:
 
 
 def test_a_field_that_is_like_another_is_asked_after() -> None:
-    with pytest.raises(Refusal, match="no field 'blockk'; did you mean block_k\\? It is one of block_k, "):
+    with pytest.raises(Refusal, match="no field 'blockk'; did you mean block_k\\? Use one of block_k, "):
         run(lambda q, k, v, *, scale, causal: v, contract={"blockk": 32})
-    with pytest.raises(Refusal, match="unknown preset 'tritn'; did you mean triton\\? It is one of flash-"):
+    with pytest.raises(Refusal, match="unknown preset 'tritn'; did you mean triton\\? Use one of flash-"):
         run(lambda q, k, v, *, scale, causal: v, contract="tritn")

@@ -86,7 +86,7 @@ def test_what_no_reference_is_known_of_is_told(tmp_path: Path) -> None:
     told = [*c.report.unread]
     assert told[:2] == [f"{SDPA} with dropout_p", "unsupported dtype torch.float64"]
     assert "inputs must be finite, or NaN; v holds inf at" in told[2]
-    assert "nothing was judged: nothing is known to be right" in str(c.report)
+    assert "nothing was judged, so no call is known to be right" in str(c.report)
 
 
 def test_a_function_that_nobody_knows_needs_a_spec() -> None:

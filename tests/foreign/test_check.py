@@ -232,9 +232,9 @@ def test_what_is_found_before_the_kernel_is_reached_is_told(mine: Path) -> None:
 def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
     mine.write_text(MINE.replace("def launch()", "def start()"))
     assert refused("check", f"{mine}:sums") == (
-        f"{mine}:sums is a numba.cuda kernel, which is launched, not called: give a function that takes q, k and v, "
-        f"launches it and returns out, as in docs/probes.md; `workbench check {mine}:sums` watches the kernel alone, if "
-        "its file has a function `launch` without parameters that launches it"
+        f"{mine}:sums is a numba.cuda kernel: it is launched, not called. Give a function that takes q, k and v, "
+        "launches it and returns out, as in docs/probes.md. To watch the kernel alone, add a function `launch` "
+        f"without parameters that launches it, and run `workbench check {mine}:sums`"
     )
 
 
@@ -288,5 +288,5 @@ def test_numba_may_be_imported_by_the_function_itself(mine: Path, first: str) ->
 def test_a_kernel_with_its_grid_is_no_function_either(mine: Path) -> None:
     mine.write_text(mine.read_text() + "\n\nconfigured = sums[1, 2]\n")
     assert refused("check", f"{mine}:configured").startswith(
-        f"{mine}:configured is a numba.cuda kernel, which is launched, not called: "
+        f"{mine}:configured is a numba.cuda kernel: it is launched, not called. "
     )

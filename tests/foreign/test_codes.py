@@ -181,7 +181,7 @@ def test_what_only_weak_choices_explain_is_a_bug_as_no_library_makes_them() -> N
     assert out.verdict == "bug" and out.worst(1)[0].over_budget < 1
     would = "accumulator_dtype=float16, probs_dtype=float8_e4m3fn or probs_dtype=float8_e5m2 (or 2 more)"
     assert f"{would} would explain it" in out.reason
-    assert "but no known library does all of this" in out.reason
+    assert "but no known library computes like that" in out.reason
     contract = {"probs_dtype": "float16", "mma_extra_bits": 0}
     assert diff(run(kernel, case)).origins == ("out",)
     right = diff(run(given_codes("e4m3", "out"), CASE.but(codes="e4m3")))
@@ -229,7 +229,9 @@ def test_wrong_usage_is_refused() -> None:
     def changes(q: Any, k: Any, v: Any, *, scale_q: Any, scale_k: Any, scale_v: Any, **_: Any) -> Any:
         return {"scale_k": 2 * scale_k, "codes_q": q}
 
-    assert refusal(changes, CASE.but(codes="e4m3")) == "changes must return scale_k as it was given; got other values"
+    assert refusal(changes, CASE.but(codes="e4m3")) == (
+        "changes was fed scale_k and must return it unchanged; got other values"
+    )
 
 
 def splitting(fault: str = "", **contract: Any) -> Callable[..., Any]:

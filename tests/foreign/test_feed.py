@@ -186,7 +186,7 @@ def test_what_cannot_be_fed_is_refused(tmp_path: Path) -> None:
     [
         (["partial_O"], "--feed takes STAGE[,STAGE...]=reference or =FILE; got 'partial_O'"),
         (["a,=reference"], "--feed takes STAGE[,STAGE...]=reference or =FILE; got 'a,=reference'"),
-        (["a=x.npz", "b,a=reference"], "a stage is fed once; got a twice"),
+        (["a=x.npz", "b,a=reference"], "a stage may be fed only once; got a twice"),
     ],
 )
 def test_words_that_feed_nothing_are_refused(words: list[str], message: str) -> None:

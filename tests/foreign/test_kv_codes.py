@@ -194,7 +194,7 @@ def test_wrong_usage_is_refused() -> None:
         return q
 
     assert f"{MISSING_KEYWORD}: 'scale_q'" in refusal(of_all, case)
-    with pytest.raises(Refusal, match="codes_of is one of qkv, kv; got 'v'"):
+    with pytest.raises(Refusal, match="codes_of must be one of qkv, kv; got 'v'"):
         CASE.but(codes_of="v")
 
 

@@ -50,8 +50,8 @@ def test_a_source_that_changed_alone_is_stale() -> None:
     gates, remark = since(of(replace(SOURCE, sha256="9"), OBJECT), of(SOURCE, OBJECT), PREVIOUS, moved=False)
     assert remark == f"since {PREVIOUS}: changed: mine.cu"
     assert gates == (
-        f"stale: mine.cu changed since {PREVIOUS}, but what ran is unchanged: mine.so (sha256 22222222, of "
-        "2026-01-02T03:04:05Z); rebuild it, the old code was judged",
+        f"stale: mine.cu changed since {PREVIOUS}, but the compiled code is unchanged: mine.so (sha256 22222222, of "
+        "2026-01-02T03:04:05Z). The old code was judged: rebuild it",
     )
 
 
@@ -279,9 +279,9 @@ def test_an_extension_that_was_not_rebuilt_is_named_above_the_verdict(tmp_path: 
     code, lines = diff("--against", f"since={previous}")
     assert code == 1
     assert lines[0].startswith(
-        f"gate failed: stale: kernel.cpp changed since {previous}, but what ran is unchanged: kernel.so (sha256 "
+        f"gate failed: stale: kernel.cpp changed since {previous}, but the compiled code is unchanged: kernel.so (sha256 "
     )
-    assert lines[0].endswith("); rebuild it, the old code was judged")
+    assert lines[0].endswith("). The old code was judged: rebuild it")
     assert lines[1].startswith("mine.py:attention: float32") and lines[-1].endswith(f"--against since={previous}")
     build(wrong)
     code, lines = diff("--against", f"since={previous}")
@@ -303,7 +303,7 @@ def test_what_has_no_provenance_is_refused(mine: str, tmp_path: Path) -> None:
         f"{ours} has no provenance: it is not a run of your function by the workbench"
     )
     assert message(str(ours), "--against", f"since={theirs}") == (
-        "--against since=FILE is for your functions, whose code is recorded; that of flash is not"
+        "--against since=FILE needs a function whose code is recorded; the code of flash is not"
     )
     assert message(f"{mine}:attention", "--against", "since=nowhere.safetensors") == "nowhere.safetensors: no such file"
     assert message("flash", "--runs", "2") == "--runs is for your own kernels; flash is built in"

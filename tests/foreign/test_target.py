@@ -62,7 +62,7 @@ def test_what_is_no_target_is_refused(tmp_path: Path) -> None:
     assert str(refused.value) == "run.safetensors is a trace, which cannot be run: read it with `workbench.load`"
     with pytest.raises(Refusal) as refused:
         run(3)  # type: ignore[arg-type]
-    assert str(refused.value) == "a target is a kernel's name, path.py:function, or a function; got 3"
+    assert str(refused.value) == "a target must be a kernel's name, path.py:function, or a function; got 3"
 
 
 def test_a_file_without_a_name_lists_what_is_in_it(tmp_path: Path) -> None:

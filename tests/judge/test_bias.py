@@ -249,7 +249,7 @@ def test_what_is_said() -> None:
     trips = Bias(LEANS, Lean(-0.2, -12.3456, 0.456), 96, 1000)
     other = Bias(replace(LEANS, mean=0.3), Lean(0.2, 9.0, 0.3), 96, 1000)
     leans = (
-        "errors are biased toward zero, 0.46 standard deviations more than by rounding to nearest (z = -12.3, 96 rows)"
+        "errors lean toward zero by 0.46 standard deviations more than rounding to nearest gives (z = -12.3, 96 rows)"
     )
     first = {"acc": trips, "qk": Bias(STILL, STILL, 96, 1000)}
     assert verdicts(first, None) == {

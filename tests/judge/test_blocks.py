@@ -182,7 +182,7 @@ def test_a_gpu_that_is_full_leaves_a_run_to_the_cpu_unless_it_was_asked_for(monk
 
 def test_devices_that_do_not_exist_are_refused() -> None:
     trace = reduced(stored("flash", CASES["flash"]), "output")
-    with pytest.raises(Refusal, match=r"^device is one of auto, cpu, cuda; got 'gpu'$"):
+    with pytest.raises(Refusal, match=r"^device must be one of auto, cpu, cuda; got 'gpu'$"):
         diff(trace, device="gpu")
     torch = pytest.importorskip("torch", reason="without torch another message says so")
     if not torch.cuda.is_available():

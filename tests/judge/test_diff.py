@@ -274,7 +274,7 @@ def test_a_profile_adds_up_the_elements_of_each_index() -> None:
     ("ask", "message"),
     [
         (lambda stage: stage.at(k=3), "stage acc has the axes b h q t d; got 'k'"),
-        (lambda stage: stage.at(q=96), "stage acc: query q is 0 to 95; got 96"),
+        (lambda stage: stage.at(q=96), "stage acc: query q must be 0 to 95; got 96"),
         (lambda stage: stage.profile("s"), "stage acc has the axes b h q t d; got 's'"),
     ],
 )
@@ -289,11 +289,14 @@ def test_the_truth_of_a_judgement_is_not_told():
     judged = diff(run(lambda q, k, v, *, scale, causal: v))
     with pytest.raises(TypeError) as refused:
         bool(judged)
-    assert str(refused.value) == 'the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"'
+    assert (
+        str(refused.value) == 'the truth value of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"'
+    )
     with pytest.raises(TypeError) as refused:
         assert against(judged, judged)
     assert (
-        str(refused.value) == 'the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
+        str(refused.value)
+        == 'the truth value of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
     )
 
 

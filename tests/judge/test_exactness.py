@@ -56,7 +56,7 @@ def test_what_the_budget_allows_is_a_bug_on_exact_inputs():
     judged = diff(run(cut_off, case.but(distribution="exact")))
     assert (judged.verdict, judged.origin) == ("bug", "out")
     assert judged["out"].reason.endswith(
-        " elements of out are not exact, but distribution exact leaves a correct kernel nothing to round; if it subtracts more "
+        " elements of out are not exact, but with distribution exact a correct kernel rounds nothing. If yours subtracts more "
         "than the maximum, declare row_max=upper_bound"
     )
 

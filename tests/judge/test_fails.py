@@ -27,7 +27,7 @@ def test_every_verdict_and_the_gate_fail_or_pass_by_the_mildest_that_is_to_fail(
 
 
 def test_an_unknown_verdict_is_refused():
-    with pytest.raises(Refusal, match="fail_on is one of bug, biased, evidence, suspicious; got 'rounding'"):
+    with pytest.raises(Refusal, match="fail_on must be one of bug, biased, evidence, suspicious; got 'rounding'"):
         failing("rounding")
 
 

@@ -195,8 +195,8 @@ def test_a_dump_that_is_right_where_the_weights_are_not(dumped: str, reads: str)
     found = judged(dumping("scale 1 % off", **{dumped: 1}))
     assert found.origins == (reads,) and found.victims == ("out",) and found.of_measure is not None
     assert found.of_measure.said == (
-        f"{dumped} is right as dumped, but the measured weights are as if scores were wrong: suspect the probe of "
-        f"{dumped} first (a value that {reads} does not read), then {reads}",
+        f"{dumped} is right as dumped, but the measured weights look as if scores were wrong. First suspect the probe "
+        f"of {dumped}: it may store a value that {reads} does not read. Then suspect {reads}",
     )
     right = judged(dumping("", **{dumped: 1}))
     assert right.verdict in RIGHT and right.of_measure is not None and not right.of_measure.said
@@ -206,7 +206,7 @@ def test_a_dump_that_is_wrong_where_the_weights_are_right() -> None:
     found = judged(dumping("", scores=2))
     assert found.origin == "scores" and not found["scores"].measured and found.of_measure is not None
     (said,) = found.of_measure.said
-    assert said.startswith("scores is wrong as dumped, but the measured weights are right: suspect its probe first")
+    assert said.startswith("scores is wrong as dumped, but the measured weights are right. First suspect its probe")
     assert said in str(found)
 
 

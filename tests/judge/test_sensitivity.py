@@ -69,7 +69,7 @@ def test_what_no_known_library_does_is_a_bug_and_names_what_would_explain_it(cha
     assert judged.verdict == "bug" and "lse" in judged.origins
     reason = judged["lse"].reason
     assert "x its budget under default arithmetic; " in reason and " would explain it, " in reason
-    assert reason.endswith("but no known library does all of this: if yours does, declare it")
+    assert reason.endswith("but no known library computes like that; if yours does, declare it")
 
 
 def test_known_libraries_are_told_with_their_source() -> None:

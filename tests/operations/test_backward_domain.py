@@ -104,14 +104,17 @@ def test_gradients_are_those_of_autograd(name: str, delta: str, own: tuple[str, 
     [
         ({"numbers": {"dropout_p": 0.1}}, "dropout_p and dropout_mask go together: give both"),
         ({"optional": ("dropout_mask",)}, "dropout_p and dropout_mask go together: give both"),
-        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, "dropout_p is at least 0 and below 1; got 1"),
-        ({"numbers": {"softcap": 0.0}}, "softcap is above 0; got 0"),
-        ({"numbers": {"window_left": -2}}, "window_left is 0 or more, or -1 for no window; got -2"),
-        ({"numbers": {"window_left": 2.5}}, "window_left is a whole number; got 2.5"),
+        ({"numbers": {"dropout_p": 1.0}, "optional": ("dropout_mask",)}, (
+            "dropout_p must be at least 0 and below 1; "
+            "got 1"
+        )),
+        ({"numbers": {"softcap": 0.0}}, "softcap must be above 0; got 0"),
+        ({"numbers": {"window_left": -2}}, "window_left must be 0 or more, or -1 for no window; got -2"),
+        ({"numbers": {"window_left": 2.5}}, "window_left must be a whole number; got 2.5"),
         ({"numbers": {"shared_kv": 1}, "sizes": {"dim": 4, "dim_v": 5}},
-         "with shared_kv, dim_v is at most dim (4); got 5"),
+         "with shared_kv, dim_v must be at most dim (4); got 5"),
         ({"numbers": {"alibi_column": 1}}, "alibi_column needs alibi_slopes"),
-        ({"sizes": {"bias_heads": 3}, "optional": ("bias",)}, "bias_heads is 1 or heads; got 3"),
+        ({"sizes": {"bias_heads": 3}, "optional": ("bias",)}, "bias_heads must be 1 or heads; got 3"),
         ({"optional": ("dropout",)}, "optional inputs of attention_backward are dlse, sinks, bias, alibi_slopes, "
                                      "dropout_mask, mask, seqlens_k; got 'dropout'"),
     ],

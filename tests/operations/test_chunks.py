@@ -126,7 +126,9 @@ def test_shapes_are_those_of_chunks() -> None:
         made = chunks.in_numpy(16)(*inputs, **numbers)
         return {**made, "scores": made["scores"][..., :8]}
 
-    with pytest.raises(Refusal, match=r"scores has axes \[batch, heads, tokens, tile\] and shape \[1, 2, 40, 16\]"):
+    with pytest.raises(
+        Refusal, match=r"scores has axes \[batch, heads, tokens, tile\] and must have shape \[1, 2, 40, 16\]"
+    ):
         diff(whole)
     assert to_float64(diff(chunks.in_numpy(16))["state"].dumped).shape == (1, 2, 3, 16, 16)
 

@@ -190,13 +190,13 @@ def test_torch_tensors() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"sizes": {"row": 3}}, "axes of rmsnorm are rows, dim; got 'row'"),
-        ({"sizes": {"rows": 0}}, "rmsnorm: rows is 1 or more; got 0"),
+        ({"sizes": {"row": 3}}, "axes of rmsnorm must be among rows, dim; got 'row'"),
+        ({"sizes": {"rows": 0}}, "rmsnorm: rows must be at least 1; got 0"),
         ({"numbers": {"epsilon": 1}}, "numbers of rmsnorm are eps; got 'epsilon'"),
-        ({"conventions": {"cast": "never"}}, "rmsnorm: cast is one of after weight, before weight; got 'never'"),
+        ({"conventions": {"cast": "never"}}, "rmsnorm: cast must be one of after weight, before weight; got 'never'"),
         ({"distribution": "flat"}, "distributions of rmsnorm are normal, near-eps, outlier; got 'flat'"),
-        ({"operation": BACKWARD, "sizes": {"heads": 3}}, "attention_backward: heads is a multiple of kv_heads"),
-        ({"dtype": "float8"}, "dtype is one of float32, float16, bfloat16; got 'float8'"),
+        ({"operation": BACKWARD, "sizes": {"heads": 3}}, "attention_backward: heads must be a multiple of kv_heads"),
+        ({"dtype": "float8"}, "dtype must be one of float32, float16, bfloat16; got 'float8'"),
     ],
     ids=["axis", "size", "number", "convention", "distribution", "rule", "dtype"],
 )
@@ -214,7 +214,7 @@ def test_cases_that_are_refused(changes: dict[str, Any], said: str) -> None:
             lambda x, weight, eps: {"sum": x},
             "returned unknown stages sum; stages of rmsnorm: squares, rstd, normed, out",
         ),
-        (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and shape [24, 96]; got [24, 4]"),
+        (lambda x, weight, eps: x[:, :4], "out has axes [rows, dim] and must have shape [24, 96]; got [24, 4]"),
         (lambda x, weight, eps: None, "returned None; it must return out, rstd, or a dict of stages"),
         (lambda x, weight, eps: {"contract": {"weight_offset": 0}}, "returned no stage of rmsnorm"),
     ],

@@ -226,7 +226,7 @@ def test_inputs_are_not_written() -> None:
         (
             lambda q, k: q,
             {"faults": ["backward-mask-forgotten"]},
-            "faults and probes are for built-in kernels (backward, ",
+            "faults and probes need a built-in kernel (backward, ",
         ),
     ],
     ids=[
@@ -250,7 +250,9 @@ def test_what_is_refused(kernel: Any, given: dict[str, Any], said: str) -> None:
 
 
 def test_kernels_are_of_their_operation() -> None:
-    assert refusal(diff_operation, "backward", "rmsnorm") == "backward is a kernel of attention_backward; got rmsnorm"
+    assert refusal(diff_operation, "backward", "rmsnorm") == (
+        "backward computes attention_backward; got operation rmsnorm"
+    )
     assert refusal(check_operation, "flash", "attention_backward") == (
         "built-in kernels of operations: backward, backward_atomic, backward_mma; got 'flash'"
     )

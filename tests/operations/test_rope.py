@@ -67,8 +67,8 @@ def test_what_is_stored_in_16_bits_is_told(stored: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"axes": {"dim": 63}}, "rope: dim is even (dims are rotated in pairs); got 63"),
-        ({"numbers": {"base": 0.0}}, "rope: base is above 0; got 0"),
+        ({"axes": {"dim": 63}}, "rope: dim must be even (dims are rotated in pairs); got 63"),
+        ({"numbers": {"base": 0.0}}, "rope: base must be above 0; got 0"),
     ],
     ids=["odd", "base"],
 )

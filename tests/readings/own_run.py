@@ -125,7 +125,10 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k are multiplied by 5.6569"),
     "half a reduction": (_half_lanes, "lanes", "row_sum", "except by the step lane ^ 1"),
     "a mean too little": (_mean_added, "added", "out", "out has an extra -0.25 times the mean of V over the keys"),
-    "means of tiles": (_tile_means, "smoothed", "scores", "K loses the mean of each tile of 16 keys, and scores do not get it back"),
+    "means of tiles": (_tile_means, "smoothed", "scores", (
+        "the mean of each tile of 16 keys is subtracted from K but "
+        "not added back to the scores"
+    )),
     "one buffer": (_one_buffer, "pool", "scores", "[batch, token, head, K or V, dim] but read as [batch, token, K"),
     "lse of a half": (_prefix_lse, "shares", "merge_weight", "keys 0-31 are merged with the lse of keys 0-15"),
     "lse by query": (

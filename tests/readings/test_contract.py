@@ -90,9 +90,9 @@ def test_row_sum(of_cast: bool, lse: bool) -> None:
 
 def test_exp() -> None:
     found = exp(subject(BRAIN, probs="inputs", cubic=True))
-    assert 1440 <= found.value <= 2000 and "the field adds a quarter" in found.evidence
-    assert "lse cannot show less than" in exp(subject(BRAIN, probs="inputs")).evidence
-    assert "row_sum adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
+    assert 1440 <= found.value <= 2000 and "the field adds a 25% margin" in found.evidence
+    assert "lse cannot show errors below" in exp(subject(BRAIN, probs="inputs")).evidence
+    assert "a row_sum that adds probs" in exp(subject(BRAIN, probs="inputs", sum_of_cast=True)).evidence
 
 
 @pytest.mark.parametrize(
@@ -155,12 +155,12 @@ def test_tiles(case: Case, options: dict[str, Any], expected: dict[str, Any]) ->
 
 def test_a_maximum_that_lags_hides_tiles() -> None:
     found = list(tiles(subject(HALF.but(seqlen_k=40), probs="inputs", lags=5.5)))
-    assert not read(found) and "maxima that rise by 6.5 rescale, by 0.75 do not: maxima lag" in found[0].evidence
+    assert not read(found) and "one that rises by 0.75 does not: maxima lag" in found[0].evidence
 
 
 def test_tiles_take_rows() -> None:
     found = list(tiles(subject(HALF.but(seqlen_q=1), block=16)))
-    assert not read(found) and found[0].evidence == "1 rows see all keys, at least 2 must"
+    assert not read(found) and found[0].evidence == "only 1 rows see all keys; at least 2 must"
 
 
 @pytest.mark.parametrize("cut", [True, False])
@@ -224,5 +224,5 @@ def test_what_cannot_be_read_is_refused() -> None:
     trace = run(kernel(), HALF)
     with pytest.raises(Refusal, match="plain attention \\(scale \\* q @ k.*has softcap"):
         measured_contract(replace(trace, case=HALF.but(softcap=20.0)))
-    with pytest.raises(Refusal, match="is a dump: a contract can only be read off"):
+    with pytest.raises(Refusal, match="is a dump: a contract can only be measured on"):
         measured_contract(replace(trace, rerun=None))

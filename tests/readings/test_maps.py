@@ -58,11 +58,11 @@ def zeroed(of: np.ndarray, source: np.ndarray | None = None) -> np.ndarray:
 #: maps whose elements fill no box, and their words
 RAGGED = {
     "from an element on, to the end of the tile": (
-        zeroed((ROW * DIMS + DIM) % (16 * DIMS) >= 13 * DIMS + 8), "elements from dim 8 of row 13 on, of each 16 rows are read as 0",
+        zeroed((ROW * DIMS + DIM) % (16 * DIMS) >= 13 * DIMS + 8), "elements from row 13, dim 8 on in each tile of 16 rows are read as 0",
     ),
     "the same, of whole tiles alone": (
         zeroed(((ROW % 32) * DIMS + DIM >= 25 * DIMS + 8) & (ROW < 32)),
-        "elements from dim 8 of row 25 on, of each 32 rows are read as 0",
+        "elements from row 25, dim 8 on in each tile of 32 rows are read as 0",
     ),
     "a box": (zeroed((ROW >= 40) & (DIM < 4)), "dims 0-3 of rows 40-47 are read as 0"),
     "zeros and others": (

@@ -121,7 +121,7 @@ def test_what_holds_no_pattern_is_not_told() -> None:
 
 def test_a_function_is_refused_when_the_work_is_over() -> None:
     trace = run(kernel("undivided"), CASE)
-    with pytest.raises(Refusal, match="is not measured: the effort ran out after 1 calls"):
+    with pytest.raises(Refusal, match="was not measured: the effort ran out after 1 calls"):
         measured(trace, work=Work(1.0))
 
 

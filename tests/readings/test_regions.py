@@ -127,7 +127,7 @@ def test_values_of_other_keys_in_some_rows() -> None:
 
     got = found(attention)
     (finding,) = got.findings
-    said = "in rows 24-63 some keys use the V of others: in row 24, keys 48-63 use that of keys 16-31"
+    said = "in rows 24-63 some keys use another key's V: in row 24, keys 48-63 use the V of keys 16-31"
     assert finding.text == said
     index = np.broadcast_to(np.arange(96), (64, 96)).copy()
     index[24:, 48:64] = np.arange(16, 32)

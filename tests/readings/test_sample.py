@@ -58,7 +58,7 @@ def test_rows_may_be_said() -> None:
     assert measure(wrong, CASE, where="b=1,h=1,q=0:40").findings
     found = measure(wrong, CASE, where="b=0,q=0:40")
     assert not found.findings and found.part == "b=0:1,h=0:2,q=0:40 alone"
-    with pytest.raises(Refusal, match="has 36,864 scores, at most 16,384 can be measured; choose fewer"):
+    with pytest.raises(Refusal, match="has 36,864 scores; the limit is 16,384. Choose fewer"):
         measure(wrong, CASE, where="q=0:96")
 
 

@@ -85,8 +85,8 @@ def test_a_loss_of_quantisation_is_said(pairs: dict[str, Against]) -> None:
     by = ", ".join(f"{x} by at most {pair.moved[x]:.3g}" for x in "qkv")
     lines = findings(pair)
     assert lines[2:5] == [
-        f"A and B read different inputs: {by}",
-        "  each is judged from its own inputs, so that difference counts for neither",
+        f"the inputs of A and B differ: {by}",
+        "  each run is judged from its own inputs, so this difference counts against neither",
         "no divergence: their inputs and rounding explain every difference",
     ]
     assert f"{pair['qk'].max_own:.3g} of it from this stage" in lines[5]

@@ -20,9 +20,17 @@ def said(found: Report, begins: str) -> list[str]:
     ("judged", "doubted", "words"),
     [
         (100, 2, "suspicious: 2 of 100 judged calls are over their statistical budget; a few such calls are normal"),
-        (15, 15, "suspicious: 15 of 15 judged calls are over their statistical budget: more than chance explains"),
-        (100, 3, "suspicious: 3 of 100 judged calls are over their statistical budget: more than chance explains"),
-        (3, 1, "suspicious: 1 of 3 judged calls are over their statistical budget: more than chance explains"),
+        (
+            15,
+            15,
+            "suspicious: 15 of 15 judged calls are over their statistical budget: chance does not explain so many",
+        ),
+        (
+            100,
+            3,
+            "suspicious: 3 of 100 judged calls are over their statistical budget: chance does not explain so many",
+        ),
+        (3, 1, "suspicious: 1 of 3 judged calls are over their statistical budget: chance does not explain so many"),
     ],
 )
 def test_of_suspicious_calls_few_are_by_chance(judged: int, doubted: int, words: str) -> None:

@@ -101,7 +101,7 @@ def test_what_it_cannot_say_is_refused(tmp_path: Path) -> None:
     def asked(target: Any, **options: Any) -> str:
         return str(refusal(lambda: script(diff(run(target, Case(seqlen=16, head_dim=16, **options))))))
 
-    assert "gives right out and lse on normal inputs of this shape" in asked(f"{file}:attention")
+    assert "gives the right out and lse on normal inputs of this shape" in asked(f"{file}:attention")
     assert "a script calls a function of a file, path.py:function; flash is none" in asked("flash")
 
 

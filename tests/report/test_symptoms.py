@@ -39,7 +39,8 @@ def test_a_set_is_told_with_values_and_the_measurement():
         "  1. the scale is twice (input_std 1, block_k any)",
         "     equivalent: scores are doubled",
         "  2. no key is masked (input_std 0.5 or 1, block_k 16)",
-        "to decide, measure the largest error of out in query 3, with scale 0.176777, on the q, k and v of",
+        "to decide, measure the largest error of out in query 3 with scale 0.176777, on the q, k and v that this "
+        "command writes:",
         "     workbench inputs --seqlen 64 --head-dim 32 --causal --out inputs.safetensors",
         "the causes predict",
         "  1. 0.5",

@@ -208,7 +208,7 @@ def test_packed_sequences_are_taken_and_other_ends_fail():
             r"cu_seqlens_k must have shape \[batch \+ 1\], .* got \[0, 5, 4, 21\]",
         ),
         ({"lse": np.zeros((11, 2), np.float32)}, r"lse of packed sequences is \[heads, total\]"),
-        ({"layout": "bshd"}, "packed sequences are .* and take no layout; got 'bshd'"),
+        ({"layout": "bshd"}, "packed sequences must be .* and take no layout; got 'bshd'"),
     ],
 )
 def test_packed_arrays_that_do_not_fit_are_refused(change, said):
@@ -294,14 +294,14 @@ def swapped(x):
         (lambda a: a | {"lse": np.zeros((2, 6, 2), np.float32)}, r"lse \[2, 6, 2\]"),
         (lambda a: {name: swapped(x) for name, x in a.items()}, "these are shapes of bshd: pass layout='bshd'"),
         (lambda a: a | {"out": swapped(a["out"])}, "are swapped relative to q: give both in one layout"),
-        (lambda a: a | {"layout": "sbhd"}, "layout is one of bhsd, bshd; got 'sbhd'"),
+        (lambda a: a | {"layout": "sbhd"}, "layout must be one of bhsd, bshd; got 'sbhd'"),
         (
             lambda a: a | {"q": np.where(a["q"] < 2, a["q"], np.float16(np.inf))},
             "inputs must be finite, or NaN; q holds inf at",
         ),
         (lambda a: a | {"mask": np.ones((6, 9), bool)}, r"mask must have shape \[2, 2, 6, 10\]"),
         (lambda a: a | {"contract": "exp_ulp=3"}, "exp_ulp"),
-        (lambda a: a | {"fail_on": "never"}, "fail_on is one of bug, biased, evidence, suspicious; got 'never'"),
+        (lambda a: a | {"fail_on": "never"}, "fail_on must be one of bug, biased, evidence, suspicious; got 'never'"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_shapes(change, said):

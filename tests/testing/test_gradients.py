@@ -186,11 +186,11 @@ def test_what_autograd_does_not_take_is_refused(kernel: Any, case: Any, options:
     [
         (
             {"page_size": 16},
-            "page_size=16: a paged cache has no backward pass; give the case without page_size",
+            "page_size=16: a paged cache has no backward pass; leave out page_size",
         ),
         (
             {"codes": "e4m3"},
-            "codes=e4m3: quantisation has no gradient; give the case without codes, with dequantised inputs",
+            "codes=e4m3: quantisation has no gradient; leave out codes and give dequantised inputs",
         ),
     ],
     ids=["pages", "codes"],

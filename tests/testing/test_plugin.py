@@ -214,17 +214,17 @@ def test_a_backend_is_said_like_a_verdict(pytester):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("fail-on=rounding", "attention_fail_on is one of bug, biased, evidence, suspicious; got 'rounding'"),
-        ("backend=gpu", "attention_backend is one of auto, emulator, cuda; got 'gpu'"),
-        ("shrink-effort=-1", "attention_shrink_effort is a number, 0 or more; got '-1'"),
-        ("shrink-effort=nan", "attention_shrink_effort is a number, 0 or more; got 'nan'"),
+        ("fail-on=rounding", "attention_fail_on must be one of bug, biased, evidence, suspicious; got 'rounding'"),
+        ("backend=gpu", "attention_backend must be one of auto, emulator, cuda; got 'gpu'"),
+        ("shrink-effort=-1", "attention_shrink_effort must be a number, 0 or more; got '-1'"),
+        ("shrink-effort=nan", "attention_shrink_effort must be a number, 0 or more; got 'nan'"),
         (
             "shrink-seconds=10",
             "attention_shrink_seconds was removed; set attention_shrink_effort: 1 as for the command shrink, 0 for "
             "no search",
         ),
-        ("shrink-effort=x", "attention_shrink_effort is a number, 0 or more; got 'x'"),
-        ("profile=fast", "attention_profile is one of dev, ci, nightly, gpu; got 'fast'"),
+        ("shrink-effort=x", "attention_shrink_effort must be a number, 0 or more; got 'x'"),
+        ("profile=fast", "attention_profile must be one of dev, ci, nightly, gpu; got 'fast'"),
     ],
 )
 def test_what_an_option_does_not_take_ends_the_run(pytester, word, said):

@@ -132,13 +132,13 @@ def test_a_plain_folder_needs_no_numbers(tmp_path: Path) -> None:
         ({"tensors": {x: SGLANG["tensors"][x] for x in ("q", "k", "v")}}, "holds only inputs"),
         ({"tensors": {**SGLANG["tensors"], "w": "w.pt"}}, "got w"),
         ({"tensors": {**SGLANG["tensors"], "q": "none_{call}.pt"}}, "no file matches 'none_{call}.pt'"),
-        ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "*")}}, "is both"),
+        ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "*")}}, "has two files for q"),
         ({"tensors": {**SGLANG["tensors"], "q": FILE.replace("NAME", "attn_q")[:-6]}}, "name one after a colon"),
         (
             {"tensors": {**SGLANG["tensors"], "q": FILE.replace("{call}", "0").replace("NAME", "attn_q")}},
             "call 1 has no q",
         ),
-        ({"case": {"causal": True}}, "heads and dims in one"),
+        ({"case": {"causal": True}}, "combines heads and dims"),
         ({"records": "records.pt"}, "give records and op together"),
     ],
 )

@@ -148,7 +148,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_not_written_under_the_suffix_of_another_format(trace: Trace, tmp_path: Path) -> None:
-    with pytest.raises(Refusal, match=r"a.npz: a trace is written as .safetensors; got .npz"):
+    with pytest.raises(Refusal, match=r"a.npz: a trace must be written as .safetensors; got .npz"):
         save(trace, tmp_path / "a.npz")
     assert not (tmp_path / "a.npz").exists()
 
@@ -195,7 +195,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         ),
         (
             lambda m: m.update(algorithm="ring"),
-            f"FILE: algorithm is one of {', '.join(ALGORITHMS)}; got 'ring'",
+            f"FILE: algorithm must be one of {', '.join(ALGORITHMS)}; got 'ring'",
         ),
         (
             lambda m: m["case"].update(colour="red"),
@@ -204,7 +204,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
         (lambda m: m["case"].update(head_dim=0), "FILE: head_dim must be a whole number of at least 1; got 0"),
         (
             lambda m: m["contract"].update(colour="red"),
-            f"FILE: \"contract\" has no field 'colour'; it is one of {', '.join(PROMISES)}",
+            f"FILE: \"contract\" has no field 'colour'; use one of {', '.join(PROMISES)}",
         ),
         (
             lambda m: m["contract"].update(empty_lse="none"),
@@ -239,11 +239,11 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
             lambda m: m.update(window="h=1"),
             "FILE: q must have shape [1, 1, 20, 8] for this case; got [1, 2, 20, 8]",
         ),
-        (lambda m: m.update(window="h=2"), "FILE: head h of the case is 0 to 1; got h=2"),
+        (lambda m: m.update(window="h=2"), "FILE: head h must be 0 to 1 in this case; got h=2"),
         (
             lambda m: m.update(provenance={"files": []}),
-            "FILE: the manifest's 'provenance' has the fields files, device, driver, versions, runs, identical, "
-            "plain_agrees, its files path, sha256, modified, loaded; got {'files': []}",
+            "FILE: the manifest's 'provenance' must have the fields files, device, driver, versions, runs, identical, "
+            "plain_agrees, and each of its files the fields path, sha256, modified, loaded; got {'files': []}",
         ),
         (
             lambda m: m.update(lines={"qk": {"path": "a.cu", "line": "7", "text": ""}}),
@@ -364,7 +364,8 @@ def test_elements_given_in_part_are_some_and_off_by_at_least_0(tmp_path: Path, e
     path = small(tmp_path / "x.safetensors", ours, {"out": out}, sparse=["out"])
     rewritten(path, lambda arrays, _: arrays.update({"sparse.out": np.full(out.shape, error)}))
     assert refused(path) == (
-        "FILE: the tolerances of out must be at least 0, or NaN where no element was given, and not all NaN"
+        "FILE: the tolerances of out must be at least 0, or NaN where no element was given; at least one must not be "
+        "NaN"
     )
 
 

@@ -175,7 +175,10 @@ def test_what_does_not_fit_is_refused() -> None:
     spoilt = codes | {"scale_q": np.float32([1, np.nan, 1, 1])}
     for given, message in [
         ({"q": arrays["q"], "k": arrays["k"]}, "here: v is missing; give v, or codes_v and scale_v"),
-        (arrays | {"out": arrays["q"]}, f"here: inputs are {', '.join((*INPUTS, *OF_QUANTISER))}, mask, bias, dropout_mask, alibi_slopes, sinks; got out"),
+        (arrays | {"out": arrays["q"]}, (
+            f"here: inputs must be among {', '.join((*INPUTS, *OF_QUANTISER))}, mask, bias, "
+            "dropout_mask, alibi_slopes, sinks; got out"
+        )),
         (arrays | {"codes_q": codes["codes_q"]}, "here: quantised codes and scales come in pairs; codes_q is alone"),
         (arrays | {"q": arrays["q"][0]}, "here: q must have axes [batch head row dim]; got shape [4, 20, 32]"),
         (
@@ -219,7 +222,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
         return refusal(load_inputs, tmp_path / name).replace(str(tmp_path / name), "FILE")
 
     assert message("no.npz") == "FILE: no such file"
-    assert message("x.bin", b"1") == "FILE: arrays are read from .safetensors, .npz, .pt; got .bin"
+    assert message("x.bin", b"1") == "FILE: arrays must be in .safetensors, .npz, .pt; got .bin"
     assert message("x.safetensors", b"1").startswith("FILE: not a complete safetensors file (")
     assert message("x.npz", b"PK1").startswith("FILE: not a complete npz file of plain arrays (")
     np.savez(tmp_path / "objects.npz", q=np.array([{}], object))
@@ -238,7 +241,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "got"), [((Q, Q), "2 of them"), ([Q] * 4, "4 of them"), (3, "int")])
 def test_what_is_neither_three_arrays_nor_a_mapping_is_refused(given: Any, got: str) -> None:
     assert refusal(run, "flash", CASE, inputs=given) == (
-        f"flash: inputs are a file, (q, k, v), or a mapping of names to arrays; got {got}"
+        f"flash: inputs must be a file, (q, k, v), or a mapping of names to arrays; got {got}"
     )
 
 

@@ -79,9 +79,9 @@ def flash() -> Trace:
 def test_overlaps_and_gaps_are_refused_by_name(flash: Trace) -> None:
     assert refused(parts(flash, "q=0:30", "q=20:50")) == ("q=0:30 and q=20:50 overlap: both hold b=0:2,h=0:4,q=20:30")
     assert refused(parts(flash, "b=0", "b=1,h=0:2", "b=1,h=3")) == (
-        "no file holds b=1:2,h=2:3,q=0:50; the files hold b=0:1,h=0:4,q=0:50; b=1:2,h=0:2,q=0:50; b=1:2,h=3:4,q=0:50"
+        "no file covers b=1:2,h=2:3,q=0:50; the files cover b=0:1,h=0:4,q=0:50; b=1:2,h=0:2,q=0:50; b=1:2,h=3:4,q=0:50"
     )
-    assert refused(parts(flash, "b=0", "b=1,h=0:2,q=0:9", "b=1,h=2:4")).startswith("no file holds b=1:2,h=0:2,q=9:50;")
+    assert refused(parts(flash, "b=0", "b=1,h=0:2,q=0:9", "b=1,h=2:4")).startswith("no file covers b=1:2,h=0:2,q=9:50;")
 
 
 def test_what_is_not_one_run_is_refused(flash: Trace) -> None:
@@ -121,7 +121,7 @@ def test_the_command_takes_files_a_pattern_and_a_folder(flash: Trace, tmp_path: 
     several = CliRunner().invoke(commands, ["diff", files[0], "flash"])
     assert (
         several.exit_code == 2
-        and f"one TARGET, or several .safetensors files of one run; got {files[0]} flash" in several.output
+        and f"give one TARGET, or several .safetensors files of one run; got {files[0]} flash" in several.output
     )
     (tmp_path / "empty").mkdir()
     for target in (str(tmp_path / "empty"), str(tmp_path / "no*.safetensors")):

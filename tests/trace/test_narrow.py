@@ -95,8 +95,8 @@ def test_places_are_those_of_the_whole_run() -> None:
     assert np.asarray(at.judged.actual)[worst.index["k"]] == worst.actual
     assert wrong["scores"].select(b=1, h=3, q=slice(30, 200)).indices["q"] == range(30, 35)
     for index, message in [
-        ({"q": 5}, "stage scores: query q is 15 to 34; got 5"),
-        ({"h": slice(0, 2)}, "stage scores: head h is 3 to 3; 0:2 is none of them"),
+        ({"q": 5}, "stage scores: query q must be 15 to 34; got 5"),
+        ({"h": slice(0, 2)}, "stage scores: head h runs from 3 to 3; 0:2 selects none of them"),
     ]:
         with pytest.raises(Refusal) as refused:
             wrong["scores"].select(**index)
@@ -208,8 +208,8 @@ def test_head_by_head_is_one_row_each() -> None:
         ("k=3", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'k=3'"),
         ("b=0,b=1", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'b=1'"),
         ("q=5:", "a part of a run gives b, h and q, each once, as I or FIRST:END, such as b=0,q=64:128; got 'q=5:'"),
-        ("q=40:30", "query q of the case is 0 to 49; got q=40:30"),
-        ("h=4", "head h of the case is 0 to 3; got h=4"),
+        ("q=40:30", "query q must be 0 to 49 in this case; got q=40:30"),
+        ("h=4", "head h must be 0 to 3 in this case; got h=4"),
         ("b=0,h=1:3", "h of a part must be whole groups of 2 heads, or lie within one group; got h=1:3"),
     ],
 )

@@ -200,7 +200,7 @@ def test_the_other_commands_take_it(tmp_path: Path) -> None:
         (["measure", "RUN", "--causal"], "measure must call its target"),
         (["diff", "RUN", "--causal", "--measure"], "measure must call its target"),
         (["show", "RUN", "weights", "--measure"], "measure must call its target"),
-        (["contract", "RUN", "--measure"], "a contract can only be read off"),
+        (["contract", "RUN", "--measure"], "a contract can only be measured on"),
         (["laws", "RUN"], "laws compare runs"),
         (["sweep", "RUN"], "a sweep runs its target"),
         (["check", "RUN"], "which cannot be run"),
@@ -225,7 +225,7 @@ def test_what_needs_a_function_says_so(words: list[str], what: str, tmp_path: Pa
         ({"lse": np.ones((1, 20, 4), np.float32)}, "stage lse has axes [b h q] and must have shape [1, 4, 20]"),
         ({"k": np.ones((1, 3, 20, 8), np.float32)}, "kv_heads"),
         ({"out": np.ones((1, 4, 20, 9), np.float32)}, "stage out has axes [b h q d]"),
-        ({"dropout_p": 0.5}, "dropout_p=0.5 needs dropout_mask: which probs are kept"),
+        ({"dropout_p": 0.5}, "dropout_p=0.5 needs dropout_mask, which marks the probs to keep"),
     ],
 )
 def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:

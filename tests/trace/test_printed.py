@@ -235,20 +235,20 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
         ("hello\n\nqk 0 0 0 0 1\n", CASE, "run.log: none of its 2 lines is `WB <stage> <indices> <value>`"),
         ("", CASE, "run.log: none of its 0 lines is `WB <stage> <indices> <value>`"),
         ("a\nWB qk 0 0 5\n", CASE, "run.log, line 2: stage qk has 4 axes, b h q k; got 2 indices"),
-        ("WB qk", CASE, "run.log, line 1: a value is `WB <stage> <indices> <value>`; got 'WB qk'"),
-        ("WB", CASE, "run.log, line 1: a value is `WB <stage> <indices> <value>`; got 'WB'"),
+        ("WB qk", CASE, "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB qk'"),
+        ("WB", CASE, "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB'"),
         (
             "WB qk 0 0 5 17 abc",
             CASE,
-            "run.log, line 1: a value is `WB <stage> <indices> <value>`; got 'WB qk 0 0 5 17 abc'",
+            "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB qk 0 0 5 17 abc'",
         ),
         (
             "WB qk 0 0 5 17 1.25 lane 3",
             CASE,
-            "run.log, line 1: a value is `WB <stage> <indices> <value>`; got 'WB qk 0 0 5 17 1.25 lane 3'",
+            "run.log, line 1: a value must be `WB <stage> <indices> <value>`; got 'WB qk 0 0 5 17 1.25 lane 3'",
         ),
-        ("WB qk 0 0 24 0 1", CASE, "run.log, line 1: stage qk: query q is 0 to 23; got 24"),
-        ("WB qk 0 -1 0 0 1", CASE, "run.log, line 1: stage qk: head h is 0 to 0; got -1"),
+        ("WB qk 0 0 24 0 1", CASE, "run.log, line 1: stage qk: query q must be 0 to 23; got 24"),
+        ("WB qk 0 -1 0 0 1", CASE, "run.log, line 1: stage qk: head h must be 0 to 0; got -1"),
         ("WB kq 0 0 0 0 1", CASE, f"run.log, line 1: unknown stage 'kq'; stages are {STAGES}, partial_max, partial_sum, "
          "partial_O, merge_max, merge_weight, merge_sum, out, lse"),
         (
@@ -266,8 +266,8 @@ STAGES = "qk, scores, row_max, correction, probs, probs_cast, row_sum, acc"
         (
             "WB qk 0 0 0 0 1",
             Case(seqlen=8192),
-            "run.log, line 1: stage qk given in part has at most 33554432 elements; this case has 67108864 (b=1, h=1, "
-            "q=8192, k=8192): run a smaller one",
+            "run.log, line 1: a stage given in part may have at most 33554432 elements; qk has 67108864 (b=1, h=1, "
+            "q=8192, k=8192) here: use a smaller case",
         ),
         ("WB qk 0 0 0 0 1", CASE.but(probs_dtype="float32"), "--dtype probs is for built-in kernels; run.log comes from another kernel"),
     ],

@@ -142,12 +142,15 @@ def test_what_does_not_fit_the_case_is_refused(tmp_path: Path) -> None:
     for changes, message in (
         ({"outs": outs[:2]}, "rank 0: outs must have one entry for each of 3 ranks; got 2"),
         ({"lses": [lses[0], lses[0], lses[0][..., :9]]}, r"rank 0: lses\[2\] must have shape \[1, 2, 16\]"),
-        ({"results": {"scores": q}}, "rank 0: results are merge_max, merge_weight, merge_sum, out, lse; got scores"),
+        (
+            {"results": {"scores": q}},
+            "rank 0: results must be merge_max, merge_weight, merge_sum, out, lse; got scores",
+        ),
         ({"inputs": {"q": q, "k": k}}, r"rank 0: v must have shape \[1, 1, 16, 16\] for this case; got none"),
-        ({"order": "ring"}, "order is one of"),
+        ({"order": "ring"}, "order must be one of"),
     ):
         with pytest.raises(Refusal, match=message):
             save_rank(tmp_path, CASE, 0, 3, **{**right, **changes})
-    with pytest.raises(Refusal, match="rank is 0 to 2 of 3 ranks; got 3"):
+    with pytest.raises(Refusal, match="rank must be 0 to 2 of 3 ranks; got 3"):
         save_rank(tmp_path, CASE, 3, 3, **right)
     assert not [*tmp_path.iterdir()]

@@ -57,7 +57,8 @@ def test_tiles_come_from_the_contract() -> None:
     [
         (
             {"qk": {"index": [], "values": []}},
-            "attention: qk: a stage given in part is a dict of \"indices\" and \"values\"; got ['index', 'values']",
+            'attention: qk: a stage given in part must be a dict of "indices" and "values"; got [\'index\', '
+            "'values']",
         ),
         (
             {"qk": {"indices": INDICES[:, :3], "values": np.zeros(3)}},
@@ -73,7 +74,7 @@ def test_tiles_come_from_the_contract() -> None:
         ),
         (
             {"qk": {"indices": INDICES + [[0, 0, 0, 20]], "values": np.zeros(3)}},
-            "attention: qk: stage qk: key k is 0 to 23; got 25",
+            "attention: qk: stage qk: key k must be 0 to 23; got 25",
         ),
         (
             {"qk": {"indices": INDICES[[0, 1, 0]], "values": np.zeros(3)}},

@@ -169,7 +169,7 @@ def _named(target: str | Callable[..., Any], backend: str) -> tuple[str, Callabl
         )
     if backend not in ("auto", "cuda"):
         raise Refusal(
-            f"backend of bench kernel is auto or cuda: emulator times say nothing about a GPU; got {backend!r}"
+            f"backend of bench kernel must be auto or cuda: emulator times say nothing about a GPU; got {backend!r}"
         )
     return target, None
 

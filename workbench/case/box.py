@@ -105,7 +105,9 @@ def parse(text: str, case: Case) -> Box:
         axis, first = matched[1], int(matched[2])
         last = first + 1 if matched[3] is None else int(matched[3])
         if not first < last <= case.sizes[axis]:
-            raise Refusal(f"{AXIS_NAMES[axis]} {axis} of the case is 0 to {case.sizes[axis] - 1}; got {part.strip()}")
+            raise Refusal(
+                f"{AXIS_NAMES[axis]} {axis} must be 0 to {case.sizes[axis] - 1} in this case; got {part.strip()}"
+            )
         found[axis] = slice(first, last)
         said.add(axis)
     group, (first, last) = case.heads // case.kv_heads, (found["h"].start, found["h"].stop)

@@ -80,7 +80,7 @@ class Contract:
         "whether row_sum adds the cast probs; none: unknown, either is accepted", TRUTH
     )
     row_sum_lanes: int = clause(
-        "lanes that each sum their own keys until the row ends; each dump of row_sum adds the lanes", COUNT, 1
+        "number of lanes that sum their own keys until the row ends; dumps of row_sum add up the lanes", COUNT, 1
     )
     accumulation: str = clause("how qk and acc are summed", one_of(ACCUMULATIONS), "nearest")
     acc_accumulation: str | None = clause("how acc is summed, if differently", one_of(ACCUMULATIONS), None)
@@ -213,7 +213,9 @@ class Contract:
     operands_dtype: str = clause(
         "dtype to which codes are decoded before products; float32: not rounded", DTYPE, "float32"
     )
-    saturates: bool = clause("whether casts saturate at the largest finite value instead of an infinity", TRUTH, False)
+    saturates: bool = clause(
+        "whether casts saturate at the largest finite value instead of overflowing to infinity", TRUTH, False
+    )
     assumed: tuple[str, ...] = ()  #: fields that nobody declared
     of_preset: tuple[str, ...] = ()  #: fields that only a preset says: a kernel may be more exact, and dump otherwise
 

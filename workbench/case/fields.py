@@ -66,7 +66,7 @@ class Word(NamedTuple):
         value = self.aliases.get(value.lower(), value) if isinstance(value, str) else value
         accepted = (*self.words(), *self.besides)
         if not isinstance(value, str) or value not in accepted:
-            raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
+            raise Refusal(f"{name} must be one of {', '.join(accepted)}; got {value!r}")
         return value
 
 

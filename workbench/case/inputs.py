@@ -40,7 +40,7 @@ def normalised(given: Any, where: str) -> dict[str, np.ndarray]:
     """
     named = given if isinstance(given, Mapping) else _in_order(given, where)
     if unknown := [name for name in named if name not in NAMES]:
-        raise Refusal(f"{where}: inputs are {', '.join(NAMES)}; got {', '.join(unknown)}")
+        raise Refusal(f"{where}: inputs must be among {', '.join(NAMES)}; got {', '.join(unknown)}")
     arrays = {name: _read(name, named[name], where) for name in NAMES if name in named}
     for x in INPUTS:
         halves = [name for name in (f"codes_{x}", f"scale_{x}") if name in arrays]
@@ -62,7 +62,7 @@ def _in_order(given: Any, where: str) -> dict[str, Any]:
     values = tuple(given) if isinstance(given, Iterable) else ()
     if len(values) != len(INPUTS):
         got = f"{len(values)} of them" if isinstance(given, Iterable) else type(given).__name__
-        raise Refusal(f"{where}: inputs are a file, (q, k, v), or a mapping of names to arrays; got {got}")
+        raise Refusal(f"{where}: inputs must be a file, (q, k, v), or a mapping of names to arrays; got {got}")
     return dict(zip(INPUTS, values, strict=True))
 
 
@@ -169,7 +169,7 @@ def put_in(arrays: Arrays, case: Case, where: str) -> dict[str, np.ndarray]:
         if len(here) == 1:
             raise Refusal(f"{where}: quantised codes and scales come in pairs; {here[0]} is alone")
         if here and {*here} != {*due}:
-            raise Refusal(f"{where}: {case.codes} codes are {', '.join(due)}; got {', '.join(here)}")
+            raise Refusal(f"{where}: {case.codes} codes need {', '.join(due)}; got {', '.join(here)}")
         if here and (largest := int(found[f"codes_{x}"].max())) >= (n := len(FORMATS[str(case.codes)].values)):
             raise Refusal(f"{where}: {case.codes} codes must be 0 to {n - 1}, one per byte; codes_{x} holds {largest}")
     return found

@@ -69,13 +69,15 @@ class Options:
         FOREIGN, "Run your kernel N times and check that its bits repeat [1]", default=1, type=int, metavar="N"
     )
     #: seconds from the start of a process of its own, and 1e9 bytes of that process
-    timeout: float | None = _option(FOREIGN, "End the process after so many seconds", type=float, metavar="SECONDS")
-    memory_gb: float | None = _option(FOREIGN, "End the process above so many GB of memory", type=float)
+    timeout: float | None = _option(FOREIGN, "End the process after this many seconds", type=float, metavar="SECONDS")
+    memory_gb: float | None = _option(
+        FOREIGN, "End the process if it uses more than this many GB of memory", type=float
+    )
     #: stage -> "reference", a file, or an array; what makes these stages alone does not run
     feed: Mapping[str, Any] = _option(ANY, _FEED, default=dict, multiple=True, metavar="STAGE[,...]=SOURCE")
     where: str | None = _option(ANY, _WHERE, metavar="PART")  #: as of `box.parse`; the kernel runs whole
     probes: str = _option(OURS, "Stages to dump: all, lean, output, or such as acc,out [all]", default="all")
-    limit_gb: float = _option(OURS, "Refuse dumps larger than so many GB [4]", default=LIMIT_GB, type=float)
+    limit_gb: float = _option(OURS, "Refuse dumps larger than this many GB [4]", default=LIMIT_GB, type=float)
     inputs: Any = _option(
         ANY,
         "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file",

@@ -161,7 +161,7 @@ def word(value: Any) -> str:
 def fields_of(said: str | Mapping[str, Any], case: Case) -> dict[str, Any]:
     """The fields that a user says of a kernel on a case, in words (`parse`) or by name, with dtypes for INPUTS."""
     if not isinstance(said, str | Mapping):
-        raise Refusal(f"a contract is a dict of its fields, or text such as triton,block_k=64; got {said!r}")
+        raise Refusal(f"a contract must be a dict of its fields, or text such as triton,block_k=64; got {said!r}")
     fields, of_preset = unwrapped(plain(parse(said) if isinstance(said, str) else said))
     fields |= {name: case.dtype for name, value in fields.items() if value == INPUTS and name.endswith("_dtype")}
     return fields | {name: OfPreset(fields[name]) for name in of_preset}

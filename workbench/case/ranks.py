@@ -59,7 +59,7 @@ ORDERS: Mapping[str, Callable[[int, int, int], Ranges]] = {
 def dealt(length: int, ranks: int, order: str = "contiguous") -> list[Ranges]:
     """The indices of a sequence of `length` tokens that each of so many ranks holds; Refusal for an unknown order."""
     if order not in ORDERS:
-        raise Refusal(f"order is one of {', '.join(ORDERS)}; got {order!r}")
+        raise Refusal(f"order must be one of {', '.join(ORDERS)}; got {order!r}")
     return [ORDERS[order](length, rank, ranks) for rank in range(ranks)]
 
 

@@ -267,7 +267,7 @@ def probe_set(algorithm: str, probes: str, numbers: Collection[str] = ()) -> tup
     asked = [name.strip() for name in probes.split(",")]
     if not set(asked) <= set(stages):
         known = ", ".join(stages)
-        raise Refusal(f"probes is one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
+        raise Refusal(f"probes must be one of {', '.join(PROBE_SETS)}, or some of the stages {known}; got {probes!r}")
     given = OF_QUANTISER if before_attention(algorithm) else ()
     return tuple(name for name in stages if name in asked or name in given)
 

@@ -63,8 +63,8 @@ def second_run(against: str | None) -> dict[str, Any]:
             found[name] = value
         elif name not in _SETTINGS:
             raise Refusal(
-                f"--against {against}: the settings of a second run are {', '.join(_SETTINGS)}; got {name}"
-                f"{meant(name, _SETTINGS)}; to compare with an earlier run pass {SINCE}=FILE"
+                f"--against {against}: settings of a second run must be among {', '.join(_SETTINGS)}; got "
+                f"{name}{meant(name, _SETTINGS)}; to compare with an earlier run pass {SINCE}=FILE"
             )
         elif name == "pack_gqa":
             try:

@@ -39,7 +39,7 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     from workbench.trace.inputs import save
 
     if given := [flag(name) for name in _OF_KERNELS if options[name]]:
-        raise Refusal(f"inputs writes what kernels read, and {', '.join(given)} does not change it")
+        raise Refusal(f"inputs writes only what kernels read; leave out {', '.join(given)}, which does not change it")
     cases = cases_of(options)
     if len(cases) != 1:
         raise Refusal(f"inputs writes one case; the case options make {len(cases)}")

@@ -192,7 +192,7 @@ def diff(
         diff_captured(target, as_json)
         diff_stored(target, options, as_json=as_json, verbose=verbose, html=html, out=out)
     if fail_on not in FAIL_ON:
-        raise Refusal(f"--fail-on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
+        raise Refusal(f"--fail-on must be one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     if out is not None:
         try:
             out.mkdir(parents=True, exist_ok=True)  # before the runs, whose results would be lost

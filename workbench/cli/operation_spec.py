@@ -52,7 +52,7 @@ def of_operation(said: str, axes: str | None, known: Collection[str]) -> OfOpera
 
     name, *parts = (part.strip() for part in said.split(","))
     if name not in known:
-        raise Refusal(f"--operation is one of {', '.join(known)}; got {name!r}")
+        raise Refusal(f"--operation must be one of {', '.join(known)}; got {name!r}")
     of = OPERATIONS[name]
     found = OfOperation(name, pairs(axes, "--axes"))
     for part in parts:

@@ -256,7 +256,7 @@ def given(options: Mapping[str, Any], *roles: str) -> dict[str, Any]:
 def one_target(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
     """The TARGET; of several files of a trace, such as a shell makes of a pattern, they, separated by commas."""
     if len(words) > 1 and not all(word.endswith(".safetensors") for word in words):
-        raise click.UsageError(f"one TARGET, or several .safetensors files of one run; got {' '.join(words)}", ctx)
+        raise click.UsageError(f"give one TARGET, or several .safetensors files of one run; got {' '.join(words)}", ctx)
     return ",".join(words) or None
 
 
@@ -287,7 +287,7 @@ effort_option = click.option(
 seconds_option = click.option(
     "--seconds",
     type=click.FloatRange(min=0.0, min_open=True),
-    help="End the search after so many seconds; results then depend on the machine",
+    help="End the search after this many seconds; results then depend on the machine",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document")
 

@@ -170,7 +170,7 @@ def backward_mma_keys(q, k, v, lse, dout, delta, dq_sum, dk, dv, scale, causal, 
         for tile in range(first_tile, tiles_q):
             first_row = tile * TILE
             ptx.cp_async_wait_all()
-            cuda.syncthreads()  # the tile of all threads has come; protects the tile before, and dS, of all warps
+            cuda.syncthreads()  # all threads' tile has arrived; protects the tile before, and dS, of all warps
             next_h, next_tile = (h, tile + 1) if tile + 1 < tiles_q else (h + 1, first_tile)
             if next_h < (kv_h + 1) * group:
                 copy_tile(tiles, Q_AT + (TILE - slot), q, b, next_h, next_tile * TILE, TILE, head_dim)

@@ -125,7 +125,7 @@ def resolve(kernel: Kernel, case: Case) -> Case:
     case = case.but(block_q=case.block_q or default, block_k=case.block_k or default)
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
-            raise Refusal(f"{name} is one of {', '.join(map(str, BLOCKS))}; got {getattr(case, name)}")
+            raise Refusal(f"{name} must be one of {', '.join(map(str, BLOCKS))}; got {getattr(case, name)}")
     return case
 
 

@@ -356,7 +356,7 @@ def flash_mma_forward(
         ask(tiles, CODES_K, units_k, codes_k, scale_k, b, kv_h, 0, head_dim)
         ask(tiles, CODES_V, units_v, codes_v, scale_v, b, kv_h, 0, head_dim)
         decode_q(tiles, codes_q, scale_q, b, h, first_row, head_dim)  # while those are under way
-        cuda.syncthreads()  # Q of all threads is there
+        cuda.syncthreads()  # all threads' Q has arrived
         if Q_IN_REGISTERS:
             read_q(q_registers, tiles, lane_q)
         for i in range(cuda.threadIdx.x, BLOCK_Q * HEAD_DIM, THREADS):
@@ -370,7 +370,7 @@ def flash_mma_forward(
             copy_rows(tiles, K_AT, k, b, kv_h, first_key, first_k + seqlen_k, head_dim, BLOCK_K)
             if Q_IN_REGISTERS:
                 ptx.cp_async_wait_all()
-                cuda.syncthreads()  # Q of all threads has come
+                cuda.syncthreads()  # all threads' Q has arrived
                 read_q(q_registers, tiles, lane_q)
     at_k, at_v = K_AT * HEAD_DIM + lane_k, V_AT * HEAD_DIM + lane_v
 
@@ -379,14 +379,14 @@ def flash_mma_forward(
         if CODES:
             decode(tiles, K_AT, CODES_K, units_k)
             ask(tiles, CODES_K, units_k, codes_k, scale_k, b, kv_h, first_key + BLOCK_K, head_dim)
-            cuda.syncthreads()  # K of all threads is decoded; protects V, which all warps have multiplied
+            cuda.syncthreads()  # all threads' K is decoded; protects V, which all warps are done multiplying
             for i in range(cuda.threadIdx.x, BLOCK_K * HEAD_DIM, THREADS):
                 r, d = i // HEAD_DIM, i % HEAD_DIM
                 if leads and first_key + r < seqlen_k and d < head_dim:
                     probe.dequant_k[b, kv_h, first_key + r, d] = libdevice.fmul_rn(held(tiles, K_AT, r, d), k_unit)
         else:
             ptx.cp_async_wait_all()
-            cuda.syncthreads()  # K of all threads has come; protects V, which all warps have multiplied
+            cuda.syncthreads()  # all threads' K has arrived; protects V, which all warps are done multiplying
             copy_rows(tiles, V_AT, v, b, kv_h, first_k + first_key, first_k + seqlen_k, head_dim, BLOCK_K)
 
         for i in range(S_REGISTERS):
@@ -481,7 +481,7 @@ def flash_mma_forward(
         if CODES:
             decode(tiles, V_AT, CODES_V, units_v)
             ask(tiles, CODES_V, units_v, codes_v, scale_v, b, kv_h, first_key + BLOCK_K, head_dim)
-            cuda.syncthreads()  # V of all threads is decoded; protects K, which all warps have multiplied
+            cuda.syncthreads()  # all threads' V is decoded; protects K, which all warps are done multiplying
             for i in range(cuda.threadIdx.x, BLOCK_K * HEAD_DIM, THREADS):
                 r, d = i // HEAD_DIM, i % HEAD_DIM
                 if leads and first_key + r < seqlen_k and d < head_dim:
@@ -493,7 +493,7 @@ def flash_mma_forward(
                     x = register(r, i, HEAD_DIM)
                     acc[x] = acc[x] * correction[r]
             ptx.cp_async_wait_all()
-            cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied
+            cuda.syncthreads()  # all threads' V has arrived; protects K, which all warps are done multiplying
             if tile + 1 < end_tile:
                 first_next = first_k + first_key + BLOCK_K
                 copy_rows(tiles, K_AT, k, b, kv_h, first_next, first_k + seqlen_k, head_dim, BLOCK_K)

@@ -130,7 +130,9 @@ def taken(kernel: Kernel, case: Case) -> Case:
         if (value := getattr(case, name)) != getattr(Case, name):
             raise Refusal(f"kernel {kernel.name} takes no {name}; got {value}")
     if case.head_dim_v != case.head_dim:
-        raise Refusal(f"kernel {kernel.name} needs head_dim_v={case.head_dim}, as head_dim; got {case.head_dim_v}")
+        raise Refusal(
+            f"kernel {kernel.name} needs head_dim_v equal to head_dim ({case.head_dim}); got {case.head_dim_v}"
+        )
     if case.head_dim not in HEAD_DIMS:
         raise Refusal(f"kernel {kernel.name} takes head_dim 16 to 128 in multiples of 16; got {case.head_dim}")
     if case.probs_dtype not in (None, "float16", "float32"):
@@ -159,7 +161,7 @@ def resolve(kernel: Kernel, case: Case) -> Case:
     for name in ("block_q", "block_k"):
         if getattr(case, name) not in BLOCKS:
             raise Refusal(
-                f"{name} of kernel {kernel.name} is a multiple of 16 from 16 to 128; got {getattr(case, name)}"
+                f"{name} of kernel {kernel.name} must be a multiple of 16 from 16 to 128; got {getattr(case, name)}"
             )
     return case
 

@@ -87,7 +87,7 @@ def tiled(
     for name, sizes in (("block_q", blocks_q), ("block_k", blocks_k)):
         if getattr(case, name) not in sizes:
             raise Refusal(
-                f"{name} of kernel {kernel.name} is one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
+                f"{name} of kernel {kernel.name} must be one of {', '.join(map(str, sizes))}; got {getattr(case, name)}"
             )
     return case
 

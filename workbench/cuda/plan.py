@@ -249,8 +249,8 @@ def resolve(kernel: Kernel, case: Case) -> Case:
     columns = case.heads * (case.splits or 1)
     if columns > GRID_LIMIT or case.batch > GRID_LIMIT:
         raise Refusal(
-            f"a grid has at most {GRID_LIMIT} blocks along heads * splits and along batch; "
-            f"got {columns} and {case.batch}"
+            f"heads * splits and batch may each be at most {GRID_LIMIT}, the limit of a grid; got {columns} and "
+            f"{case.batch}"
         )
     return case
 

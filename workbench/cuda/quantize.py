@@ -127,7 +127,7 @@ def scale_of(x: Any, kind: str, *, rows: int = 0, scaling: str = "dynamic", dims
     """
     for name, value, accepted in (("kind", kind, KINDS), ("scaling", scaling, SCALINGS)):
         if value not in accepted:
-            raise Refusal(f"{name} is one of {', '.join(accepted)}; got {value!r}")
+            raise Refusal(f"{name} must be one of {', '.join(accepted)}; got {value!r}")
     x, xp = _float32(x)
     size = xp.abs(x)
     if dims:

@@ -34,7 +34,7 @@ BACKENDS = ("auto", "emulator", "cuda")
 def choose_backend(backend: str) -> str:
     """emulator or cuda; auto takes a GPU when there is one. Unavailable for cuda without a GPU."""
     if backend not in BACKENDS:
-        raise Refusal(f"backend is one of {', '.join(BACKENDS)}; got {backend!r}")
+        raise Refusal(f"backend must be one of {', '.join(BACKENDS)}; got {backend!r}")
     if backend == "emulator":
         return backend
     found = gpu()

@@ -158,7 +158,7 @@ def split_mma_forward(
     for tile in range(first_tile, end_tile):
         first_key = tile * BLOCK_K
         ptx.cp_async_wait_group(K_PENDING)
-        cuda.syncthreads()  # K of all threads has come; protects V, s_probs and s_sum, which all warps have read
+        cuda.syncthreads()  # all threads' K has arrived; protects V, s_probs and s_sum, which all warps have read
         if tile + STAGES - 1 < end_tile:
             first_next = first_k + first_key + (STAGES - 1) * BLOCK_K
             free = stage - 1 if stage > 0 else STAGES - 1
@@ -226,7 +226,7 @@ def split_mma_forward(
             largest = row_max_of(largest)
             if t == 0:
                 s_max[warp * BLOCK_Q + g + 8 * r] = largest
-        cuda.syncthreads()  # s_max is complete; protects K, which all warps have multiplied
+        cuda.syncthreads()  # s_max is complete; protects K, which all warps are done multiplying
         if tile + STAGES < end_tile:
             first_next = first_k + first_key + STAGES * BLOCK_K
             copy_tile(tiles, K_AT + stage * BLOCK_K, k, b, kv_h, first_next, first_k + seqlen_k, head_dim)
@@ -266,7 +266,7 @@ def split_mma_forward(
                 s_probs[(g + 8 * r) * (BLOCK_K // 2) + (c ^ PROBS_SWIZZLE & g) * 4 + t] = PACK(s[x], s[x + 1])
 
         ptx.cp_async_wait_group(V_PENDING)
-        cuda.syncthreads()  # V of all threads has come; s_probs and s_sum are complete; protects s_max
+        cuda.syncthreads()  # all threads' V has arrived; s_probs and s_sum are complete; protects s_max
         for r in range(LANE_ROWS):
             l[r] = l[r] * correction[r]
             for w in range(WARPS):

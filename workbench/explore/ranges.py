@@ -147,7 +147,7 @@ def has_empty_rows(case: Case) -> bool:
 
 def _feature(name: Any) -> Callable[[Draw, dict[str, Any]], dict[str, Any]]:
     if name not in FEATURES:
-        raise Refusal(f"feature is one of {', '.join(FEATURES)}; got {name!r}")
+        raise Refusal(f"feature must be one of {', '.join(FEATURES)}; got {name!r}")
     return FEATURES[name]
 
 

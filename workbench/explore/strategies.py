@@ -58,7 +58,7 @@ def awkward_values(dtype: str) -> st.SearchStrategy[float]:
     small integers, powers of two, subnormals, numbers near the largest, and outliers of 20 to 2000.
     """
     if dtype not in DTYPES:
-        raise Refusal(f"dtype is one of {', '.join(DTYPES)}; got {dtype!r}")
+        raise Refusal(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
     info = ml_dtypes.finfo(DTYPES[dtype])
     least, low, high = (int(np.log2(float(x))) for x in (info.smallest_subnormal, info.tiny, info.max))
     spacing = 2.0 ** (high - info.nmant)

@@ -176,8 +176,8 @@ def _stages(
     needed = [x for x in beside if parameters[x].default is inspect.Parameter.empty]
     if lacking := [x for x in needed if x not in of_format]:
         raise Refusal(
-            f"{name} needs {' and '.join(lacking)}, which {codes} codes of {', '.join(case.coded)} do not have: "
-            "give it a default"
+            f"{name} needs {' and '.join(lacking)}, which {codes} codes of {', '.join(case.coded)} do not have: give "
+            "that parameter a default"
         )
     wanted = [*named, *(x for x in beside if x in of_format)]
     if unread := [stage for stage in feed if stage not in wanted]:

@@ -95,7 +95,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
     arrays, layout, feed = options.arrays, options.layout, options.feed
     for option, value, accepted in (("arrays", arrays, ARRAYS), ("layout", layout, LAYOUTS)):
         if value not in accepted:
-            raise Refusal(f"{option} is one of {', '.join(accepted)}; got {value!r}")
+            raise Refusal(f"{option} must be one of {', '.join(accepted)}; got {value!r}")
     said = {} if options.contract is None else fields_of(options.contract, case)
     check_names(said)  # before the kernel runs, which may take minutes
     if (arrays, layout) == ("jax", "strided"):
@@ -170,7 +170,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
         check_swapped(stages.get(OUT), case, name)
     stages |= results(stages, call.axes, case, name, base2=adapter is not None and adapter.base2)
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
-        raise Refusal(f"{name} must return {', '.join(changed)} as it was given; got other values")
+        raise Refusal(f"{name} was fed {', '.join(changed)} and must return it unchanged; got other values")
     if adapter is not None:
         said = fields_of(adapter.contract, case) | fields_of(adapter.on.get(lives_on, {}), case) | said
     declared = merged(said, declared, name)

@@ -33,7 +33,7 @@ def parse(words: Sequence[str]) -> dict[str, str]:
         if not source or not all(stages):
             raise Refusal(f"--feed takes STAGE[,STAGE...]=reference or =FILE; got {word!r}")
         if twice := [name for i, name in enumerate(stages) if name in found or name in stages[:i]]:
-            raise Refusal(f"a stage is fed once; got {twice[0]} twice")
+            raise Refusal(f"a stage may be fed only once; got {twice[0]} twice")
         found |= dict.fromkeys(stages, source)
     return found
 

@@ -129,8 +129,8 @@ class Launches:
             for field_, x in _tiles(one).items():
                 if told.setdefault(field_, x) != x:
                     raise Refusal(
-                        f"{one.where}: @probed({field_}={x}), but {self.name} has {field_}={told[field_]} in its "
-                        '"contract" or another kernel'
+                        f"{one.where}: @probed({field_}={x}), but {self.name} declares {field_}={told[field_]} in its "
+                        '"contract" or in another kernel'
                     )
         return {**stages, **self._dumped()}, told
 

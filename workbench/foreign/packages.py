@@ -57,8 +57,9 @@ def _float_mask(bias: np.ndarray, dtype: str, *, on_gpu: bool) -> np.ndarray:
         return narrow
     if on_gpu:
         raise Refusal(
-            f"scaled_dot_product_attention takes a float mask in the dtype of q on a GPU, and {dtype} cannot represent "
-            "what this case adds to scores: choose dtype=float32, or slopes and lengths whose products it can represent"
+            f"on a GPU, scaled_dot_product_attention takes a float mask only in the dtype of q, and {dtype} cannot "
+            "represent what this case adds to scores. Choose dtype=float32, or slopes and lengths whose products "
+            f"{dtype} can represent"
         )
     return bias.astype(np.float32)
 

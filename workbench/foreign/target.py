@@ -65,7 +65,7 @@ class Target:
         """The foreign function that it is, or the kernel of numba.cuda; Refusal for what cannot be called."""
         function = find(self.name) if self.given is None else self.given
         if not callable(function):
-            raise Refusal(f"a target is a kernel's name, path.py:function, or a function; got {function!r}")
+            raise Refusal(f"a target must be a kernel's name, path.py:function, or a function; got {function!r}")
         return function
 
     def function(self) -> Function:
@@ -74,9 +74,9 @@ class Target:
         if is_numba_kernel(function):
             watched = command("check", self.name)
             raise Refusal(
-                f"{self.name} is a numba.cuda kernel, which is launched, not called: give a function that takes q, k "
-                f"and v, launches it and returns out, as in {NUMBA_PAGE}; `{watched}` watches the kernel alone, if "
-                "its file has a function `launch` without parameters that launches it"
+                f"{self.name} is a numba.cuda kernel: it is launched, not called. Give a function that takes q, k and "
+                f"v, launches it and returns out, as in {NUMBA_PAGE}. To watch the kernel alone, add a function "
+                f"`launch` without parameters that launches it, and run `{watched}`"
             )
         return function
 

@@ -130,8 +130,8 @@ def verdicts(first: Mapping[str, Bias], second: Mapping[str, Bias] | None) -> di
 
 def _verdict(first: Bias, second: Mapping[str, Bias] | None, name: str) -> tuple[str, str]:
     biased = (
-        f"errors are biased toward {first.toward}, {first.excess.delta:.2g} standard deviations more than by "
-        f"rounding to nearest (z = {first.excess.z:.3g}, {first.rows} rows)"
+        f"errors lean toward {first.toward} by {first.excess.delta:.2g} standard deviations more than rounding to "
+        f"nearest gives (z = {first.excess.z:.3g}, {first.rows} rows)"
     )
     if second is None:
         return "rounding", f"{biased}; not called biased: a trace cannot be rerun on other inputs"

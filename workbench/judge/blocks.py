@@ -173,7 +173,7 @@ def _any_given(run: Observed, name: str, part: Box) -> bool:
 def placed(run: Observed, device: str) -> str:
     """Where to judge a run: cpu or cuda."""
     if device not in DEVICES:
-        raise Refusal(f"device is one of {', '.join(DEVICES)}; got {device!r}")
+        raise Refusal(f"device must be one of {', '.join(DEVICES)}; got {device!r}")
     if device == "cuda" and not module("torch").cuda.is_available():
         raise Unavailable("device cuda needs an NVIDIA GPU that torch can use; none was found")
     if device != "auto":

@@ -293,7 +293,7 @@ class Diff:
         return shown_by("pictures.cancellation.cancellation", self.bits_lost, headline(self.trace))
 
     def __bool__(self) -> bool:
-        raise TypeError('the truth of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
+        raise TypeError('the truth value of a Diff is ambiguous; use its verdict, such as diff.verdict == "bug"')
 
     def __repr__(self) -> str:
         return (

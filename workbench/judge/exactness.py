@@ -75,10 +75,10 @@ def with_exactness(run: Observed, judged: Sequence[StageDiff]) -> list[StageDiff
     # before exp stages may be rounded in what exp makes 0, as where q was scaled before the product
     later = [name for name in own if run.known[name].group != "tiles" or run.known[name].by_tile]
     blamed = next(iter((*later, *own[::-1], out.name)))
-    unless = "; if it subtracts more than the maximum, declare row_max=upper_bound"
+    unless = ". If yours subtracts more than the maximum, declare row_max=upper_bound"
     why = (
-        f"{np.count_nonzero(off)} of {off.size} elements of out are not exact, but distribution "
-        f"{run.case.distribution} leaves a correct kernel nothing to round"
+        f"{np.count_nonzero(off)} of {off.size} elements of out are not exact, but with distribution "
+        f"{run.case.distribution} a correct kernel rounds nothing"
         f"{unless if 'row_max' in run.contract.assumed else ''}"
     )
     return [replace(stage, verdict="bug", reason=why) if stage.name == blamed else stage for stage in judged]

@@ -32,8 +32,8 @@ class Factor:
     def words(self) -> str:
         """The factor in words."""
         return (
-            f"out is {self.value:.4g} times its expected value ({self.rows} rows, z = {self.z:.3g}); truncating "
-            f"casts explain a factor within {self.most:.2g} of 1"
+            f"out is {self.value:.4g} times its expected value ({self.rows} rows, z = {self.z:.3g}); truncating casts "
+            f"explain only factors within {self.most:.2g} of 1"
         )
 
 

@@ -49,5 +49,5 @@ def failing(fail_on: str = USUAL) -> frozenset[str]:
     from workbench.judge.stage import ORIGIN_VERDICTS
 
     if fail_on not in FAIL_ON:
-        raise Refusal(f"fail_on is one of {', '.join(FAIL_ON)}; got {fail_on!r}")
+        raise Refusal(f"fail_on must be one of {', '.join(FAIL_ON)}; got {fail_on!r}")
     return frozenset({*ORIGIN_VERDICTS, "untestable", "gate", *FAIL_ON[fail_on]})

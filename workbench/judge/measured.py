@@ -53,7 +53,7 @@ def measurement(run: Observed, effort: float = 1.0) -> Measured:
     if trace.box is not None:
         why = f"only {trace.box} is judged, but measuring needs the whole run; leave out --where"
     elif trace.ranks:
-        why = "it merges results of ranks and takes no q, k and v"
+        why = "it merges results from ranks and takes no q, k or v"
     elif put_in := [name for name in trace.put_in if name not in OF_QUANTISER]:
         why = f"{', '.join(put_in)} were fed in; leave out --feed"
     elif OUT in trace.sparse:
@@ -163,8 +163,8 @@ def _not_as_measured(run: Observed, found: Measured, weights: StageDiff, judged:
     else:
         return []
     return [
-        f"{name} is wrong as dumped, but {how}: suspect its probe first (a value that the weights do not "
-        "use), then errors that cancel"
+        f"{name} is wrong as dumped, but {how}. First suspect its probe: it may store a value that the weights do not "
+        "use. Then suspect errors that cancel"
         for name in wrong
     ]
 
@@ -196,6 +196,6 @@ def _not_as_dumped(run: Observed, blame: Blame, judged: Sequence[StageDiff], nam
     """That a stage is right as it was dumped and wrong as it was measured."""
     right = [stage.name for stage in _right(judged, blame) if blame.stage in _seen_by(run, stage.name)][-1]
     return (
-        f"{right} is right as dumped, but the measured weights are as if {blame.stage} were wrong: suspect the "
-        f"probe of {right} first (a value that {name} does not read), then {name}"
+        f"{right} is right as dumped, but the measured weights look as if {blame.stage} were wrong. First suspect the "
+        f"probe of {right}: it may store a value that {name} does not read. Then suspect {name}"
     )

@@ -176,7 +176,7 @@ def chosen(
         one_each = {axis: index.get(axis, slice(None)) for axis in axes}
     else:
         if index.count(...) > 1:
-            raise Refusal(f"stage {stage}: at most one ... stands for the axes not named; got {index.count(...)}")
+            raise Refusal(f"stage {stage}: use ... at most once, for all the axes not named; got {index.count(...)}")
         given = len(index) - index.count(...)
         if given > len(axes):
             raise Refusal(f"stage {stage} has {len(axes)} axes, {names}; got {given} indices")
@@ -194,7 +194,7 @@ def _along(stage: str, axis: str, first: int, size: int, one: Any) -> range:
     last = first + size - 1
     if isinstance(one, int | np.integer) and not isinstance(one, bool):
         if not (first <= one <= last or -size <= one < 0):
-            raise Refusal(f"stage {stage}: {_named(axis)} {axis} is {first} to {last}; got {one}")
+            raise Refusal(f"stage {stage}: {_named(axis)} {axis} must be {first} to {last}; got {one}")
         at = int(one) if one >= 0 else last + 1 + int(one)
         return range(at, at + 1)
     if not isinstance(one, slice):
@@ -206,7 +206,9 @@ def _along(stage: str, axis: str, first: int, size: int, one: Any) -> range:
         inside = [i for i in found if i >= first]
         found = range(inside[0], inside[-1] + found.step, found.step) if inside else range(0)
     if not found:
-        raise Refusal(f"stage {stage}: {_named(axis)} {axis} is {first} to {last}; {_said(one)} is none of them")
+        raise Refusal(
+            f"stage {stage}: {_named(axis)} {axis} runs from {first} to {last}; {_said(one)} selects none of them"
+        )
     return found
 
 

@@ -113,7 +113,8 @@ def with_sensitivity(
             return replace(stage, verdict="bug", reason=reason)
         if stage.name in sensitive:
             over = by_budget[stage.name].over_budget if stage.name in by_budget else None
-            poor = "" if over is None else excuse or f"; no known kernel exceeds {EXCUSED:g}x" * (over > EXCUSED)
+            far = f"; no known kernel exceeds {EXCUSED:g}x the default budget"
+            poor = "" if over is None else excuse or far * (over > EXCUSED)
             reason = (
                 f"{_deciding(explained[stage.name])}{poor}; under default arithmetic {sensitive[stage.name].why}: {SAY}"
             )
@@ -165,7 +166,7 @@ def _poor(library: Library, larger: Mapping[str, Excess]) -> str:
     if library.narrow:
         return "; no known kernel that sums in float32 does this"
     most = max(excess.times for excess in larger.values())
-    return f"; its errors are {most:.3g}x what that arithmetic adds up to"
+    return f"; its errors are {most:.3g}x as large as that arithmetic gives"
 
 
 def _queries(run: Observed, worst: Mapping[str, Element]) -> np.ndarray:
@@ -305,13 +306,13 @@ def _deciding(choices: Explaining) -> str:
     """What makes a stage right that is not a usual kernel's."""
     if choices:
         return f"within budget only with {_either(choices)}"
-    return "within budget only with several undeclared choices together"
+    return "within budget only if several undeclared settings are combined"
 
 
 def _explaining(choices: Explaining) -> str:
     """What would make a stage right that is right in no known library."""
     found = _either(choices) if choices else "several choices together"
-    return f"{found} would explain it, but no known library does all of this: if yours does, declare it"
+    return f"{found} would explain it, but no known library computes like that; if yours does, declare it"
 
 
 def _hint(choices: Explaining) -> IfDeclared:

@@ -94,7 +94,7 @@ def _other_words(run: Observed, name: str) -> str:
     if name == PROBS:
         whole = _in_one_tile(run)
         if _right(whole, name):
-            return "they are right as exp(scores - row maximum), not tile maximum"
+            return "they are right as exp(scores - row maximum), not as exp(scores - tile maximum)"
         if _are_shares(whole):
             return "they are right as normalised weights"
     return ""

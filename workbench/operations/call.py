@@ -98,7 +98,7 @@ def operation_of(operation: str | Operation) -> Operation:
     """An operation by its name, or itself."""
     of = operation if isinstance(operation, Operation) else OPERATIONS.get(operation)
     if of is None:
-        raise Refusal(f"operation is one of {', '.join(OPERATIONS)}; got {operation!r}")
+        raise Refusal(f"operation must be one of {', '.join(OPERATIONS)}; got {operation!r}")
     return of
 
 
@@ -154,7 +154,7 @@ def runner(
         if not found.is_foreign:
             raise Refusal(f"give a function for {of.name} as FILE.py:FUNCTION or as a callable; got {found.name}")
         if faults or probes != "all":
-            raise Refusal(f"faults and probes are for built-in kernels ({', '.join(OF_OPERATIONS)}); got {found.name}")
+            raise Refusal(f"faults and probes need a built-in kernel ({', '.join(OF_OPERATIONS)}); got {found.name}")
         if gradients and (of.name != "attention_backward" or arrays != "torch"):
             raise Refusal(f"gradients needs attention_backward and torch arrays; got {of.name} and {arrays} arrays")
         function, name = found.function(), found.name

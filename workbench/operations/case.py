@@ -33,22 +33,22 @@ class OperationCase:
         of = self.operation
         letters = {name: letter for letter, name in of.axes.items()} | {letter: letter for letter in of.axes}
         if unknown := [axis for axis in self.sizes if axis not in letters]:
-            raise Refusal(f"axes of {of.name} are {_listed(of.axes.values())}; got {unknown[0]!r}")
+            raise Refusal(f"axes of {of.name} must be among {_listed(of.axes.values())}; got {unknown[0]!r}")
         _known(f"numbers of {of.name}", self.numbers, of.numbers)
         _known(f"conventions of {of.name}", self.conventions, of.conventions)
         _known(f"optional inputs of {of.name}", self.optional, of.optional)
         _known(f"functions of {of.name}", self.functions, of.functions)
         if self.dtype not in DTYPES:
-            raise Refusal(f"dtype is one of {', '.join(DTYPES)}; got {self.dtype!r}")
+            raise Refusal(f"dtype must be one of {', '.join(DTYPES)}; got {self.dtype!r}")
         chosen = self.distribution or next(iter(of.distributions))
         _known(f"distributions of {of.name}", [chosen], of.distributions)
         said = {**of.sizes, **{letters[name]: n for name, n in self.sizes.items()}}
         sizes = {axis: int(said[n] if isinstance(n, str) else n) for axis, n in said.items()}
         if low := [of.axes[axis] for axis, n in sizes.items() if n < 1]:
-            raise Refusal(f"{of.name}: {low[0]} is 1 or more; got {sizes[letters[low[0]]]}")
+            raise Refusal(f"{of.name}: {low[0]} must be at least 1; got {sizes[letters[low[0]]]}")
         for name, value in self.conventions.items():
             if value not in of.conventions[name]:
-                raise Refusal(f"{of.name}: {name} is one of {_listed(of.conventions[name])}; got {value!r}")
+                raise Refusal(f"{of.name}: {name} must be one of {_listed(of.conventions[name])}; got {value!r}")
         usual = {name: choices[0] for name, choices in of.conventions.items()}
         for name, value in (
             ("sizes", sizes),
@@ -69,7 +69,7 @@ class OperationCase:
         found = {**_usual(self.operation, sizes), **self.numbers}
         for name, x in found.items():
             if types[name] is int and x != int(x):
-                raise Refusal(f"{self.operation.name}: {name} is a whole number; got {x:g}")
+                raise Refusal(f"{self.operation.name}: {name} must be a whole number; got {x:g}")
         return {name: types[name](found[name]) for name in known if name in found}
 
     @property

@@ -52,13 +52,9 @@ def backward_case(
     """
     read = by_name(case, inputs)
     if case.page_size is not None:
-        raise Refusal(
-            f"page_size={case.page_size}: a paged cache has no backward pass; give the case without page_size"
-        )
+        raise Refusal(f"page_size={case.page_size}: a paged cache has no backward pass; leave out page_size")
     if case.codes is not None:
-        raise Refusal(
-            f"codes={case.codes}: quantisation has no gradient; give the case without codes, with dequantised inputs"
-        )
+        raise Refusal(f"codes={case.codes}: quantisation has no gradient; leave out codes and give dequantised inputs")
     if case.dtype not in DTYPES:
         raise Refusal(f"dtype={case.dtype}: gradients support {', '.join(DTYPES)}")
     given = {name: np.ascontiguousarray(read[name]) for name in "qkv"}

@@ -39,7 +39,7 @@ def case_for(
     Refusal for a kernel of another operation, and where something else is said than a fault needs.
     """
     if (own := OF_OPERATIONS[name].operation) != operation.name:
-        raise Refusal(f"{name} is a kernel of {own}; got {operation.name}")
+        raise Refusal(f"{name} computes {own}; got operation {operation.name}")
     letters = {axis: letter for letter, axis in operation.axes.items()}
     said: dict[str, Any] = {letters.get(axis, axis): n for axis, n in axes.items()} | dict(numbers)
     said |= {"dtype": dtype} if dtype else {}

@@ -17,9 +17,9 @@ def _pair_of(of: Setting) -> np.ndarray:
 
 def _rule(of: Setting) -> str:
     if of.sizes["d"] % 2:
-        return f"dim is even (dims are rotated in pairs); got {of.sizes['d']}"
+        return f"dim must be even (dims are rotated in pairs); got {of.sizes['d']}"
     base = of.numbers["base"]
-    return "" if 0 < base < np.inf else f"base is above 0; got {base:g}"
+    return "" if 0 < base < np.inf else f"base must be above 0; got {base:g}"
 
 
 def _partner(of: Setting) -> Callable[[np.ndarray], np.ndarray]:

@@ -106,7 +106,7 @@ def run_operation(
         wanted = shape_of(case, table[stage].axes)
         if x.shape != wanted:
             names = ", ".join({"t": "tiles", "c": "tile", **case.operation.axes}[axis] for axis in table[stage].axes)
-            raise Refusal(f"{name}: {stage} has axes [{names}] and shape {list(wanted)}; got {list(x.shape)}")
+            raise Refusal(f"{name}: {stage} has axes [{names}] and must have shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
         raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
     return OperationRun(name, case, inputs, stages, own, (*told,), gates)
@@ -144,9 +144,9 @@ def results(case: OperationCase) -> list[str]:
 def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:
     """The inputs in the order of the case; Refusal for other names, shapes and dtypes."""
     if {*inputs} != {*case.takes}:
-        raise Refusal(f"{name}: inputs are {', '.join(case.takes)}; got {', '.join(inputs)}")
+        raise Refusal(f"{name}: inputs must be {', '.join(case.takes)}; got {', '.join(inputs)}")
     for one, axes in case.takes.items():
         x, shape, dtype = inputs[one], tuple(case.sizes[axis] for axis in axes), case.dtype_of(one)
         if x.shape != shape or x.dtype != dtype:
-            raise Refusal(f"{name}: {one} is {dtype} {list(shape)}; got {x.dtype} {list(x.shape)}")
+            raise Refusal(f"{name}: {one} must be {dtype} {list(shape)}; got {x.dtype} {list(x.shape)}")
     return {one: inputs[one] for one in case.takes}

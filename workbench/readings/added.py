@@ -52,7 +52,10 @@ class Smoothed:
     def words(self) -> str:
         """What is wrong in it."""
         rows = "keys" if self.of == "k" else "queries"
-        return f"{self.of.upper()} loses the mean of each tile of {self.size} {rows}, and scores do not get it back"
+        return (
+            f"the mean of each tile of {self.size} {rows} is subtracted from {self.of.upper()} but not added back "
+            "to the scores"
+        )
 
 
 def added(of: Parts, out: np.ndarray, known: np.ndarray) -> Iterator[Added]:

@@ -104,8 +104,8 @@ def others(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
         of_all = np.moveaxis(x, 3, 0).reshape(t, rows_)
         written, read = of_all.T.reshape(t, rows_), of_all.reshape(rows_, t).T
         for name, one in (
-            ("stored as [row of any head, split]", written),
-            ("read as [row of any head, split]", read),
+            ("stored as [batch * head * row, split]", written),
+            ("read as [batch * head * row, split]", read),
         ):
             found.append((name, np.moveaxis(one.reshape(t, b, h, q), 0, 3)))
         found.append(("stored as [split, row]", by_split.reshape(b, h, q, t)))

@@ -184,7 +184,9 @@ class Polynomial:
             f"{a:.4f}" + ("" if n == 0 else f" f^{n}" if n > 1 else " f") for n, a in enumerate(self.terms)
         )
         where = ", only without masked keys" if self.whole else ""
-        return f"exp2 takes 2^f, f the fraction of the exponent, as {said} (tiles of {self.size} keys{where})"
+        return (
+            f"exp2 computes 2^f, where f is the fraction of the exponent, as {said} (tiles of {self.size} keys{where})"
+        )
 
 
 def exact(of: Parts) -> np.ndarray:

@@ -118,7 +118,7 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     (c, a, b), *_ = np.linalg.lstsq(some, actual[known], rcond=None)
     more = float(np.median((actual - expected)[known])) if known.any() else 0.0
     tried(Lse({"right": 1.0, "1": more}), f"lse is {abs(more):.6g} too {'large' if more > 0 else 'small'}")
-    text = f"lse is {a:.6g} times the right one, {b:+.6g} times the row maximum, {c:+.6g}"
+    text = f"lse is {a:.6g} * the right lse {b:+.6g} * the row maximum {c:+.6g}"
     tried(Lse({"right": a, "top": b, "1": c}), text)
     x, beside = of_mean(right, answer), "times scale * q . mean of K over the keys"
     times = _times(x[known], (actual - expected)[known])

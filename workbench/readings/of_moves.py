@@ -70,8 +70,8 @@ def moved(model: Model, found: Finding) -> tuple[Model, list[Finding]]:
     first = np.unravel_index(int(lost.sum(-1).argmax()), rows.shape)
     one = np.flatnonzero(lost[first])
     text = (
-        f"in {of_axes(rows, ROW_AXES)} some keys use the V of others: in row {first[2]}, "
-        f"keys {spans(one)} use that of keys {spans(source[first][one])}"
+        f"in {of_axes(rows, ROW_AXES)} some keys use another key's V: in row {first[2]}, keys {spans(one)} use the V "
+        f"of keys {spans(source[first][one])}"
     )
     made = Finding("moved", "out", text, int(lost.sum()), lost.size, {"moved": source})
     return model.but(moved=source), [made]

@@ -122,7 +122,7 @@ def denominators(
         )
     for x, kind, text in (
         (more, "plus", "the sum of e^(s - max)"),
-        (of_zero, "phantom", "the sum of e^s, as from extra keys of score 0"),
+        (of_zero, "phantom", "the sum of e^s, as if there were extra keys with score 0"),
     ):
         c = middle(x)
         # a whole number of keys, but no epsilon
@@ -133,7 +133,7 @@ def denominators(
                 beyond = middle(x - np.exp(sinks - top) * (np.exp(top) if kind == "phantom" else 1.0))
             yield (
                 Denominator(kind, numbers=beyond, sinks=True),
-                f"the denominator adds {_numbers(beyond)} to {text}, beside the sink",
+                f"the denominator adds {_numbers(beyond)} to {text}, in addition to the sink",
             )
     with np.errstate(all="ignore"):
         of_row = np.nanmedian(of_zero, (0, 1))

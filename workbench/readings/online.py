@@ -13,8 +13,8 @@ CORRECTIONS = {
     "right": "is right",
     "none": "is left out",
     "inverted": "is inverted",
-    "log2 e": "is raised to the power log2(e), as exp in place of exp2 computes it",
-    "ln 2": "is raised to the power ln 2, as exp2 in place of exp computes it",
+    "log2 e": "is raised to the power log2(e), as if by exp in place of exp2",
+    "ln 2": "is raised to the power ln 2, as if by exp2 in place of exp",
     "not last": "is left out in the last step",
     "not first": "is left out in its first step",
     "before": "is that of the previous step",
@@ -130,7 +130,7 @@ class Loop:
         """What is wrong in it."""
         said = []
         if self.falls:
-            said.append("the running maximum is that of the current tile, with corrections of at most 1")
+            said.append("the current tile's maximum replaces the running maximum, with corrections of at most 1")
         if self.second:
             said.append("P @ V comes from a second pass, in which P subtracts each tile's own maximum")
         if self.base != "new":
@@ -145,7 +145,9 @@ class Loop:
             said.append(f"the row sum of each tile includes that of row i ^ {self.beside}")
         if self.groups > 1:
             every = {2: "second", 4: "fourth"}.get(self.groups, f"{self.groups}th")
-            said.append(f"{self.groups} loops over every {every} tile are added without rescaling to one maximum")
+            said.append(
+                f"{self.groups} loops, each over every {every} tile, are added without rescaling to one maximum"
+            )
         order = ", last first" if self.backward else ""
         return " and ".join(said) + f" (tiles of {self.size} keys{order})"
 

@@ -63,7 +63,7 @@ def residual(target: Target, read: np.ndarray, expected: np.ndarray, allowed: np
             (),
         )
     if so(np.exp(of_row + _middle(ratio - of_row, 2))):
-        return "scores", "P is off by one factor per key, beside one per row: suspect a bias", ()
+        return "scores", "P is off by one factor per key and one per row: suspect a bias", ()
     return "scores", "P is off by a different factor for each query and key", ()
 
 

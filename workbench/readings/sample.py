@@ -34,8 +34,8 @@ def measured_in_part(trace: Trace, where: str | None = None, *, effort: float = 
         part = of_rows(trace, box.b, box.h, rows)
         if part.case.score_count > LARGEST:
             raise Refusal(
-                f"{trace.target}: {where} has {part.case.score_count:,} scores, at most {LARGEST:,} can be measured; "
-                "choose fewer heads or rows: --where b=0,h=0,q=0:64"
+                f"{trace.target}: {where} has {part.case.score_count:,} scores; the limit is {LARGEST:,}. Choose "
+                "fewer heads or rows: --where b=0,h=0,q=0:64"
             )
         return replace(measured(part, effort=effort), part=f"{box} alone")
     batch, group = farthest(trace)
@@ -45,7 +45,7 @@ def measured_in_part(trace: Trace, where: str | None = None, *, effort: float = 
     part = of_rows(trace, slice(batch, batch + 1), own, rows)
     said = f"head {own.start}" if heads == 1 else f"heads {own.start} to {own.stop - 1}"
     told = f"{len(rows):,} of {case.seqlen_q:,} rows of batch {batch}, {said}"
-    chosen = f"where weights are farthest from float64 (of {_looked_at(trace)} rows of each head)"
+    chosen = f"where weights are farthest from float64, among {_looked_at(trace)} rows per head"
     return replace(measured(part, effort=effort), part=f"{told}, {chosen}")
 
 

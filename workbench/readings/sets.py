@@ -28,8 +28,8 @@ NONE = 1 << 40
 
 def of_axes(of: np.ndarray, names: Sequence[str]) -> str:
     """Elements [..] of axes of these plural `names`, outermost first: "dims 0-3 of rows 5, 7", "rows 3 of heads 0-1",
-    "elements from dim 8 of row 26 on, of each 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An axis
-    that the set has all of is left out.
+    "elements from row 26, dim 8 on in each tile of 32 rows", "12 elements, such as dims 3-4 of row 7 of head 0". An
+    axis that the set has all of is left out.
     """
     return box(of, names) or (_tails(of, names) if of.ndim == 2 else "") or _example(of, names)
 
@@ -54,7 +54,7 @@ def _tails(of: np.ndarray, names: Sequence[str]) -> str:
         first = int(tiles[0].argmax())
         if tiles[0, first:].all() and tiles[0].any():
             row, dim = divmod(first, dims)
-            return f"elements from {_one(names[1])} {dim} of {_one(names[0])} {row} on, of each {size} {names[0]}"
+            return f"elements from {_one(names[0])} {row}, {_one(names[1])} {dim} on in each tile of {size} {names[0]}"
     return ""
 
 

@@ -184,8 +184,8 @@ class Target:
             raise Refusal(f"{trace.target} cannot be measured: {why}")
         if (scores := trace.case.score_count) > most:
             raise Refusal(
-                f"{trace.target} has too many scores to be called a hundred times: {scores:,}, at most {most:,} can be "
-                "measured. Choose a smaller case: --seqlen 256 --heads 4"
+                f"{trace.target} has too many scores to be called a hundred times: {scores:,}; the limit is {most:,}. "
+                "Choose a smaller case: --seqlen 256 --heads 4"
             )
         if trace.box is not None:
             raise Refusal(f"{trace.target} can only be measured as a whole, not in {trace.box}: leave out --where")
@@ -298,7 +298,7 @@ class Target:
     def _take(self, cost: float) -> None:
         if self.work.over:
             why = "--seconds ran out" if self.work.late else "the effort ran out"
-            raise Refusal(f"{self.coded.target} is not measured: {why} after {self.calls} calls")
+            raise Refusal(f"{self.coded.target} was not measured: {why} after {self.calls} calls")
         self.work.take(cost * trials(self.coded.case.score_count))
 
     @cached_property

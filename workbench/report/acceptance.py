@@ -118,7 +118,7 @@ def _place(found: Acceptance) -> str:
 def explained(found: Explained | Shrunk | None) -> list[str]:
     """What was found of why a case fails, a line each."""
     if found is None:
-        return ["no cause was searched: the case does not fail again when run alone"]
+        return ["no cause was searched for: the case does not fail again when run alone"]
     if isinstance(found, Shrunk):
         return [*causes.lines(found.start, found.explained), *shrunk.lines(found)]
     return causes.lines(found.judged, found) if found.judged is not None else []

@@ -196,8 +196,8 @@ def findings(pair: Against) -> list[str]:
     lines = [f"{letter} against float64: {_judged(judged)}" for letter, judged in (("A", pair.a), ("B", pair.b))]
     if pair.moved:
         by = ", ".join(f"{x} by at most {number(most)}" for x, most in pair.moved.items())
-        lines.append(f"A and B read different inputs: {by}")
-        lines.append("  each is judged from its own inputs, so that difference counts for neither")
+        lines.append(f"the inputs of A and B differ: {by}")
+        lines.append("  each run is judged from its own inputs, so this difference counts against neither")
     lines += _parting(pair, pair[pair.parts_at]) if pair.parts_at else _explained(pair)
     reasons: dict[str, list[str]] = {}
     for name, reason in pair.apart.items():

@@ -45,7 +45,7 @@ def lines(found: Report) -> list[str]:
             "every call is right given its inputs; wrong inputs (cache, rotation, an earlier layer) would not show"
         )
     if not found.judged:
-        made.append("nothing was judged: nothing is known to be right")
+        made.append("nothing was judged, so no call is known to be right")
     if found.sampled:
         each = 1e3 * found.host_s / found.sampled
         made.append(f"cost: {each:.3g} ms per sampled call for the caller, {found.judging_s:.3g} s of judging in total")
@@ -56,8 +56,8 @@ def _doubt(found: Report) -> str:
     if found.doubted <= FEW * found.judged:
         return "; a few such calls are normal"
     return (
-        ": more than chance explains; declare the arithmetic (contract=), or keep all calls "
-        '(keep="all") and inspect one'
+        ': chance does not explain so many; declare the arithmetic (contract=), or keep all calls (keep="all") and '
+        "inspect one"
     )
 
 

@@ -58,7 +58,7 @@ def none_found(judged: Diff) -> list[str]:
         return []
     of = "" if len(left) == len(judged.origins) else f" for {', '.join(left)}"
     if judged.trace.case.score_count > LARGEST:
-        return [f"no cause was searched{of}: {_too_large(judged)}"]
+        return [f"causes{of} were not searched for: {_too_large(judged)}"]
     return [f"no cause found{of} among {found.tried} hypotheses; next: {explain_command(judged)} tries more"]
 
 
@@ -94,7 +94,7 @@ def lines(judged: Diff, found: Explained) -> list[str]:
         lines += [f"  {line}" for line in _unknown(found, name)]
     for cause in found.withdrawn:
         if cause.trial is not None and cause.trial.held:
-            lines.append(f"perhaps: {cause.text}; it explains where NaN is, but no two fresh cases confirm it")
+            lines.append(f"perhaps: {cause.text}; it explains where NaN is, but was not confirmed on two fresh cases")
         else:
             lines.append(f"withdrawn: {cause.text}; it fits this run, but not a fresh case {_trial(judged, cause)}")
     if found.causes and not found.usual:
@@ -136,7 +136,7 @@ def _proof(judged: Diff, cause: Cause) -> Iterator[str]:
         cases = "a fresh case" if cause.trial.of == 1 else f"{cause.trial.of} fresh cases, the first"
         yield f"{'confirmed on' if cause.trial.held else 'does not fit'} {cases} {_trial(judged, cause)}"
         if cause.trial.beyond:
-            yield f"wrong in another way where {cause.trial.beyond}; the kernel may not support that"
+            yield f"where {cause.trial.beyond}, the kernel is wrong in another way; it may not support that"
     elif judged.trace.rerun is None:
         yield "not tried on a fresh case: a trace cannot be run again"
 

@@ -39,7 +39,10 @@ def lines(found: Measured) -> list[str]:
                 )
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
-            said.append("this predicts runs on unseen inputs; if your kernel means it, declare a contract")
+            said.append(
+                "this arithmetic predicts runs on unseen inputs; if your kernel computes like that on "
+                "purpose, declare a contract"
+            )
         return said
     if all(one.reading == "cast" for one in found.findings):
         reads = run_command("contract", trace, ["--measure"])

@@ -140,7 +140,7 @@ def _of_empty_rows(diff: Diff, known: Explanation) -> list[str]:
     if not empty or known.stage.decisive is None or diff.trace.backend != "foreign":
         return []
     if empty < known.stage.decisive.summary.outside:
-        return [f"{empty} of these are in empty rows, where no cause is searched"]
+        return [f"{empty} of these are in empty rows, where causes are not searched for"]
     what = "empty_out=any" if _brings_contract(diff.trace) else "--contract empty_out=any"
     return [
         _where_declared(
@@ -185,5 +185,5 @@ def _unseen(diff: Diff, known: Explanation) -> list[str]:
     left = ", ".join(_DOES.get(name, name) for name in found.left)
     return [
         f"{found.right} is right, which rules out {', '.join(found.cleared)}",
-        f"left: {left}; or {found.blind}",
+        f"still suspect: {left}; or {found.blind}",
     ]

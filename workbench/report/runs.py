@@ -61,7 +61,7 @@ def verdict(found: Runs) -> list[str]:
         of = first.a if name == "A" else first.b
         made.append(
             f"{name} is over budget first at {first.named}: {of.stage}, error {times(of.over_budget)}"
-            + (f"; {len(pairs) - 1} more calls are" if len(pairs) > 1 else "")
+            + (f"; so are {len(pairs) - 1} more calls" if len(pairs) > 1 else "")
         )
         if (cause := found.causes.get(name)) is not None:
             several = f"{cause.rivals} other formulas fit" if cause.rivals > 1 else "another formula fits"
@@ -92,7 +92,10 @@ def _departed(runs: Runs) -> list[str]:
         return [f"out of {named[found.call]} is non-finite on one side only, though right given its inputs{where}"]
     several = len(found.inputs) > 1
     names = " and ".join(", ".join(found.inputs).rsplit(", ", 1))
-    by = f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} of {'their' if several else 'its'} size"
+    by = (
+        f"differ{'s' * (not several)} by {number(max(found.inputs.values()))} relative to "
+        f"{'their' if several else 'its'} size"
+    )
     if np.isinf(max(found.inputs.values())):
         by = f"{'are' if several else 'is'} non-finite on one side only"
     if found.factor is not None:
@@ -106,14 +109,14 @@ def _departed(runs: Runs) -> list[str]:
     if found.batches:
         place += f" of sequence{'s' * (len(found.batches) > 1)} {', '.join(map(str, found.batches))} of the batch"
     when = " before any attention ran" if found.call == 0 else ""
-    look = "look before it" if found.behind is None else f"look between {named[found.behind]} and it"
+    look = "look before it" if found.behind is None else f"look between {named[found.behind]} and this call"
     where = f": {found.where}" if found.where else ""
-    limit = f"  rounding explains at most {number(found.allowed)} of their size there"
+    limit = f"  rounding explains a relative difference of at most {number(found.allowed)} there"
     if found.factor is not None:
-        limit = "  rounding goes up as often as down, so it cannot make a factor"
+        limit = "  rounding goes up as often as down, so it cannot produce a constant factor"
     made = [f"{names} of {named[found.call]} {by}{when}{place}: {look}{where}", limit]
     if found.behind is not None and several and place == "":
-        made.append("  the factor may be older: a norm hides it from earlier calls")
+        made.append("  the factor may arise earlier: a norm would hide it in earlier calls")
     return made
 
 
@@ -129,8 +132,8 @@ def _rounding(found: Runs) -> list[str]:
     ]
     apart = max(found.pairs, key=lambda pair: pair.apart.largest)
     made.append(
-        f"q, k and v differ by at most {number(apart.apart.largest)} of their size ({apart.named}): rounding in "
-        "earlier layers"
+        f"q, k and v differ by at most {number(apart.apart.largest)} relative to their size ({apart.named}): rounding "
+        "in earlier layers"
     )
     told = [one for one in found.shares if abs(one.share) >= WORTH]
     if found.shares:
@@ -138,7 +141,9 @@ def _rounding(found: Runs) -> list[str]:
         made.append("where the difference of the calls comes from (share of squares, inputs excluded):")
         made += [f"  {percent(one.share):>5}  {one.words}{_interaction(one)}" for one in told]
         made.append(f"  {percent(left):>5}  unexplained: order of sums, exp, other casts")
-        made.append(f"  {percent(found.interaction):>5}  interaction: counted differently in the other order")
+        made.append(
+            f"  {percent(found.interaction):>5}  interaction: depends on the order in which the sources are removed"
+        )
     return made
 
 

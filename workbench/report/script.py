@@ -47,7 +47,9 @@ def script(judged: Diff) -> str:
     again = diff(trace.rerun(case.but(distribution=GIVEN), given))
     name = next((x for x in RESULTS if x in again.trace.stages and _wrong(again, x)), None)
     if name is None:
-        raise Refusal(f"{trace.target} gives right out and lse on normal inputs of this shape; a script shows nothing")
+        raise Refusal(
+            f"{trace.target} gives the right out and lse on normal inputs of this shape, so a script would show nothing"
+        )
     comparison = again[name].propagated or again[name].isolated
     assert comparison is not None
     place = tuple(map(int, np.unravel_index(worst_element(comparison) or 0, comparison.state.shape)))

@@ -124,7 +124,7 @@ def _same(found: Shrunk) -> str:
     """What the smallest case shares with the start."""
     if found.cause is None:
         of_start = found.of_start
-        why = "no cause found" if of_start is None else f"cause of the start only: {of_start.text}"
+        why = "no cause found" if of_start is None else f"cause of the initial case only: {of_start.text}"
         return f"first wrong stage of both: {found.origin} ({found.kind}); {why}"
     some = "" if found.cause.stands else " (not confirmed on fresh cases)"
     return f"first wrong stage and cause of both: {found.origin}: {found.cause.text}{some}"

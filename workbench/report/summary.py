@@ -60,6 +60,6 @@ def total(rows: Rows) -> str:
     """How many runs passed, in a line."""
     passed = [row.passed for row in rows]
     failing = (
-        "with one, untestable, or with a failed gate" if any(row.gates for row in rows) else "with one or untestable"
+        "with a bug, untestable or with a failed gate" if any(row.gates for row in rows) else "with one or untestable"
     )
     return f"{len(passed)} runs: {passed.count(True)} without a bug, {passed.count(False)} {failing}"

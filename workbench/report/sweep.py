@@ -108,7 +108,7 @@ def _rule(rule: Rule | None) -> str:
         return "no rule with up to three terms separates these from the other cases"
     more = [*rule.beside, *([f"{rule.more} more"] if rule.more else [])]
     beside = f"; equally possible: {'; '.join(more)}" if more else ""
-    certain = "fails where" if rule.certain else "perhaps by chance, too few cases: fails where"
+    certain = "fails where" if rule.certain else "too few cases to rule out chance: fails where"
     seen = f"all {rule.failing} of these, none of {rule.others} others"
     return f"{certain} {rule.text} ({seen}{beside})"
 

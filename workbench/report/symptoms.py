@@ -42,7 +42,7 @@ def _right(found: Symptoms) -> list[str]:
     told = _values(found.rounding, table)
     if not told or len(found.rounding) == math.prod(map(len, table.unknown.values())):
         return [line]
-    return [f"{line}, if {told}", "with other values it may not: give the value and run again"]
+    return [f"{line}, if {told}", "with other values it may not explain them: give the value and run again"]
 
 
 def _nothing(found: Symptoms) -> list[str]:
@@ -71,8 +71,13 @@ def _deciding(found: Symptoms) -> list[str]:
     what = f"the largest error of {found.table.stage}" + ("" if one.row is None else f" in query {one.row}")
     told = [f"{n:3}. {_range(x)}" for n, x in enumerate(one.predicted, 1)]
     words = command("inputs", "", [*case_options(one.case, own=False), "--out", "inputs.safetensors"])
-    return [f"to decide, measure {what}, with scale {one.case.scale:.6g}, on the q, k and v of", f"     {words}",
-            "the causes predict", *told]  # fmt: skip
+    asked = f"{what} with scale {one.case.scale:.6g}"
+    return [
+        f"to decide, measure {asked}, on the q, k and v that this command writes:",
+        f"     {words}",
+        "the causes predict",
+        *told,
+    ]
 
 
 def _range(x: Range) -> str:

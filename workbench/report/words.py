@@ -219,7 +219,7 @@ def _assumed(diff: Diff, full: bool) -> list[str]:
         return []
     listed = f": {', '.join(found)}" if full else " (-v lists them)"
     wide = [
-        f"the budget of {x.stage} is {ratio(x.times)}x that of default arithmetic, since {x.choice} is undeclared"
+        f"{x.choice} is undeclared, so the budget of {x.stage} is {ratio(x.times)}x that of default arithmetic"
         for x in (diff.widened if full or not diff.origins else ())
     ]
     return [

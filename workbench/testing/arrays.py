@@ -116,7 +116,7 @@ def assert_attention_close(
     stages = {name: as_numpy(x, f"{WHERE}: {name}") for name, x in _present(out=out, lse=lse).items()}
     if cu_seqlens_q is not None or cu_seqlens_k is not None:
         if layout != "bhsd":
-            raise Refusal(f"{WHERE}: packed sequences are [total, heads, dim] and take no layout; got {layout!r}")
+            raise Refusal(f"{WHERE}: packed sequences must be [total, heads, dim] and take no layout; got {layout!r}")
         ends = {"q": cu_seqlens_k if cu_seqlens_q is None else cu_seqlens_q}
         ends["k"] = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
         inputs, stages, lengths = unpacked_all(inputs, stages, ends, WHERE)
@@ -159,7 +159,7 @@ def _turned(name: str, x: np.ndarray, layout: str) -> np.ndarray:
 def _check(given: Given) -> None:
     """Refusal for an unknown layout, and for shapes that do not agree with each other."""
     if given.layout not in LAYOUTS:
-        raise Refusal(f"{WHERE}: layout is one of {', '.join(LAYOUTS)}; got {given.layout!r}")
+        raise Refusal(f"{WHERE}: layout must be one of {', '.join(LAYOUTS)}; got {given.layout!r}")
     out = given.stages[OUT]
     if out.ndim != 4:
         raise Refusal(f"{WHERE}: out must have axes {' '.join(given.layout)}; got shape {list(out.shape)}")

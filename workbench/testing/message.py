@@ -52,7 +52,7 @@ def _smallest(judged: Diff, effort: float) -> "tuple[Shrunk | None, str]":
         found = shrink(judged, effort)
         return found, "\n".join(lines(found))
     except (Refusal, Unavailable) as refusal:
-        return None, f"no smaller case was searched: {refusal}"
+        return None, f"no smaller case was searched for: {refusal}"
     except Exception as error:
         said = "".join(traceback.format_exception(error))
         return None, f"no smaller case was found, by a defect of the workbench itself, not of the kernel:\n{said}"

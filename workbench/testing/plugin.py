@@ -73,13 +73,13 @@ def pytest_configure(config: pytest.Config) -> None:
     said = {name: value for name in OPTIONS if (value := _said(config, name))}
     for name, value in said.items():
         if (among := OPTIONS[name].among) and value not in among:
-            raise pytest.UsageError(f"attention_{name} is one of {', '.join(among)}; got {value!r}")
+            raise pytest.UsageError(f"attention_{name} must be one of {', '.join(among)}; got {value!r}")
     try:
         effort = float(said.get("shrink_effort", Settings.shrink_effort))
     except ValueError:
         effort = -1.0
     if not effort >= 0:
-        raise pytest.UsageError(f"attention_shrink_effort is a number, 0 or more; got {said['shrink_effort']!r}")
+        raise pytest.UsageError(f"attention_shrink_effort must be a number, 0 or more; got {said['shrink_effort']!r}")
     fail_on = said.get("fail_on", Settings.fail_on)
     config.stash[_USUAL] = Settings(fail_on=fail_on, backend=said.get("backend"), shrink_effort=effort)
     if (profile := said.get("profile")) is None:

@@ -26,7 +26,7 @@ KEYS: Mapping[str, tuple[type, str]] = {
     "layout": (str, "axes of q, k, v and out: b h s d, or x for heads and dims in one; a missing axis has size 1"),
     "lse_layout": (str, "axes of lse: b h s"),
     "records": (str, "the file of records, instead of one file per tensor"),
-    "op": (str, "for records: the op whose records are calls"),
+    "op": (str, "for records: the op to read; each of its records is one call"),
     "tensors": (dict, "input or stage -> its file, or where it is in a record"),
     "case": (dict, "fields of the case that the arrays do not determine"),
     "contract": (dict, "the kernel's contract"),
@@ -146,7 +146,8 @@ def _of_files(folder: Path, said: Mapped) -> dict[int, dict[str, Any]]:
             call = int(match["call"]) if CALL in of_file else 0
             if (other := places.setdefault((call, name), file)) != file:
                 raise Refusal(
-                    f"{folder}: {name} of call {call} is both {other} and {file}; give a longer name than {of_file!r}"
+                    f"{folder}: call {call} has two files for {name}, {other} and {file}; give a longer name than "
+                    f"{of_file!r}"
                 )
             found.setdefault(call, {})[name] = _inside(read_any(folder / file), key, f"{folder / file}")
         if not any(name in one for one in found.values()):

@@ -49,7 +49,7 @@ def save(trace: Trace, path: str | Path) -> None:
     from safetensors.numpy import save as serialised
 
     if Path(path).suffix in OTHERS:
-        raise Refusal(f"{path}: a trace is written as .safetensors; got {Path(path).suffix}")
+        raise Refusal(f"{path}: a trace must be written as .safetensors; got {Path(path).suffix}")
     known = ALGORITHMS[trace.algorithm]
     manifest = {
         "schema": SCHEMA,
@@ -214,7 +214,7 @@ def _algorithm(manifest: Mapping[str, Any], case: Case) -> str:
             raise Refusal(f"unknown stage {unknown[0]!r}; stages are: {', '.join(STAGES)}")
         return algorithm_of(names, codes=case.codes is not None, splits=splits, scale_of=case.scale_of)
     if stated not in ALGORITHMS:
-        raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {stated!r}")
+        raise Refusal(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {stated!r}")
     known = stages_of(stated, case.numbers)
     if unknown := [name for name in names if name not in known]:
         raise Refusal(f"unknown stage {unknown[0]!r}; stages of {stated}: {', '.join(known)}")

@@ -25,7 +25,10 @@ def with_mask(trace: Trace) -> Trace:
         return with_mask(run(case, None if inputs is None else restored(inputs, trace.inputs, found.largest)))
 
     keys = f"added values of {found.largest:.4g} or less hide {found.keys} (row, key) pairs"
-    rows = f", {found.rows} rows are empty (no visible key): 0, NaN, the mean of v and what these values give are right"
+    rows = (
+        f"; {found.rows} rows are empty (no visible key), where 0, NaN, the mean of v and the result of these "
+        "values are all accepted"
+    )
     note = (f"judged as a mask: {keys}{rows if found.rows else ''}",) if found.keys else ()
     return replace(
         trace,

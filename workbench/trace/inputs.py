@@ -59,7 +59,7 @@ def save(arrays: Arrays, path: str | Path) -> None:
     """
     path = Path(path)
     if path.suffix not in (".safetensors", ".npz"):
-        raise Refusal(f"{path}: inputs are written as .safetensors or .npz; got {path.suffix or 'no suffix'}")
+        raise Refusal(f"{path}: inputs must be written as .safetensors or .npz; got {path.suffix or 'no suffix'}")
     if path.exists():
         try:
             if _trace(path) is None:
@@ -84,7 +84,7 @@ def read(path: Path) -> Mapping[str, Any]:
         raise Refusal(f"{path}: no such file")
     readers = {".safetensors": _safetensors, ".npz": _npz, ".pt": _pt}
     if path.suffix not in readers:
-        raise Refusal(f"{path}: arrays are read from {', '.join(readers)}; got {path.suffix or 'no suffix'}")
+        raise Refusal(f"{path}: arrays must be in {', '.join(readers)}; got {path.suffix or 'no suffix'}")
     return readers[path.suffix](path)
 
 

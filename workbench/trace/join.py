@@ -128,7 +128,7 @@ def _check_boxes(traces: Mapping[str, Trace], case: Case) -> None:
     for bounds in itertools.product(*(itertools.pairwise(some) for some in edges)):
         cell = Box(*(slice(*along) for along in bounds))
         if not any(_both(box, cell) == cell for box in boxes.values()):
-            raise Refusal(f"no file holds {cell}; the files hold {'; '.join(map(str, boxes.values()))}")
+            raise Refusal(f"no file covers {cell}; the files cover {'; '.join(map(str, boxes.values()))}")
 
 
 def _both(one: Box, other: Box) -> Box | None:

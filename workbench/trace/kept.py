@@ -33,5 +33,5 @@ def nothing_kept(folder: Path) -> str:
     said = [f"no wrong call was kept: {report['judged']} judged, {report['wrong']} wrong"]
     for name, what in _BESIDE.items():
         if files := sorted((folder / name).glob("*.safetensors")):
-            said.append(f"{what} is in {folder / name}, such as {files[0]}")
+            said.append(f"for {what} see {folder / name}, such as {files[0]}")
     return "; ".join(said)

@@ -82,7 +82,7 @@ def of_arrays(
         stages[LSE] = boxed(stages[LSE], of_lse, made.heads, f"{name}: {LSE}")
     _check_layout({**read, **stages}, layout, name)
     if made.dropout_p is not None and "dropout_mask" not in read:  # which nobody can draw again
-        raise Refusal(f"{name}: dropout_p={made.dropout_p:g} needs dropout_mask: which probs are kept")
+        raise Refusal(f"{name}: dropout_p={made.dropout_p:g} needs dropout_mask, which marks the probs to keep")
     if made.codes is None and not {*INPUTS} <= {*read}:
         raise Refusal(f'{name}: codes need their format: pass --codes e4m3, or codes="e4m3" in the case')
     floats = {x: value for x, value in by_name(made, read).items() if x in (*INPUTS, *MASKS)}
@@ -205,8 +205,8 @@ def boxed(x: np.ndarray, layout: str, heads: int | None, what: str) -> np.ndarra
         at = layout.index("x")
         if not heads or x.shape[at] % heads:
             raise Refusal(
-                f"{what} has {x.shape[at]} numbers along x, heads and dims in one: [case] must give heads and kv_heads"
-                f"; got {heads}"
+                f"axis x of {what} combines heads and dims and has {x.shape[at]} elements: [case] must give heads and "
+                f"kv_heads; got {heads}"
             )
         x = x.reshape(*x.shape[:at], heads, x.shape[at] // heads, *x.shape[at + 1 :])
         layout = layout.replace("x", "hd")

@@ -72,7 +72,7 @@ def _printed(path: Path, i: int, line: str) -> Printed:
     match = _LINE.fullmatch(line)
     value = number(match[3]) if match else None
     if match is None or value is None:
-        raise Refusal(f"{path}, line {i}: a value is `{MARK} <stage> <indices> <value>`; got {line.strip()!r}")
+        raise Refusal(f"{path}, line {i}: a value must be `{MARK} <stage> <indices> <value>`; got {line.strip()!r}")
     return Printed(i, match[1], tuple(int(x) for x in re.findall(r"-?\d+", match[2])), match[3], value)
 
 

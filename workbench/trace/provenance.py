@@ -58,8 +58,9 @@ def of_dict(plain: Mapping[str, Any]) -> Provenance:
         made = Provenance(**{**plain, "files": tuple(File(**file) for file in plain["files"])})
     except (KeyError, TypeError):
         raise Refusal(
-            f"the manifest's 'provenance' has the fields {', '.join(field.name for field in fields(Provenance))}, "
-            f"its files {', '.join(field.name for field in fields(File))}; got {plain!r}"
+            "the manifest's 'provenance' must have the fields "
+            f"{', '.join(field.name for field in fields(Provenance))}, and each of its files the fields "
+            f"{', '.join(field.name for field in fields(File))}; got {plain!r}"
         ) from None
     texts = [made.device, made.driver, *made.versions.values()] if isinstance(made.versions, dict) else [None]
     texts += [x for file in made.files for x in (file.path, file.sha256, file.modified)]

@@ -90,9 +90,9 @@ def save_rank(
 
     where = f"rank {rank}"
     if not 0 <= rank < ranks:
-        raise Refusal(f"rank is 0 to {ranks - 1} of {ranks} ranks; got {rank}")
+        raise Refusal(f"rank must be 0 to {ranks - 1} of {ranks} ranks; got {rank}")
     if unknown := [name for name in results if name not in OF_MERGE]:
-        raise Refusal(f"{where}: results are {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
+        raise Refusal(f"{where}: results must be {', '.join(OF_MERGE)}; got {', '.join(unknown)}")
     said = {} if contract is None else fields_of(contract, case)
     shapes = _shapes(case, rank, ranks, order)
     arrays = {name: as_numpy(x, f"{where}: {name}") for name, x in {**inputs, **results}.items()}

@@ -28,8 +28,8 @@ def dims_of(stage: Stage, case: Case, where: str) -> tuple[int, ...]:
     if np.prod(dims) > LARGEST:
         sizes = ", ".join(f"{axis}={size}" for axis, size in zip(stage.axes, dims, strict=True))
         raise Refusal(
-            f"{where}: stage {stage.name} given in part has at most {LARGEST} elements; this case has "
-            f"{int(np.prod(dims))} ({sizes}): run a smaller one"
+            f"{where}: a stage given in part may have at most {LARGEST} elements; {stage.name} has "
+            f"{int(np.prod(dims))} ({sizes}) here: use a smaller case"
         )
     return dims
 
@@ -41,7 +41,7 @@ def check_index(stage: Stage, dims: tuple[int, ...], index: tuple[int, ...], whe
         raise Refusal(f"{where}: stage {stage.name} has {len(dims)} axes, {axes}; got {len(index)} indices")
     for axis, i, size in zip(stage.axes, index, dims, strict=True):
         if not 0 <= i < size:
-            raise Refusal(f"{where}: stage {stage.name}: {AXIS_NAMES[axis]} {axis} is 0 to {size - 1}; got {i}")
+            raise Refusal(f"{where}: stage {stage.name}: {AXIS_NAMES[axis]} {axis} must be 0 to {size - 1}; got {i}")
 
 
 def laid_out(
@@ -64,7 +64,7 @@ def of_coordinates(
     Refusal for anything else in `given`, an index outside the stage, and an element that is given twice.
     """
     if set(given) != {"indices", "values"}:
-        raise Refusal(f'{where}: a stage given in part is a dict of "indices" and "values"; got {sorted(given)}')
+        raise Refusal(f'{where}: a stage given in part must be a dict of "indices" and "values"; got {sorted(given)}')
     values, indices = as_numpy(given["values"], f"{where}: values"), np.asarray(given["indices"])
     shapes = f"{list(indices.shape)} of {indices.dtype} and {list(values.shape)}"
     if indices.shape != (*values.shape, len(dims)) or values.ndim != 1 or indices.dtype.kind not in "iu":

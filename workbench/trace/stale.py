@@ -34,8 +34,8 @@ def since(now: Provenance, before: Provenance, previous: str, *, moved: bool) ->
         return (), remark
     ran = ", ".join(f"{file.name} (sha256 {file.sha256[:8]}, of {file.modified})" for file in stale)
     return (
-        f"stale: {', '.join(compiled)} changed since {previous}, but what ran is unchanged: {ran}; rebuild "
-        "it, the old code was judged",
+        f"stale: {', '.join(compiled)} changed since {previous}, but the compiled code is unchanged: {ran}. The old "
+        "code was judged: rebuild it",
     ), remark
 
 
@@ -48,7 +48,7 @@ def held_to(trace: Trace, previous: str | Path) -> Trace:
         raise Refusal(f"{previous} has no provenance: it is not a run of your function by the workbench")
     if trace.provenance is None:
         raise Refusal(
-            f"--against since=FILE is for your functions, whose code is recorded; that of {trace.target} is not"
+            f"--against since=FILE needs a function whose code is recorded; the code of {trace.target} is not"
         )
     alike = trace.case_run == before.case_run and _same(trace.inputs, before.inputs)
     moved = alike and not _same(trace.stages, before.stages)

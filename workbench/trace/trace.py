@@ -236,7 +236,7 @@ def check_stages(trace: Trace, where: str) -> Trace:
             raise Refusal(f"{where}: the tolerances of {name} must have its shape")
         if not np.any(errors >= 0) or np.any(errors < 0):
             raise Refusal(
-                f"{where}: the tolerances of {name} must be at least 0, or NaN where no element was given, and not "
-                "all NaN"
+                f"{where}: the tolerances of {name} must be at least 0, or NaN where no element was given; at least "
+                "one must not be NaN"
             )
     return trace

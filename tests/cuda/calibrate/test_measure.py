@@ -57,7 +57,7 @@ def test_fp8_is_left_out_where_a_gpu_has_none():
 def test_an_unknown_backend_is_refused():
     with pytest.raises(Refusal) as caught:
         calibrate.measure("gpu")
-    assert str(caught.value) == "backend is one of auto, emulator, cuda; got 'gpu'"
+    assert str(caught.value) == "backend must be one of auto, emulator, cuda; got 'gpu'"
 
 
 # ---- code for GPUs

@@ -89,7 +89,7 @@ def test_a_run_takes_from_a_file_what_a_foreign_kernel_does_not_say(tmp_path: Pa
 def test_contract_fields_of_another_exp() -> None:
     fields = contract_fields(MEASURED, exp="fast_exp")
     assert (fields["exp_ulps"], fields["exp_ulps_per_x"], fields["exp_flushes"]) == (2.001, 1.158, True)
-    assert refusal(contract_fields, MEASURED, "log") == "exp is one of exp, fast_exp, ex2, ex2_ftz; got 'log'"
+    assert refusal(contract_fields, MEASURED, "log") == "exp must be one of exp, fast_exp, ex2, ex2_ftz; got 'log'"
 
 
 def test_contract_fields_are_of_the_operation_with_the_widest_bound() -> None:

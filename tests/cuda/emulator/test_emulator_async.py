@@ -86,8 +86,11 @@ def test_a_box_of_an_array_with_strides(launch):
     [
         (NO_INIT, "hopper.mbarrier_expect_tx: the barrier is not initialised; thread 0 in block (0, 0, 0)"),
         (SECOND_INIT, "hopper.mbarrier_init: the barrier is initialised twice; thread 0 in block (0, 0, 0)"),
-        (NO_COUNT, "hopper.mbarrier_init: a barrier counts 1 to 1048575 arrivals; thread 0 in block (0, 0, 0)"),
-        (NEGATIVE, "hopper.mbarrier_expect_tx: a barrier counts 0 to 1048575 bytes; thread 0 in block (0, 0, 0)"),
+        (NO_COUNT, "hopper.mbarrier_init: a barrier's arrival count must be 1 to 1048575; thread 0 in block (0, 0, 0)"),
+        (
+            NEGATIVE,
+            "hopper.mbarrier_expect_tx: a barrier's byte count must be 0 to 1048575; thread 0 in block (0, 0, 0)",
+        ),
         (OTHER_PARITY, "hopper.mbarrier_wait: parity must be 0 or 1; thread 0 in block (0, 0, 0)"),
         (TWO_ARRIVALS, "hopper.mbarrier_arrive: more arrivals than the phase expects; thread 0 in block (0, 0, 0)"),
         (

@@ -105,7 +105,7 @@ def test_acc_truncated_beside_scores_from_tensor_cores_is_a_bug(monkeypatch):
     faulty = fp8_run(Case(heads=4, seqlen=128, head_dim=64, seed=2), faults=[fault.id])  # fewer rows show no size
     judged, loose = diff(faulty), diff(either(faulty))
     assert (judged.verdict, judged["acc"].verdict, judged.origins) == ("bug", "bug", ("acc",))
-    assert judged["acc"].reason.startswith("errors are biased toward zero")
+    assert judged["acc"].reason.startswith("errors lean toward zero")
     # of either no lean is told; but blocks of 16 truncate less often, and rounding to nearest not at all
     assert (loose.verdict, loose.origins) == ("bug", ("acc",))
     assert loose["acc"].reason.startswith("errors are ") and "lean" not in loose["acc"].reason

@@ -87,7 +87,8 @@ def newest(x: Any) -> Any:
 CAUSES: dict[str, tuple[dict[str, Change], Any, dict[str, Any], str]] = {
     "dropout": (
         {"weights": lambda x: F.dropout(x, 0.1)}, None, {},
-        "a second call on the same inputs gives different numbers, but the same ones from the same random seed: dropout is on",
+        "a second call on the same inputs gives different numbers; resetting the random seed gives the same numbers: "
+        "dropout is on",
     ),
     "causal": ({"mask": lambda m: causal(20, 20)}, None, {}, f"the function hides keys after the query (causal), {SPEC}"),
     "window": (

@@ -27,7 +27,8 @@ def dropped(q: Any, k: Any, v: Any) -> Any:
         (causal, f"the function hides keys after the query (causal), {SPEC}"),
         (
             dropped,
-            "a second call on the same inputs gives different numbers, but the same ones from the same random seed: dropout is on",
+            "a second call on the same inputs gives different numbers; resetting the random seed gives the same "
+            "numbers: dropout is on",
         ),
     ],
 )

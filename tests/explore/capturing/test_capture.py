@@ -68,7 +68,7 @@ def test_a_folder_of_right_calls_names_those_that_it_keeps(tmp_path: Path) -> No
     shown = CliRunner().invoke(commands, ["diff", str(tmp_path)])
     assert (shown.exit_code, shown.stdout) == (
         0,
-        f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong; every judged call is in {tmp_path}/calls, such as "
+        f"{tmp_path}: no wrong call was kept: 12 judged, 0 wrong; for every judged call see {tmp_path}/calls, such as "
         f"{first}\n",
     )
     assert CliRunner().invoke(commands, ["diff", str(first)]).exit_code == 0

@@ -88,9 +88,9 @@ def test_they_are_asked_where_they_are_claimed_alone() -> None:
 @pytest.mark.parametrize(
     ("kernel", "law", "said"),
     [
-        (by_shape(lambda q, k: 16 if q > 1 else 64), "decode-is-prefill", "tiles of 16 keys, those of the other"),
+        (by_shape(lambda q, k: 16 if q > 1 else 64), "decode-is-prefill", "tiles of 16 keys; errors of the other"),
         (by_shape(lambda q, k: 16 if q > 1 else 64), "decode-is-prefill", "or tiles of 64 keys"),
-        (by_shape(lambda q, k: 32 if k == 128 else 16), "chunks-are-one-shot", "tiles of 32 keys, those of the"),
+        (by_shape(lambda q, k: 32 if k == 128 else 16), "chunks-are-one-shot", "tiles of 32 keys; errors of the"),
         (by_shape(lambda q, k: 16, lambda q, k: 4 * (q == 1)), "decode-is-prefill", "the keys split in 4"),
     ],
 )

@@ -30,7 +30,7 @@ def test_the_header_is_where_python_says() -> None:
 @pytest.mark.parametrize(
     ("code", "algorithm", "options", "message"),
     [
-        ("a.so", "flsh", {}, f"algorithm is one of {', '.join(ALGORITHMS)}; got 'flsh'"),
+        ("a.so", "flsh", {}, f"algorithm must be one of {', '.join(ALGORITHMS)}; got 'flsh'"),
         (
             "a.so",
             "flash",
@@ -54,7 +54,7 @@ def test_the_header_is_where_python_says() -> None:
             __file__,
             "flash",
             {"stages": "scoers"},
-            "probes is one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, "
+            "probes must be one of all, lean, output, or some of the stages qk, scores, row_max, correction, probs, "
             "probs_cast, row_sum, acc, out, lse; got 'scoers'",
         ),
         (__file__, "flash", {}, f"{__file__} is no shared object that can be loaded: "),

@@ -226,7 +226,7 @@ def test_what_a_function_and_its_probes_both_say_is_refused(load: Callable[[str]
     other = attention(load, '{"out": out, "contract": {"block_k": 4}}')
     where = other.__code__.co_filename
     assert refusal(run, other, SMALL) == (
-        f'{where}:10: @probed(block_k=8), but attention has block_k=4 in its "contract" or another kernel'
+        f'{where}:10: @probed(block_k=8), but attention declares block_k=4 in its "contract" or in another kernel'
     )
 
 

@@ -86,7 +86,9 @@ REFUSED = {
     "unknown": (
         "split_k",
         "if (threadIdx.x < 3) WB_PROBE(scoers, 1.0f, 0, 0, 0, 0);",
-        "3 stores of WB_PROBE to stages that split_k does not have; its stages: qk, scores, row_max, correction, probs, probs_cast, row_sum, acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, out, lse",
+        "WB_PROBE stored 3 times to stages that split_k does not have; its stages: qk, scores, row_max, correction, "
+        "probs, probs_cast, row_sum, acc, partial_max, partial_sum, partial_O, merge_max, merge_weight, merge_sum, "
+        "out, lse",
     ),
     "mixed": (
         "flash",
@@ -203,7 +205,7 @@ def test_capped_scores_are_stored_of_a_run_with_a_softcap(probed: Callable[..., 
     with pytest.raises(Refusal) as refusal:
         probed("capped")
     assert str(refusal.value).startswith(
-        "64 stores of WB_PROBE to stages that flash does not have; its stages: qk, scores, "
+        "WB_PROBE stored 64 times to stages that flash does not have; its stages: qk, scores, "
     )
 
 

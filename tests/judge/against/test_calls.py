@@ -59,11 +59,11 @@ def test_a_wrong_scale_in_layer_7_of_one_side_is_layer_7_and_scores(plain: Path,
     assert found.pairs[7].b.stage == "out" and found.causes["B"].stage == "scores"
     assert found.causes["B"].text == "scores are multiplied by 1.2"
     text = str(found)
-    assert "A is within its budget in all 12 calls" in text and "B leaves its budget at call 7: out" in text
+    assert "A is within its budget in all 12 calls" in text and "B is over budget first at call 7: out" in text
     assert "cause, in scores: scores are multiplied by 1.2" in text
     found.save_html(tmp_path / "two.html")
     page = text_of((tmp_path / "two.html").read_text())
-    assert "B leaves its budget at call 7: out" in page and "cause, in scores: scores are multiplied by 1.2" in page
+    assert "B is over budget first at call 7: out" in page and "cause, in scores: scores are multiplied by 1.2" in page
 
 
 @pytest.mark.campaign(but=1)
@@ -90,8 +90,8 @@ def test_of_float32_the_probs_of_one_side_are_all_of_the_difference(plain: Path,
     ((share),) = found.shares
     assert share.words == "bfloat16 probs of B" and 0.99 < share.share < 1.01 and share.interaction < 0.01
     text = str(found)
-    assert "both are within their budgets in all 12 calls" in text and " 100 %  bfloat16 probs of B" in text
-    assert "interaction: goes to another, left out in the other order" in text
+    assert "both are within budget in all 12 calls" in text and " 100 %  bfloat16 probs of B" in text
+    assert "interaction: depends on the order in which the sources are removed" in text
 
 
 def test_a_rounding_that_did_not_happen_has_no_share(plain: Path, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ OTHER_BASE = {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
         (lambda: llama(BF16), lambda: llama(**OTHER_BASE), forward, 0, "q and k of call 0 (layer 0, step 0) differ"),
         (lambda: llama(), lambda: llama(seed=1), forward, 0, "different weights or tokens"),
         (lambda: llama(), lambda: llama(), one_token, 0, "in row 7 alone of sequence 0 of the batch: look before it"),
-        (lambda: llama(), lambda: louder(llama()), forward, 3, "look between call 2 (layer 2, step 0) and it"),
+        (lambda: llama(), lambda: louder(llama()), forward, 3, "look between call 2 (layer 2, step 0) and this call"),
         (lambda: llama(BF16), lambda: louder(llama(BF16)), forward, 3, "q, k and v of call 3 (layer 3, step 0) differ"),
     ],
     ids=["eps", "eps in bfloat16", "base", "weights", "token", "layer", "layer in bfloat16"],

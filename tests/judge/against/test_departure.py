@@ -65,22 +65,25 @@ def off_in_row_7(layer: int, x: Any) -> Any:
 #: what B does otherwise -> call where it shows first, its inputs, and the rows and words
 FAULTS: dict[str, tuple[Any, Any, Any, int, str, str]] = {
     "eps, bfloat16": (BF16, replace(BF16, eps=1e-5), PROMPT, 0, "q k v", "times as large in A on average"),
-    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v", "in row 5 only: look between call 4 and it: the cache: "
-            "row 5 of v still has its value of call 2 in A, but not in B"),
-    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v", "in row 7 only: look between call 1 and it: "
-               "the computation on that token"),
+    "row": (MODEL, replace(MODEL, cached=changed_row), STEPS, 5, "v",
+            "in row 5 only: look between call 4 and this call: the cache: in A, row 5 of v still has its value from call "
+            "2; in B it does not"),
+    "hidden": (MODEL, replace(MODEL, behind=off_in_row_7), PROMPT, 2, "q k v",
+               "in row 7 only: look between call 1 and this call: the computation on that token"),
     "base": (MODEL, replace(MODEL, base=5e5), PROMPT, 0, "q k", "in rows 1-15 only: look before it: the rotation (RoPE)"),
-    "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 alone"),
+    "base, bfloat16": (BF16, replace(MODEL, base=5e5), PROMPT, 0, "q k", "before any attention ran in rows 1-15 only"),
     "position": (MODEL, replace(MODEL, first=1), PROMPT, 0, "q k", "the rotation (RoPE): its base, positions or pairs"),
     "eps": (MODEL, replace(MODEL, eps=1e-5), PROMPT, 0, "q k v", "the preceding norm (its eps), or a scale"),
     "eps of large tokens": (replace(MODEL, std=1.0), replace(MODEL, std=1.0, eps=1e-5), PROMPT, 0, "q k v", "its eps"),
     "weights": (MODEL, replace(MODEL, seed=1), PROMPT, 0, "q k v", "nothing in common: different weights"),
     "slot": (MODEL, replace(MODEL, cached=one_early), STEPS, 7, "k", "row 16 of k in B equals row 17 in A"),
     "row, bfloat16": (BF16, replace(MODEL, cached=lost_row), STEPS, 3, "k", "row 7 of k is 0 in B"),
-    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v", "in row 3 alone: look "
-              "between call 10 and it: the cache: row 3 of v still has its value of call 5 in A, but not in B"),
+    "faded": (replace(LARGE, dtype=torch.bfloat16), replace(LARGE, cached=faded_row), STEPS[:2], 11, "v",
+              "in row 3 only: look between call 10 and this call: the cache: in A, row 3 of v still has its value from "
+              "call 5; in B it does not"),
     "fp8": (MODEL, replace(MODEL, cached=in_8_bits), PROMPT, 0, "k v", "k and v of B contain only float8_e4m3fn values"),
-    "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v", "look between call 0 and it"),
+    "activation": (MODEL, replace(MODEL, activation=torch.nn.functional.gelu), PROMPT, 1, "q k v",
+                   "look between call 0 and this call"),
 }  # fmt: skip
 
 
@@ -100,11 +103,11 @@ def test_another_token_is_its_row(tmp_path: Path) -> None:
     assert document["first"] == document["departed"]["call"] == 0 and document["departed"]["behind"] is None
     assert document["calls"][0]["apart"]["inputs"]["q"] > 1 > document["calls"][0]["own"]
     found.save_html(tmp_path / "two.html")
-    assert "in row 9 alone" in text_of((tmp_path / "two.html").read_text())
+    assert "in row 9 only" in text_of((tmp_path / "two.html").read_text())
     assert found.verdict == "differs" and found.departed.rows == {"q": "9", "k": "9", "v": "9"}
-    assert "q, k and v of call 0 differ by" in str(
+    assert "q, k and v of call 0 differ by" in str(found) and "in row 9 only: look before it: a different token" in str(
         found
-    ) and "in row 9 alone: look before it: a different token" in str(found)
+    )
     steps = [*STEPS[:2], prompt(1, seed=5)]
     late = compare_runs(traces(MODEL, STEPS), traces(MODEL, steps))
     assert late.departed.call == 6 and late.departed.rows == {"q": "17", "k": "17", "v": "17"}

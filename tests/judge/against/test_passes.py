@@ -78,7 +78,7 @@ def test_a_cache_that_changes_is_refused_with_its_row() -> None:
     k = other[2].inputs["k"].copy()
     k[:, :, 3] += 1
     other[2] = replace(other[2], inputs={**other[2].inputs, "k": k})
-    with pytest.raises(Refusal, match="B: row 3 of k of layer 0 differs between step 0 and the last one: the cache"):
+    with pytest.raises(Refusal, match="B: in layer 0, row 3 of k differs between step 0 and the last step. The cache"):
         compare_runs(run((9,)), other)
 
 

@@ -59,7 +59,10 @@ def weights(x):
         ("scores", lambda s, x: np.where(np.isfinite(s), x["qk"], s), "actual = expected / scale"),
         ("qk", lambda s, x: np.zeros_like(s), "actual = 0"),
         ("out", lambda s, x: s * x["row_sum"][..., -1:], "actual = expected * the last row_sum"),
-        ("qk", lambda s, x: s * np.array([1, 2.5, 3, 0.3])[:, None, None], "actual = expected * a number for each head, 0.3 to 3"),
+        ("qk", lambda s, x: s * np.array([1, 2.5, 3, 0.3])[:, None, None], (
+            "actual = expected * one number per head, "
+            "from 0.3 to 3"
+        )),
         ("probs", lambda s, x: s * np.repeat(x["correction"], 16, axis=-1), "actual = expected * correction"),
     ],
 )  # fmt: skip

@@ -66,12 +66,12 @@ NAMED = {
         kernel(of=over_heads, lse=as_bhsd), HEADS, "layout.over-heads-lse-rows-first", "lse is stored as",
     ),
     "zeros in q and v": (
-        kernel(q=zeros_behind(32, 16), v=zeros_behind(32, 16)), ROWS, "layout.zeros-in-tile-16-32-qv", "rows of q and v",
+        kernel(q=zeros_behind(32, 16), v=zeros_behind(32, 16)), ROWS, "layout.zeros-in-tile-16-32-qv", "tiles of q and v",
     ),
-    "zeros in all": (kernel(*(zeros_behind(32, 16),) * 3), ROWS, "layout.zeros-in-tile-16-32-qkv", "rows of q, k and v"),
+    "zeros in all": (kernel(*(zeros_behind(32, 16),) * 3), ROWS, "layout.zeros-in-tile-16-32-qkv", "tiles of q, k and v"),
     "zeros in v, 8 apart": (kernel(v=zeros_behind(64, 8)), ROWS, "layout.zeros-in-tile-8-64-v", "row padding of 8"),
     "zeros in k and v": (
-        kernel(k=zeros_behind(16, 8), v=zeros_behind(16, 8)), ROWS, "layout.zeros-in-tile-8-16-kv", "rows of k and v",
+        kernel(k=zeros_behind(16, 8), v=zeros_behind(16, 8)), ROWS, "layout.zeros-in-tile-8-16-kv", "tiles of k and v",
     ),
     "72 dims as 80": (kernel(wide(16), wide(16)), WIDE.but(head_dim=72), "layout.wide-16-zeros", "a multiple of 16 dims"),
     "24 dims as 32": (kernel(wide(32), wide(32)), WIDE, "layout.wide-32-zeros", "a multiple of 32 dims"),
@@ -246,7 +246,7 @@ def test_what_differs_between_two_runs_is_said_first_and_what_does_not(lse: bool
     said = str(explained).splitlines()
     assert any(line == explained.unstable for line in said[:2])
     assert "differ in 64 of 384 elements of out, in rows 8-11" in explained.unstable
-    assert "64 elements are equally wrong in both, in rows 16-19" in explained.unstable
+    assert "64 elements have the same wrong value in both, in rows 16-19" in explained.unstable
 
 
 def test_it_is_said_beside_sums_of_16_bits_too() -> None:

@@ -32,7 +32,10 @@ from workbench.trace.trace import Trace
         ("qk", lambda b, h, q, k: q % 8 * 4 + k % 8 // 2 == 5, "lane 5 of 32"),
         ("qk", lambda b, h, q, k: (q % 16 < 8) & (k % 2 == 1), "keys with k % 2 == 1 of 96; queries with q % 16 < 8 of 96"),
         ("qk", lambda b, h, q, k: (h == 2) & (k >= 80), "key tile 5 of 6; head 2 of 4"),
-        ("scores", lambda b, h, q, k: q // 16 == k // 16, "key tiles of which the tile of queries sees some but not all keys"),
+        ("scores", lambda b, h, q, k: q // 16 == k // 16, (
+            "key tiles where the tile of queries sees some but not all "
+            "keys"
+        )),
         ("row_sum", lambda b, h, q, t: (t == 5) & (h > 0), "tile 5 of 6; the last 3 of 4 heads, from 1 on"),
         ("out", lambda b, h, q, d: (h == 1) & (d % 8 == 3), "dims with d % 8 == 3 of 32; head 1 of 4"),
     ],

@@ -58,18 +58,18 @@ def of(**fields):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        (of(schema="x"), ": schema is one of workbench.symptoms/1; got 'x'"),
-        (of(kernel="fp8"), ": kernel is one of flash, split_k; got 'fp8'"),
-        (of(stage="acc"), ": stage is one of out, lse; got 'acc'"),
+        (of(schema="x"), ": schema must be one of workbench.symptoms/1; got 'x'"),
+        (of(kernel="fp8"), ": kernel must be one of flash, split_k; got 'fp8'"),
+        (of(stage="acc"), ": stage must be one of out, lse; got 'acc'"),
         (of(unknown=["scale"]), ": unknown may list input_std, splits, block_k; got ['scale']"),
-        (of(input_std=2.0), ": input_std is listed as unknown, and given as 2.0; drop one"),
+        (of(input_std=2.0), ": input_std is listed as unknown but also given as 2.0; drop one"),
         (of(cases=[]), ": cases must be a list of at least one case; got []"),
-        (of(kernel="flash", splits=2), ": only split_k has splits; kernel flash has none, got 2"),
+        (of(kernel="flash", splits=2), ": only split_k takes splits; got splits=2 for kernel flash"),
         (of(distribution="given"), ": distribution given needs inputs, and a table has none"),
         (of(cases=[{"seqlen": 4}]), ": no case has max_abs or rows, so there is nothing to explain"),
         (of(cases=[{"seqlen": 0}]), ": cases[0]: seqlen must be a whole number of at least 1; got 0"),
         (of(cases=[7]), ": cases[0] must be an object of names and values; got 7"),
-        (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows are {"query": error}; got [1]'),
+        (of(cases=[{"seqlen": 4, "rows": [1]}]), ': cases[0]: rows must be {"query": error}; got [1]'),
         (
             of(cases=[{"seqlen": 4, "rows": {"4": 0.1}}]),
             ": cases[0]: rows must be query indices, 0 to 3; got '4'",
@@ -91,11 +91,13 @@ def test_what_breaks_a_rule_is_refused(path, document, message):
 
 def test_unknown_fields_and_other_files_are_refused(path):
     path.write_text(json.dumps(of(max_error=1)))
-    assert refusal(read, path).startswith(f"{path} has the fields schema, kernel, stage, unknown, cases, batch")
+    assert refusal(read, path).startswith(
+        f"{path} may have only the fields schema, kernel, stage, unknown, cases, batch"
+    )
     path.write_text(json.dumps(of(cases=[{"seqlen": 4, "input_std": 1.0}])))
     assert refusal(read, path) == (
-        f"{path}: cases[0] has the fields max_abs, rows, batch, heads, kv_heads, seqlen, seqlen_q, seqlen_k, head_dim, "
-        "causal, scale; got 'input_std'"
+        f"{path}: cases[0] may have only the fields max_abs, rows, batch, heads, kv_heads, seqlen, seqlen_q, "
+        "seqlen_k, head_dim, causal, scale; got 'input_std'"
     )
     path.write_text("{")
     assert refusal(read, path).startswith(f"{path}: a table of symptoms must be a JSON document; Expecting")

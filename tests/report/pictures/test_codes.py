@@ -174,7 +174,7 @@ def test_a_tile_at_the_edge_of_a_window_keeps_its_lanes():
         (lambda: decode_table(decoded()), "a decode table has axes h, c; dequant_v has b, h, k, d"),
         (
             lambda: decoded_tile(products(), case=CASE),
-            "decoded tiles are those of dequant_q, dequant_k and dequant_v; got qk",
+            "decoded tiles exist only for dequant_q, dequant_k and dequant_v; got qk",
         ),
         (lambda: tensor_core_tile(table()), "tiles of tensor cores have axes b, h, q, k; lut_k has h, c"),
         (

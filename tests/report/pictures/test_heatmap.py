@@ -145,7 +145,7 @@ def test_axes_may_be_chosen_and_turned():
 def test_axes_that_the_stage_does_not_have_are_refused(axes):
     with pytest.raises(Refusal) as refusal:
         heatmap(stage(np.ones((1, 1, 2, 2))), case=CASE, axes=axes)
-    assert str(refusal.value) == f"axes are two different ones of scores: b, h, q, k; got {', '.join(axes)}"
+    assert str(refusal.value) == f"axes must be two different axes of scores: b, h, q, k; got {', '.join(axes)}"
 
 
 def test_a_stage_without_a_comparison_is_refused():

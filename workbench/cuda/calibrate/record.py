@@ -92,7 +92,7 @@ def contract_fields(calibration: Calibration, exp: str = "exp") -> dict[str, Any
     is rounded in a way that has no such bound.
     """
     if exp not in EXPONENTIALS:
-        raise Refusal(f"exp is one of {', '.join(EXPONENTIALS)}; got {exp!r}")
+        raise Refusal(f"exp must be one of {', '.join(EXPONENTIALS)}; got {exp!r}")
     for name, core in calibration.tensor_cores.items():
         if OTHER in (core.addend_rounding, core.sum_rounding, core.c_rounding):
             raise Refusal(f"the rounding of tensor-core sums is unknown: {name} on {calibration.device} has {core}")

@@ -224,7 +224,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "scores-loaded-by-one-lane",
         "fp8",
-        "each lane takes the row max over scores of which it loaded only a quarter",
+        "each lane takes the row max over all scores but loaded only a quarter of them",
         "        tile_max = NEG_INF\n"
         "        for c in range(lane, keys, LANES):\n"
         "            tile_max = max(tile_max, s_p[r * BLOCK_K + c])\n"

@@ -18,7 +18,9 @@ from workbench.cuda.faults.fault import Fault
 
 _LD_V = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i))"
 _LD_V_OF_CODES = "ldmatrix_x4_trans(tiles, 16 * n * HEAD_DIM + dims(at_v, i * (PV_DIMS // 16) + c))"
-_V_CAME = "            cuda.syncthreads()  # V of all threads has come; protects K, which all warps have multiplied"
+_V_CAME = (
+    "            cuda.syncthreads()  # all threads' V has arrived; protects K, which all warps are done multiplying"
+)
 _WAIT = "            ptx.cp_async_wait_all()\n"
 #: heads that share a kv head, whose queries are rows of one tile
 PACKED: Mapping[str, Any] = {"heads": 4, "kv_heads": 2}

@@ -70,8 +70,8 @@ class Watch:
                 owned.stamps[written, 0] = HOST
         if owned.array.itemsize != x.itemsize:
             raise Refusal(
-                f"{what} is an array of {x.dtype}, and lies in memory that an earlier kernel had as one of "
-                f"{owned.array.dtype}: accesses to elements of two sizes are not watched"
+                f"{what} is a {x.dtype} array in memory that an earlier kernel used as {owned.array.dtype}: accesses "
+                "with two element sizes are not watched"
             )
         digest = hashlib.sha256(np.ascontiguousarray(owned.array).tobytes()).hexdigest()
         return self.used.setdefault(_low(owned.array), Used(owned, digest))

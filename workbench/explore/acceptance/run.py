@@ -102,7 +102,7 @@ class Acceptance:
         return f"<Acceptance of {self.target}: {self.verdict}, {self.cases} cases>"
 
     def __bool__(self) -> bool:
-        raise TypeError('the truth of an Acceptance is ambiguous; use its verdict, such as .verdict == "pass"')
+        raise TypeError('the truth value of an Acceptance is ambiguous; use its verdict, such as .verdict == "pass"')
 
 
 def accept(

@@ -126,7 +126,7 @@ class Followed:
             x = (before.rows_of if name == "q" else before.keys_of)(asked.inputs[name])
             gradients[f"d{name}"] = (x if before.asked.cast is None else x.to(before.asked.cast)).clone()
         if not gradients:
-            raise Refusal("only dk and dv, which cannot be judged from a part of the queries")
+            raise Refusal("there are only dk and dv, which cannot be judged from part of the queries")
         event = torch.cuda.current_stream(self._dout.device).record_event() if self._dout.is_cuda else None
         self._found = {}
         return BackwardSnapshot(before, self._dout, gradients, event)

@@ -143,7 +143,7 @@ def returned(before: Any, made: Any) -> Any:
             if name == LSE:
                 continue  # flash_attn and others may return something else there
             shape = [*of_q[:3], before.whole.head_dim_v]
-            raise Refusal(f"an out of shape {list(x.shape)} [b h q d], where q, k and v give {shape}")
+            raise Refusal(f"out has shape {list(x.shape)} [b h q d], but q, k and v imply {shape}")
         results[name] = before.rows_of(x).clone()
     if OUT not in results:
         raise Refusal("it returned no out")

@@ -33,7 +33,7 @@ def weights_of(snapshot: Snapshot, name: str, said: Any, notes: tuple[str, ...] 
     )
     which = "all keys" if count == keys else f"keys {' '.join(map(str, taken))}"
     return trace_of(
-        of, name, said, (*notes, f"out shows the weights of {which} that the call returned: v is the identity"), gpu
+        of, name, said, (*notes, f"v is the identity, so out shows the weights that the call returned for {which}"), gpu
     )
 
 

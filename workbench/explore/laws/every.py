@@ -109,7 +109,7 @@ def _finding(law: Law, found: Verdict, choices: Sequence[Choice]) -> Finding:
             law, lacking=f"cannot be checked, as your kernel may have {' or '.join(forgiven)}: declare what it does"
         )
     some = " or ".join(map(str, choices[:3]))
-    why = f"within budget if your kernel really has {some}: then declare it, --contract {choices[0]}"
+    why = f"within budget if your kernel really has {some}; if so, declare it: --contract {choices[0]}"
     return Finding(law, broke=replace(found, why="; ".join(filter(None, (found.why, why)))))
 
 

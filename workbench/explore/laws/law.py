@@ -28,7 +28,7 @@ class Break:
             return self.why
         place = " ".join(f"{axis}={i}" for axis, i in self.place.items())
         rule = "bit for bit" if self.allowed == 0 else f"within {self.allowed:.3g}"
-        said = f"{self.stage} at {place} is {self.found:.9g}; the law requires {self.wanted:.9g} {rule}"
+        said = f"{self.stage} at {place} is {self.found:.9g}; the law requires {self.wanted:.9g}, {rule}"
         return f"{said}; {self.count} of {self.of} elements break it{'; ' if self.why else ''}{self.why}"
 
 

@@ -31,7 +31,7 @@ def parting(a: tuple[Run, Rows], b: tuple[Run, Rows]) -> str:
     if not one or not other or {*one} & {*other}:
         return "no tile size or split of the keys that was tried explains the difference"
     said = [" or ".join(words) for words in (one, other)]
-    return f"errors of the case fit {said[0]}, those of the other run {said[1]}"
+    return f"errors of the case fit {said[0]}; errors of the other run fit {said[1]}"
 
 
 def order(run: Run, rows: Rows) -> tuple[str, ...]:

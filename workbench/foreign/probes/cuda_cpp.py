@@ -109,7 +109,7 @@ class Probes:
         del _IN_USE[self.pointer.where]
         if unknown := int(table[: HEAD.itemsize].view(HEAD)["unknown"][0]):
             raise Refusal(
-                f"{unknown} stores of WB_PROBE to stages that {self.algorithm} does not have; its stages: "
+                f"WB_PROBE stored {unknown} times to stages that {self.algorithm} does not have; its stages: "
                 f"{', '.join(self.known)}"
             )
         found = {}
@@ -151,7 +151,7 @@ def hand_over(
     Unavailable without a GPU.
     """
     if algorithm not in ALGORITHMS:
-        raise Refusal(f"algorithm is one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
+        raise Refusal(f"algorithm must be one of {', '.join(ALGORITHMS)}; got {algorithm!r}")
     splitting = [name for name in ALGORITHMS if merges(name)]
     if (splits is None) == (algorithm in splitting):
         names = ", ".join(splitting)

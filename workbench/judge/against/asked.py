@@ -23,7 +23,7 @@ def in_one_form(a: Question, b: Question, call: str) -> tuple[Question, Question
     if sizes[0] != sizes[1] or not whole:
         said = " and ".join(_shapes(x) for x in (a, b))
         raise Refusal(
-            f"{call} has different shapes in A and B, {said}: the runs are not of one model on the same tokens"
+            f"{call} has different shapes in A and B, {said}: the runs use different models or different tokens"
         )
     several = a.group > 1 and a.group == b.group
     a, b = a.split(units), b.split(units)

@@ -73,14 +73,14 @@ def where_to_look(
             cached = bool(kept_by) or of_queries.size < a.seen.shape[2]
             return f"the cache: {said}" if cached else said
         if not of_tokens:
-            return f"whatever computes {' and '.join(over)}"
+            return f"the code that computes {' and '.join(over)}"
     if of_tokens and len(at["k"]) < a.read.any(0).sum():
         one = len(at["k"]) == 1
         others = "a different token or embedding there" if one else "different tokens or embeddings there"
         made = f"the computation on {'that token' if one else 'those tokens'}"
         if new is None:
             return f"{others}, or {made}"
-        return others if new else f"{made}; an expert router may have tied there"
+        return others if new else f"{made}; an expert router may have broken a tie differently there"
     if "v" not in over and all(_as_long(a, b, name, allowed) for name in over):
         both = "the rotation (RoPE): its base, positions or pairs"
         return both if len(over) == 2 else f"the rotation (RoPE) of {next(iter(over))}"
@@ -145,7 +145,7 @@ def _changed(a: Question, at: Mapping[str, np.ndarray], kept: Sequence[Kept]) ->
         for has, lacks in ((0, 1), (1, 0)):
             if calls[has] is not None and calls[lacks] is None:
                 row = f"row {place} of {name}"
-                return f"{row} still has its value of call {calls[has]} in {'AB'[has]}, but not in {'AB'[lacks]}"
+                return f"in {'AB'[has]}, {row} still has its value from call {calls[has]}; in {'AB'[lacks]} it does not"
     return ""
 
 

@@ -70,7 +70,7 @@ class Against:
         return iter(self.stages)
 
     def __bool__(self) -> bool:
-        raise TypeError('the truth of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"')
+        raise TypeError('the truth value of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"')
 
     def __repr__(self) -> str:
         where = f" at {self.parts_at}" if self.parts_at else ""

@@ -84,8 +84,8 @@ def _joined(call: int, layer: str, traces: list[Trace], side: str) -> Trace:
             same = (now == then).all((0, 1, 3)) | ~read
             if not same.all():
                 raise Refusal(
-                    f"{side}: row {int(np.argmin(same))} of {name} of {layer} differs between step {step} and the "
-                    "last one: the cache changed, so passes of different lengths cannot be joined"
+                    f"{side}: in {layer}, row {int(np.argmin(same))} of {name} differs between step {step} and the "
+                    "last step. The cache changed, so passes of different lengths cannot be joined"
                 )
     fields = ("causal", "window", "alibi_slopes", "score_mod", "dropout_p", "codes")
     plain = last.case.but(causal=False, window=None)

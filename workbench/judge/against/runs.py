@@ -139,7 +139,7 @@ class Runs:
         shown_by("page.two_runs.save", path, self)
 
     def __bool__(self) -> bool:
-        raise TypeError('the truth of Runs is ambiguous; use their verdict, such as runs.verdict == "bug"')
+        raise TypeError('the truth value of Runs is ambiguous; use their verdict, such as runs.verdict == "bug"')
 
     def __str__(self) -> str:
         return "\n".join(shown_by("runs.lines", self))

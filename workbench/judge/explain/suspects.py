@@ -24,7 +24,7 @@ from workbench.reference.stage import Table
 #: what a right stage cannot show of the stages that it was made of, since it sums over all keys of a row or divides
 _BLIND = {
     LSE: "the key order: whether each prob multiplies its own row of v",
-    OUT: "whatever shifts all scores of a row equally: a constant or a per-row bias",
+    OUT: "anything that shifts all scores of a row equally: a constant or a per-row bias",
 }
 #: rows that are looked at, of all batches and heads, at most
 ROWS = 64

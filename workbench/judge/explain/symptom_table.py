@@ -85,7 +85,7 @@ def of_document(document: Any, where: str) -> SymptomTable:
     for name, accepted in (("schema", (SCHEMA,)), ("kernel", tuple(OPEN)), ("stage", STAGES)):
         value = document.get(name, STAGES[0] if name == "stage" else None)
         if value not in accepted:
-            raise Refusal(f"{where}: {name} is one of {', '.join(accepted)}; got {value!r}")
+            raise Refusal(f"{where}: {name} must be one of {', '.join(accepted)}; got {value!r}")
     kernel = document["kernel"]
     unknown = _unknown(document, OPEN[kernel], where)
     listed = document.get("cases")
@@ -93,7 +93,7 @@ def of_document(document: Any, where: str) -> SymptomTable:
         raise Refusal(f"{where}: cases must be a list of at least one case; got {listed!r}")
     common = {name: _plain(x) for name, x in document.items() if name not in _BESIDE}
     if "splits" in document and "splits" not in OPEN[kernel]:
-        raise Refusal(f"{where}: only split_k has splits; kernel {kernel} has none, got {common['splits']!r}")
+        raise Refusal(f"{where}: only split_k takes splits; got splits={common['splits']!r} for kernel {kernel}")
     if common.get("distribution") == GIVEN:
         raise Refusal(f"{where}: distribution {GIVEN} needs inputs, and a table has none")
     cases, entries = [], []
@@ -122,7 +122,9 @@ def _unknown(document: Mapping[str, Any], open_: Mapping[str, tuple[Any, ...]], 
         raise Refusal(f"{where}: unknown may list {', '.join(open_)}; got {said!r}")
     for name in said:
         if name in document:
-            raise Refusal(f"{where}: {name} is listed as unknown, and given as {_plain(document[name])!r}; drop one")
+            raise Refusal(
+                f"{where}: {name} is listed as unknown but also given as {_plain(document[name])!r}; drop one"
+            )
     fixed = document.get("distribution") in FIXED
     return {
         name: tried for name, tried in open_.items() if name not in document and not (fixed and name == "input_std")
@@ -132,7 +134,7 @@ def _unknown(document: Mapping[str, Any], open_: Mapping[str, tuple[Any, ...]], 
 def _entries(one: Mapping[str, Any], i: int, case: Case, place: str) -> list[Entry]:
     rows = one.get("rows", {})
     if not isinstance(rows, dict):
-        raise Refusal(f'{place}: rows are {{"query": error}}; got {rows!r}')
+        raise Refusal(f'{place}: rows must be {{"query": error}}; got {rows!r}')
     found = []
     for row, value in {None: one.get("max_abs"), **rows}.items():
         name = "max_abs" if row is None else f"rows[{row!r}]"
@@ -166,7 +168,7 @@ def _known(document: Any, names: tuple[str, ...], where: str) -> None:
         raise Refusal(f"{where} must be an object of names and values; got {document!r}")
     for name in document:
         if name not in names:
-            raise Refusal(f"{where} has the fields {', '.join(names)}; got {name!r}")
+            raise Refusal(f"{where} may have only the fields {', '.join(names)}; got {name!r}")
 
 
 def _plain(value: Any) -> Any:

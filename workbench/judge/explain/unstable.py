@@ -14,7 +14,7 @@ from workbench.refusal import Refusal, Unavailable
 from workbench.trace.trace import Trace
 
 #: begins what is said of a function that draws random numbers, of which no other cause is looked for
-RANDOM = "a second call on the same inputs gives different numbers, but the same ones from the same random seed"
+RANDOM = "a second call on the same inputs gives different numbers; resetting the random seed gives the same numbers"
 
 
 def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
@@ -33,10 +33,12 @@ def unstable(run: Observed, wrong: Sequence[StageDiff]) -> str:
                 return f"{RANDOM}: dropout is on"
             alike = same & stage.decisive.outside
             said = f"{int((~same).sum())} of {same.size} elements of {stage.name}{_rows(stage, ~same)}"
-            rest = f"{int(alike.sum())} elements are equally wrong in both{_rows(stage, alike)}" if alike.any() else ""
+            which, where = f"{int(alike.sum())} elements have", _rows(stage, alike)
+            if not alike.any():
+                which, where = "no element has", ""
             return (
-                f"two runs on the same inputs differ in {said}: a race, uninitialised memory, or state "
-                f"kept between calls; {rest or 'nothing is equally wrong in both'}"
+                f"two runs on the same inputs differ in {said}: a race, uninitialised memory, or state kept between "
+                f"calls; {which} the same wrong value in both{where}"
             )
     except (Refusal, Unavailable):
         return ""

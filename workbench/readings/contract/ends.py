@@ -28,7 +28,9 @@ def ends(subject: Subject, probs_dtype: str | None, normalised: bool | None, mer
     yield _rounding(subject, probs_dtype == "float32" or normalised is False, normalised is True)
     if probs_dtype is None or (probs_dtype != "float32" and normalised is not False):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "unknown whether probs are cast before the division, which may lose small ones")
+            yield unread(
+                name, "it is unknown whether probs are cast before the division; the cast may lose small probs"
+            )
     else:
         yield from _tiny(subject)
     yield from _empty(subject)
@@ -66,13 +68,25 @@ def _normalisation(subject: Subject, probs_dtype: str | None, merged: bool) -> F
     u = 2.0**-4 if probs_dtype is None else unit_roundoff(probs_dtype)
     if every.max() <= min(4 * (u + subject.roundoff) + 2.0**-20, OFF):
         if not merged:
-            return unread(name, "weights fit one division, but only one tile was seen: an lse might merge several")
-        return Field(name, "division", "equal scores near 2^24 get equal weights of sum 1; a float32 lse would not do")
+            return unread(
+                name, "weights fit one division, but only one tile was seen; several tiles might be merged by lse"
+            )
+        return Field(
+            name,
+            "division",
+            "equal scores near 2^24 get equal weights that sum to 1; a float32 lse could not give that",
+        )
     worst = [float(np.median(x)) for x in off]
     if max(worst) >= OFF:
-        said = f"weights of equal scores near 2^24, where lse has an ulp of 2, are off by e^{max(worst):.2g}"
+        said = f"equal scores near 2^24, where lse has an ulp of 2, get weights that are off by e^{max(worst):.2g}"
         return Field(name, "lse", said)
-    return unread(name, f"weights of equal scores near 2^24 are off by e^{every.max():.2g}, which fits neither")
+    return unread(
+        name,
+        (
+            f"weights of equal scores near 2^24 are off by e^{every.max():.2g}, which fits neither one "
+            "division nor an lse"
+        ),
+    )
 
 
 def _rounding(subject: Subject, plain: bool, normalised: bool) -> Field:
@@ -126,7 +140,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
     rows = rows[subject.seen[rows][:, low].all(-1)]
     if not len(rows):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, f"no row sees all {len(low)} keys that are measured")
+            yield unread(name, f"no row sees all {len(low)} keys that the measurement needs")
         return
     k = np.zeros((subject.keys, subject.depth))
     k[~tops, 0] = -1.0
@@ -140,7 +154,7 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         shares[score] = subject.ask(q, k, v).out[rows][:, : len(low)] / HUGE * number
     if not all(np.isfinite(x).all() for x in shares.values()) or not _near(shares[69.0], np.exp(-69.0), 0.1):
         for name in ("exp_floor", "exp_flushes"):
-            yield unread(name, "weights of 2^-100 are already wrong")
+            yield unread(name, "weights near 2^-100 are already wrong")
         return
     lowest = np.concatenate([shares[139.0].ravel(), shares[160.0].ravel()])
     kept = lowest[lowest != 0]
@@ -148,7 +162,11 @@ def _tiny(subject: Subject) -> Iterator[Field]:
         yield Field("exp_floor", None, "weights of e^-139 and e^-160 are 0")
     elif _near(kept, kept[0], 0.01):
         floor = float(np.round(np.log2(kept[0]), 1))
-        yield Field("exp_floor", floor, f"weights of e^-139 and e^-160 are 2^{floor:g} in {len(kept)} of {len(lowest)}")
+        yield Field(
+            "exp_floor",
+            floor,
+            f"weights of e^-139 and e^-160 come out as 2^{floor:g} in {len(kept)} of {len(lowest)} elements",
+        )
         yield unread("exp_flushes", f"smaller weights are raised to 2^{floor:g}")
         return
     else:

@@ -86,7 +86,7 @@ def _read(subject: Subject) -> list[Field]:
     if how == "none" and value("scaled_q_dtype") == "float32":
         found.append(exp(subject))
     else:
-        found.append(unread("exp_ulps", "scores or q are, or may be, rounded to 16 bits, which hides errors of exp"))
+        found.append(unread("exp_ulps", "scores or q may be rounded to 16 bits, which would hide errors of exp"))
     bounds, merged = value("split_bounds"), value("block_k") is not None
     splits = (value("splits") or 1) > 1 or (bounds is not None and len(bounds) > 2)
     found += sums(subject, bits, products_of(how), splits)

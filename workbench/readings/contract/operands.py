@@ -38,9 +38,16 @@ def operands(subject: Subject) -> Iterator[Field]:
         found = products[0].split(",")[0] if products[0] is not None and products[0] == products[1] else None
         if found is not None:
             words = "keep" if found == "ieee" else "lack"
-            yield Field("input_precision", found, f"products of 24-bit numbers {words} the product of their last bits")
+            yield Field(
+                "input_precision",
+                found,
+                f"products of 24-bit numbers {words} the part that comes from their last bits",
+            )
         else:
-            yield unread("input_precision", "V and q are not rounded: one float32 product or three TF32 products")
+            yield unread(
+                "input_precision",
+                "V and q are not rounded; products may be float32, or three TF32 products each",
+            )
         yield unread("input_rounding", "operands are not rounded to TF32")
         return
     yield from (unread(name, "V and q are rounded differently") for name in names)

@@ -39,7 +39,7 @@ def plan(subject: Subject) -> tuple[int, int] | str:
     if keys < 4 or subject.depth < 2 or subject.width < 2:
         return f"{keys} keys and {subject.depth} dims are too few"
     if rows < 2:
-        return f"{rows} rows see all keys, at least 2 must"
+        return f"only {rows} rows see all keys; at least 2 must"
     count = min(subject.depth - 1, rows - 1, keys - 1)
     each = -(-keys // (subject.width - 1)) * -(-keys // count)
     if each * 2 > CALLS:

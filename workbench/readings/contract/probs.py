@@ -36,7 +36,7 @@ def probs(subject: Subject) -> Iterator[Field]:
         return
     fitting = [_fitting(subject, seed) for seed in SEEDS]
     if any(one is None for one in fitting) or fitting[0] != fitting[1]:
-        reason = "weights of close scores fit no single cast, neither of probs nor of normalised probs"
+        reason = "no single cast of probs, normalised or not, fits the weights of close scores"
         yield from (unread(name, reason) for name in names)
         return
     dtype, rounding, normalised = fitting[0] or ("", "", False)
@@ -48,8 +48,8 @@ def probs(subject: Subject) -> Iterator[Field]:
         yield unread("probs_normalised", "probs are not cast, so the order of cast and division does not matter")
         return
     yield Field("probs_dtype", dtype, f"weights of close scores differ by whole ulps of {dtype}, as {of} do")
-    yield Field("probs_rounding", rounding, f"other roundings of {of} would give other weights")
-    yield Field("probs_normalised", normalised, f"the cast has the ulps of {of}, for sums that are no powers of 2")
+    yield Field("probs_rounding", rounding, f"no other rounding of {of} would give these weights")
+    yield Field("probs_normalised", normalised, f"where sums are not powers of 2, the cast has the ulps of {of}")
 
 
 def _fitting(subject: Subject, seed: int) -> Cast | None:

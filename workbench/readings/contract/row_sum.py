@@ -28,7 +28,7 @@ def row_sum(subject: Subject, dtype: str | None, rounding: str) -> Field:
     """row_sum_of_cast. `dtype`: to which probs are cast; None where that is not known."""
     name = "row_sum_of_cast"
     if dtype is None:
-        return unread(name, "unknown to which dtype probs are cast")
+        return unread(name, "the dtype to which probs are cast is unknown")
     if dtype == "float32":
         return unread(name, "probs are not cast")
     if subject.trace.stages.get("lse") is None:
@@ -39,18 +39,18 @@ def row_sum(subject: Subject, dtype: str | None, rounding: str) -> Field:
         if run is None:
             return unread(name, "lse is non-finite, or too few rows see keys")
         slopes.append(_slope(run, dtype, rounding))
-    moved = f"lse shows {slopes[0][0]:.0%} of the effect that casts to {dtype} have on the sum"
+    moved = f"lse shows {slopes[0][0]:.0%} of the effect that casting probs to {dtype} has on their sum"
     for value, whole in ((False, 0.0), (True, 1.0)):
         if all(abs(slope - whole) < SLOPE and error < SURE for slope, error in slopes):
             return Field(name, value, moved)
-    return unread(name, f"{moved}: neither clearly all nor clearly none")
+    return unread(name, f"{moved}; this is not clearly all of it, nor clearly none")
 
 
 def exp(subject: Subject) -> Field:
     """exp_ulps: the largest error of exp, where it is more than lse may be off by."""
     name = "exp_ulps"
     if subject.trace.stages.get("lse") is None:
-        return unread(name, "the kernel returns no lse, and out keeps too few bits of a weight")
+        return unread(name, "the kernel returns no lse, and out has too few bits to show errors of exp")
     near = [_summed(subject, 0.02, 1.3, seed, alive=2) for seed in SEEDS]
     far = _summed(subject, 1.5, 7.0, 24, alive=2)
     if far is None or any(run is None for run in near):
@@ -59,16 +59,23 @@ def exp(subject: Subject) -> Field:
     errors, noise = zip(*(_errors(run) for run in runs), strict=True)
     most, hidden = float(max(abs(x).max() for x in errors[:2])), float(max(x.max() for x in noise))
     if most <= 1.5 * hidden:
-        return unread(name, f"exp is off by {most:.0f} ulps at most, but lse cannot show less than {hidden:.0f}")
+        return unread(
+            name, f"exp is off by at most {most:.0f} ulps, but lse cannot show errors below {hidden:.0f} ulps"
+        )
     for dtype in ("float16", "bfloat16", *FLOAT8.values()):
         if any(_of_cast(run, dtype) for run in runs):
-            return unread(name, f"exp seems off by {most:.0f} ulps, but so it would if row_sum adds probs in {dtype}")
+            return unread(
+                name,
+                f"exp seems off by {most:.0f} ulps, but a row_sum that adds probs in {dtype} would look the same",
+            )
     value = float(np.ceil(1.25 * most))
     of_far, hidden_far = _errors(far)
     if abs(errors[2]).max() > value or (abs(of_far) > value + hidden_far + 4 * far[0]).any():
         return unread(name, f"exp is off by {most:.0f} ulps near 0 and by more elsewhere")
     return Field(
-        name, value, f"exp is off by {most:.0f} ulps at most in {2 * len(errors[0])} samples; the field adds a quarter"
+        name,
+        value,
+        f"exp is off by at most {most:.0f} ulps in {2 * len(errors[0])} samples; the field adds a 25% margin",
     )
 
 
@@ -171,6 +178,9 @@ def _of_out(subject: Subject, dtype: str, rounding: str) -> Field:
         fits = [value for value, (own, other) in both.items() if own >= GIVEN and other <= OTHER]
         said.append(fits[0] if len(fits) == 1 and off.sum() >= APART else None)
     if said[0] is None or said[0] != said[1]:
-        return unread(name, "the kernel returns no lse, and the sum of weights fits both")
+        return unread(
+            name,
+            "the kernel returns no lse, and the sum of weights fits both a sum of cast probs and one of uncast probs",
+        )
     words = "exactly 1" if said[0] else "the sum of cast probs over the sum of uncast ones"
     return Field(name, said[0], f"weights add up to {words}")

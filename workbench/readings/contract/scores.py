@@ -39,9 +39,9 @@ def scores(subject: Subject, how: str | None, sums: str | None) -> Iterator[Fiel
     scaled = _scaled_q(subject)
     yield scaled
     if how != "none" or not scaled.is_read:
-        reason = "scores, q.k or q are, or may be, rounded to 16 bits, which hides float32 rounding"
+        reason = "scores, q.k or q may be rounded to 16 bits, which would hide float32 rounding"
     elif scaled.value != "float32":
-        reason = f"q * scale is rounded to {scaled.value}, which hides float32 rounding"
+        reason = f"q * scale is rounded to {scaled.value}; this hides float32 rounding"
     else:
         yield _scale_in(subject)
         yield _argument(subject)
@@ -121,7 +121,9 @@ def _rounded(how: str | None, sums: str | None) -> Field:
     """In which dtype qk and scores are rounded."""
     name = "scores_dtype"
     if how is None:
-        return unread(name, "weights of scores 1/8 apart, near 219 and 1755, fit no single rounding to 16 bits")
+        return unread(
+            name, "no single rounding to 16 bits fits the weights of scores near 219 and 1755 that are 1/8 apart"
+        )
     if how == "none":
         return Field(name, "float32", "scores 1/8 apart, near 219 and 1755, are not rounded")
     dtype = how.split()[-1]
@@ -170,10 +172,13 @@ def _scaled_q(subject: Subject) -> Field:
 
     how = _agreed(subject, asked)
     if how is None or how.startswith("k"):
-        return unread(name, "equal q.k of different factors fit neither equal scores nor q * scale in 16 bits")
+        return unread(
+            name,
+            "equal q.k from different factors get weights that fit neither equal scores nor q * scale in 16 bits",
+        )
     if how == "none":
-        return Field(name, "float32", "equal q.k of 12 pairs of factors give equal weights")
-    return Field(name, how.split()[-1], f"weights of equal q.k of different factors fit {how}")
+        return Field(name, "float32", "equal q.k from 12 pairs of factors give equal weights")
+    return Field(name, how.split()[-1], f"weights of equal q.k from different factors fit {how}")
 
 
 def _scale_in(subject: Subject) -> Field:
@@ -199,11 +204,15 @@ def _scale_in(subject: Subject) -> Field:
 
     how = _agreed(subject, asked)
     if how is None:
-        return unread("scale_in", "the last bits of equal q.k near 2^21 fit no single place of the scale")
+        return unread(
+            "scale_in", "no single place of the scale explains the last bits of scores from equal q.k near 2^21"
+        )
     value = how.split(",")[0]
     if value == "scores":
-        return Field("scale_in", value, "equal q.k of different factors give equal scores near 2^21, to the last bit")
-    return Field("scale_in", value, f"the last bits of equal q.k near 2^21 fit a scale in {how}")
+        return Field(
+            "scale_in", value, "equal q.k from different factors give scores near 2^21 that agree to the last bit"
+        )
+    return Field("scale_in", value, f"the last bits of equal q.k near 2^21 fit a scale applied to {how}")
 
 
 def _argument(subject: Subject) -> Field:
@@ -230,5 +239,5 @@ def _argument(subject: Subject) -> Field:
     how = _agreed(subject, asked)
     if how in (None, "exact"):
         shown = "are not rounded" if how else "fit no known rounding"
-        return unread(name, f"scores near 2^21 {shown}: an fma, or more bits than float32")
-    return Field(name, "difference", f"exp takes differences of scores rounded to float32 ({how}, near 2^21)")
+        return unread(name, f"scores near 2^21 {shown}: suspect an fma, or more bits than float32")
+    return Field(name, "difference", f"exp takes score differences rounded to float32 ({how}; scores near 2^21)")

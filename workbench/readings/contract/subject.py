@@ -41,15 +41,15 @@ class Subject:
         case = trace.case
         if trace.rerun is None:
             name = trace.called_with.trace or trace.target
-            raise Refusal(f"{name} is a dump: a contract can only be read off a function or a kernel")
+            raise Refusal(f"{name} is a dump: a contract can only be measured on a function or a kernel")
         beside = [name for name in _BESIDE if getattr(case, name) is not None]
         beside += [name for name in ("mask", "bias") if name in trace.inputs]
         if case.codes is not None or case.shared_kv or case.ragged or "out" not in trace.stages:
             beside.append("codes, a v that is a part of k, ragged lengths or no out")
         if beside:
             raise Refusal(
-                f"{trace.target}: a contract can only be read off plain attention (scale * q @ k; full, causal or in a "
-                f"window). This case has {', '.join(beside)}: leave that out"
+                f"{trace.target}: a contract can only be measured on plain attention (scale * q @ k; full, causal or "
+                f"in a window). This case has {', '.join(beside)}: leave that out"
             )
         self.trace = trace
         self.calls = 0
@@ -124,7 +124,7 @@ class Subject:
         """
         assert self.trace.rerun is not None
         if self.calls >= CALLS:
-            raise Refusal(f"{self.trace.target}: a contract takes at most {CALLS} calls")
+            raise Refusal(f"{self.trace.target}: measuring a contract may take at most {CALLS} calls")
         self.calls += 1
         shape = self.trace.inputs["q"].shape
         chosen = {"q": np.broadcast_to(q, (self.rows, self.depth)).reshape(shape), "k": k, "v": v}

@@ -86,7 +86,7 @@ def sums(subject: Subject, found: Kept, products: str | None, splits: bool) -> I
     """
     names = ("accumulator_dtype", "partials_dtype", "accumulation")
     if found.near is None or found.apart is None:
-        reason = "small values cannot be measured here, not even without large ones"
+        reason = "small values cannot be measured here, even without large ones"
         yield from (unread(name, reason) for name in names)
         return
     accumulator = _accumulator(found.near, found.apart, found.products, products)
@@ -153,14 +153,14 @@ def _left_of_scores(subject: Subject, asked: Sequence[tuple[int, float]]) -> lis
 def _accumulator(near: int, apart: int, of_scores: int | None, products: str | None) -> Field:
     name = "accumulator_dtype"
     if of_scores is None:
-        return unread(name, "small products cannot be measured here, not even without large ones")
+        return unread(name, "small products cannot be measured here, even without large ones")
     if apart >= ENOUGH and of_scores >= ENOUGH and products is None:
         where = "" if near >= ENOUGH else " (between partial results)"
-        return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives in sums{where}")
+        return Field(name, "float32", f"a value 2^-{ENOUGH - 1} times a large one survives in sums{where}")
     if near == apart and near in BITS and BITS[near] in (BITS.get(of_scores), products):
-        said = f"P @ V loses values below 2^-{near - 1} of a large one, at any distance"
+        said = f"P @ V loses values below 2^-{near - 1} times a large one, however many keys lie between them"
         return Field(name, BITS[near], f"{said}; q.k keeps as many bits")
-    return unread(name, f"P @ V keeps {_said(near)} to {_said(apart)} bits, q.k {_said(of_scores)}")
+    return unread(name, f"P @ V keeps {_said(near)} to {_said(apart)} bits, q.k keeps {_said(of_scores)}")
 
 
 def _said(bits: int) -> str:
@@ -172,9 +172,17 @@ def _partials(found: Kept, splits: bool, subject: Subject) -> Field:
     if near >= ENOUGH:
         if not splits:
             return unread(name, "no splits are known: large numbers may cancel before partial results are stored")
-        return Field(name, "float32", f"2^-{ENOUGH - 1} of a large number survives a sum over {subject.keys} keys")
+        return Field(
+            name, "float32", f"a value 2^-{ENOUGH - 1} times a large one survives a sum over {subject.keys} keys"
+        )
     if apart < ENOUGH or not found.stored:
-        return unread(name, f"sums keep only {near} to {apart} bits at any distance, which hides partial results")
+        return unread(
+            name,
+            (
+                f"sums keep only {near} to {apart} bits, whatever the distance; this hides how partial "
+                "results are rounded"
+            ),
+        )
     bits = min(BITS, key=lambda one: abs(one - near))
     # numbers are divided by sums that are no powers of 2, which may take one bit or give one
     if abs(bits - near) > 1:
@@ -194,7 +202,7 @@ def _accumulation(subject: Subject, dtype: str) -> Field:
     for sign in (1.0, -1.0):
         left = _left(subject, [(Triple(0, spot, last), HALF * 2.0**-bits) for spot in spots], sign)
         if left is None:
-            return unread(name, "what is left between large numbers cannot be measured")
+            return unread(name, "what remains after two large numbers cancel cannot be measured")
         shares += [*left]
     of_scores = _left_of_scores(subject, [(bits, HALF)] * 2)
     up, stays = ([abs(x - one) <= EXACT for x in (*shares, *of_scores)] for one in (2 / HALF, 1.0))
@@ -204,4 +212,10 @@ def _accumulation(subject: Subject, dtype: str) -> Field:
             return Field(name, "nearest", f"2^{bits} + 1.5 is rounded to 2^{bits} + 2, and likewise for -1.5")
     told = ", ".join(sorted({f"{x * HALF:.2g}" for x in shares}))
     products = ", ".join(sorted({f"{x * HALF:.2g}" if x >= 0 else "nothing measurable" for x in of_scores}))
-    return unread(name, f"of 1.5 added to 2^{bits}, P @ V keeps {told} and q.k {products}; nearest would keep 2")
+    return unread(
+        name,
+        (
+            f"when 1.5 is added to 2^{bits}, P @ V keeps {told} and q.k keeps {products}; rounding to "
+            "nearest would keep 2"
+        ),
+    )

@@ -21,14 +21,17 @@ def tiles(subject: Subject) -> Iterator[Field]:
         return
     found = looked(subject, *planned)
     if found is None:
-        reason = f"{CALLS} calls are too few for so many pairs of keys: use more queries"
+        reason = f"this many pairs of keys need more than {CALLS} calls: use more queries"
         yield from (unread(name, reason) for name in NAMES)
         return
     if found.differ.any():
         small = looked(subject, *planned, SMALL_RISES)
         if small is None or not small.differ.any():
             least, most = min(RISES), max(SMALL_RISES)
-            reason = f"maxima that rise by {least:g} rescale, by {most:g} do not: maxima lag or are upper bounds"
+            reason = (
+                f"a maximum that rises by {least:g} rescales, one that rises by {most:g} does not: maxima lag or "
+                "are upper bounds"
+            )
             yield from (unread(name, reason) for name in NAMES)
             return
     edges = _edges(found, subject.keys)
@@ -37,7 +40,10 @@ def tiles(subject: Subject) -> Iterator[Field]:
         for name in NAMES[1:]:
             yield unread(name, "keys are rescaled one by one, in an unknown order")
     elif len(edges) == 2:
-        reason = f"no run of the {subject.keys} keys is rescaled separately: one tile, or maxima are known in advance"
+        reason = (
+            f"no run of the {subject.keys} keys is rescaled separately: there is one tile, or maxima are known "
+            "in advance"
+        )
         yield from (unread(name, reason) for name in NAMES)
     else:
         yield from _structure(found, edges, subject.keys)
@@ -70,7 +76,9 @@ def _structure(found: Pairs, edges: np.ndarray, keys: int) -> Iterator[Field]:
     splits = _chains(after)
     if splits is None:
         words = ", ".join(map(str, edges[:8]))
-        yield from (unread(name, f"tiles that begin at keys {words} ... have no single order") for name in NAMES)
+        yield from (
+            unread(name, f"tiles that begin at keys {words} ... are not visited in one order") for name in NAMES
+        )
         return
     if len(splits) == count:
         words = ", ".join(map(str, edges[:8]))
@@ -118,7 +126,7 @@ def _splits(bounds: list[int], block: int, keys: int) -> Iterator[Field]:
     shown = f"runs of keys with their own maximum end at {', '.join(map(str, bounds[1:]))}"
     even = [*range(0, count, each), count]
     if [min(x * block, keys) for x in even] != bounds:
-        yield unread("splits", f"{shown}: they are unequal, see split_bounds")
+        yield unread("splits", f"{shown}: these runs are unequal; see split_bounds")
         yield Field("split_bounds", tuple(bounds), shown)
         return
     fitting = [n for n in range(1, count + 1) if -(-count // n) == each]

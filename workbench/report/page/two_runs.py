@@ -51,8 +51,9 @@ def _part(pair: CallPair) -> Part:
     """What is known of one call, folded."""
     lines = [
         f"A and B differ by at most {number(pair.largest)}, RMS {number(pair.difference)}",
-        f"q, k and v differ by at most {number(pair.apart.largest)} of their size",
-        f"{number(pair.carried)} of it comes from the inputs, {number(pair.own)} from this call",
+        f"q, k and v differ by at most {number(pair.apart.largest)} relative to their size",
+        f"of the difference between A and B, {number(pair.carried)} comes from the inputs and {number(pair.own)} from "
+        "this call",
         *(f"{what}: {a} in A, {b} in B" for what, (a, b) in pair.asked.items()),
         *(f"{name} is over budget at {side.stage}" for name, side in (("A", pair.a), ("B", pair.b)) if side.wrong),
         *(f"{percent(one.share)} of its own difference: {one.words}" for one in pair.shares),

@@ -81,7 +81,7 @@ def decoded_tile(stage: StageDiff, *, case: Case) -> "Figure":
     rows = stage.axes[2:3]
     block = {"bhqd": case.block_q, "bhkd": case.block_k}.get(stage.axes)
     if not stage.name.startswith("dequant") or block is None:
-        raise Refusal(f"decoded tiles are those of dequant_q, dequant_k and dequant_v; got {stage.name}")
+        raise Refusal(f"decoded tiles exist only for dequant_q, dequant_k and dequant_v; got {stage.name}")
     worst = look.worst_element(comparison)
     at = look.indices(stage, worst or 0)
     inside, start = look.positions(stage, at), stage.first.get(rows, 0)

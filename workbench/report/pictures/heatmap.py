@@ -89,7 +89,9 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
     comparison = look.shown(stage)
     rows, columns = axes
     if rows == columns or columns not in stage.axes or rows not in (*stage.axes, " "):
-        raise Refusal(f"axes are two different ones of {stage.name}: {', '.join(stage.axes)}; got {', '.join(axes)}")
+        raise Refusal(
+            f"axes must be two different axes of {stage.name}: {', '.join(stage.axes)}; got {', '.join(axes)}"
+        )
     worst = look.worst_element(comparison)
     at = look.indices(stage, worst or 0)
     index = tuple(slice(None) if axis in axes else i for axis, i in look.positions(stage, at).items())

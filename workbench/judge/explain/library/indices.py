@@ -48,8 +48,8 @@ def _permutations() -> Iterator[tuple[str, str, Map]]:
     for b in BLOCKS[1:]:
         yield f"block-next-{b}", f"off by a block (i gets i + {b})", lambda i, n, b=b: _inside(i + b, i, n)
         yield f"block-previous-{b}", f"off by a block (i gets i - {b})", lambda i, n, b=b: np.where(i < b, i, i - b)
-        yield f"block-first-{b}", f"all from the first block of {b}", lambda i, n, b=b: i % b
-        yield f"block-start-{b}", f"all from the start of their block of {b}", lambda i, n, b=b: i // b * b
+        yield f"block-first-{b}", f"with the first block of {b} repeated throughout", lambda i, n, b=b: i % b
+        yield f"block-start-{b}", f"with the first of each {b} repeated over its block", lambda i, n, b=b: i // b * b
         for back, by, shifted, _ in _WAYS:
             words = f"off by one within each block of {b} (i gets {shifted}), wrapping around"
             rolled = lambda i, n, b=b, by=by: _inside(i // b * b + (i + by) % b, i, n)  # noqa: E731
@@ -58,7 +58,7 @@ def _permutations() -> Iterator[tuple[str, str, Map]]:
             cut = lambda i, n, b=b, by=by: np.where(((i + by) // b != i // b) | (i + by == n), -1, i + by)  # noqa: E731
             yield (
                 f"block-cut{back}-{b}",
-                f"off by one within each block of {b} (i gets {shifted}), its {last} as 0",
+                f"off by one within each block of {b} (i gets {shifted}), with 0 for its {last}",
                 cut,
             )
         yield (

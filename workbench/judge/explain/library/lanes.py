@@ -81,7 +81,7 @@ def _sums() -> Iterator[Hypothesis]:
         yield Hypothesis(
             f"layout.sum-of-{id_}", f"row_sum is not reduced across lanes: {words} divides by its own part", edits
         )
-        text = f"row_sum is not reduced across lanes for lse: {words} has its own part, and lse uses the first"
+        text = f"for lse, row_sum is not reduced across lanes: {words} keeps its own part, and lse uses the first"
         yield Hypothesis(f"layout.sum-of-first-{id_}", text, edits[1:])
 
 
@@ -141,7 +141,7 @@ def _dots() -> Iterator[Hypothesis]:
 
             text = f"dot products are not reduced across {dims}: only {said.format(n=n)} is used"
             yield Hypothesis(f"layout.dot-of-{id_}-{held}-{n}", text, (altered(f"{operand}_rows", kept),))
-        text = f"dot products are not reduced across {dims}: each has its own softmax for its own dims of out"
+        text = f"dot products are not reduced across {dims}: each lane computes its own softmax for its own dims of out"
         own = partial(_of_own_dims, n, lane)
         edits = altered("out", own, "qk", "v_rows"), altered("lse", partial(_lse_of_first, n, lane), "qk")
         yield Hypothesis(f"layout.dot-of-own-{held}-{n}", text, edits)

@@ -43,7 +43,7 @@ def hypotheses() -> Iterator[Hypothesis]:
         yield _of(name, text, lambda at, seen, ends=ends, name=name: edges.between(_with_edge(seen, name), ends))
     yield from _hiding()
     for b in BLOCKS[2:]:
-        text = f"the mask is not applied within tiles that a block of {b} queries visits"
+        text = f"the mask only skips tiles: in tiles that a block of {b} queries visits, no key is masked"
         yield _of(f"none-in-visited-{b}", text, lambda at, seen, b=b: seen | _visited(at, seen, b))
     yield _of("inverted", "the mask is inverted", lambda at, seen: ~seen)
     yield _of("transposed", "the mask is transposed", lambda at, seen: _transposed(seen))
@@ -205,7 +205,7 @@ def _tails() -> Iterator[Hypothesis]:
         yield _made(id_, text, highest(b), summed(b))
         yield _made(f"{id_}-in-sum", f"{text} in row_sum", summed(b))
         yield _made(f"{id_}-in-max", f"{text} in row_max", highest(b))
-    words = "the mask is applied to the maximum but not to probs, and padding is not masked there either"
+    words = "the mask is applied to the maximum but not to probs; padding is not masked in probs either"
     yield _made("not-in-probs-nor-tail", words, Edit("probs", _leak), summed(None))
     at_cap = lambda at: -_cap(at)  # noqa: E731
     for b in (None, *BLOCKS[2:]):

@@ -27,8 +27,8 @@ def hypotheses() -> Iterator[Hypothesis]:
     for size, pad, (operands, words), rest in product(_TILES, _PADS, _OPERANDS.items(), (True, False)):
         last = "" if rest else ", even in a partial last tile"
         text = (
-            f"the zero fill of tiles of {size} rows of {words} ignores their row padding of {pad}: it starts at "
-            f"element rows * head_dim{last}"
+            f"the zero fill of {size}-row tiles of {words} ignores the row padding of {pad}: it starts at element "
+            f"rows * head_dim{last}"
         )
         name = f"zeros-in-tile-{pad}-{size}{'' if rest else '-whole'}-{operands}"
         yield _of(name, text, *(_zeroed(x, partial(_without_tail, pad, size, rest)) for x in operands))

@@ -107,7 +107,8 @@ def _tables() -> Iterator[tuple[str, str, Tables]]:
     rows = lambda t: np.arange(t.size).reshape(t.shape)  # noqa: E731
     yield (
         "logical-rows",
-        "the block table is ignored: pages are read in memory order, as many per sequence as the longest has",
+        "the block table is ignored: pages are read in memory order, and every sequence gets as many pages as the "
+        "longest",
         rows,
     )
     yield "logical-packed", "the block table is ignored: pages are read in memory order", _packed

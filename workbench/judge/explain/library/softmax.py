@@ -72,7 +72,8 @@ def _corrections() -> Iterator[Hypothesis]:
     for guarded in (True, False):
         own = lambda at, c, g=guarded: _exp(at("-row_max") - _guarded(at("scores").max(-1), g))  # noqa: E731
         id_ = f"correction-of-tile{'' if guarded else '-unguarded'}"
-        text = f"the correction is exp(old max - this tile's max{', 0 if it sees no key' if guarded else ''})"
+        unless = ", or 0 if none of its keys is visible" if guarded else ""
+        text = f"the correction is exp(old max - this tile's max{unless})"
         yield _of(id_, text, altered("correction", own, "-row_max", "scores"))
     for name, words, kept in _parts():
         partly = altered("acc", partial(_rescaled_in_part, kept), "correction", "-acc")

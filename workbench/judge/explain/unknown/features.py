@@ -131,7 +131,7 @@ def _seen(found: Difference, around: Tensors, block: int, name: str) -> Labels:
 
     def say(part: np.ndarray, could: np.ndarray) -> str:
         how = _SEEN[tuple(int(i) for i in part)]
-        return f"key tiles of which the {name} sees {how}"
+        return f"key tiles where the {name} sees {how}"
 
     return Labels((found.axes.index("q"), found.axes.index(column)), len(found.axes), labels, 3, say)
 

@@ -151,5 +151,5 @@ def _of_group(letters: tuple[str, ...], added: bool, some: Places) -> Formula | 
     growth = LEARNED * (1.0 if added else np.abs(number))
     low, high = np.nanmin(of_own), np.nanmax(of_own)
     of = " and ".join(AXIS_NAMES[letter] for letter in letters)
-    how = f"expected {'+' if added else '*'} a number for each {of}, {low:.4g} to {high:.4g}"
+    how = f"expected {'+' if added else '*'} one number per {of}, from {low:.4g} to {high:.4g}"
     return _of_kind("learned", holds(f"actual = {how}", some, tried, growth))
