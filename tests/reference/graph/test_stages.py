@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench.reference.graph import Contract, Graph, budgets, stage, trace
+from workbench.reference.graph import Contract, Graph, budget_at, budgets, stage, trace
 from workbench.refusal import Refusal
 
 X = np.random.default_rng(2).standard_normal((3, 4)).astype(np.float32)
@@ -183,3 +183,20 @@ def test_two_dumps_of_one_value_have_to_agree() -> None:
     budgets(returned, Contract(), {"result": X.astype(np.float16), "out": X})
     with pytest.raises(Refusal, match=r"new and old are one value of the reference \(.*\), and their dumps differ"):
         budgets(graph, Contract(), {"new": X, "old": X + 1})
+
+
+def test_a_dump_that_nobody_asks_for_reads_nothing() -> None:
+    def f(x):
+        first = np.zeros((3, 4), x.dtype)
+        first[0] = x[0] * 3
+        second = first + 1
+        last = first * second
+        return last
+
+    graph, dumps = trace(f, {"x": X}), {"first": X, "second": 2 * X}
+    whole = budgets(graph, Contract(), dumps)["last"]
+    alone = budgets(graph, Contract(), dumps, ["last"])["last"]
+    assert np.array_equal(alone.value, 2 * X.astype(np.float64) ** 2)
+    assert np.array_equal(alone.budget.bound, whole.budget.bound)
+    at = budget_at(graph, Contract(), "last", [(1, 2)], dumps)
+    assert np.all(0 < at.bound) and np.all(at.bound <= whole.budget.bound[1, 2])

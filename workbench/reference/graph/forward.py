@@ -130,7 +130,8 @@ class _Run:
     def over(self, nodes: Iterable[int]) -> None:
         """Visits nodes in order."""
         for i in nodes:
-            self._visit(i)
+            if i in self.asked or i not in self.dumps:
+                self._visit(i)
             if i in self.asked:
                 self._answer(i)
             if i in self.dumps:
@@ -147,12 +148,16 @@ class _Run:
         """How many nodes read each."""
         left = dict.fromkeys(self.order, 0)
         for i in self.order:
-            if i in self.dumps and i not in self.asked:
-                continue
-            for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+            for j in self._reads(i):
                 if j in left:
                     left[j] += 1
         return left
+
+    def _reads(self, i: int) -> tuple[int, ...]:
+        """What a node reads in this pass: a dump that nobody asks for reads nothing."""
+        if i in self.dumps and i not in self.asked:
+            return ()
+        return (*self.graph.nodes[i].reads, *self._looks(i))
 
     def _looks(self, i: int) -> tuple[int, ...]:
         rival, ordered = self.patterns.rivals.get(i), self.patterns.ordered.get(i)
@@ -280,7 +285,7 @@ class _Run:
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
-        for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+        for j in self._reads(i):
             if j in self.left:
                 self.left[j] -= 1
                 if not self.left[j]:
