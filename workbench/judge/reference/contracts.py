@@ -1,5 +1,5 @@
-"""Under which contract a kernel is right that declares nothing: the strict one, the usual one of its inputs, or one
-that only a declaration makes right.
+"""Under which contract a kernel is right that declares nothing: the strict one, what kernels on its inputs usually do,
+each part of it before the whole, or one that only a declaration makes right.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from workbench.reference.graph.forward import upstream
 #: names of the 16-bit dtypes
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
 #: ulps that a fast exp is tried with: CUDA's __expf is off by 2 + 1.16 |x| (CUDA C++ Programming Guide, intrinsic
-#: functions), 16 at |x| = 12; exp2 of a product rounded in float32 by as much
+#: functions), 16 at |x| = 12
 FAST_EXP = 16.0
 #: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
 ALONE = 8
@@ -60,7 +60,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     """
     if declared is not None:
         stages = with_decisions(graph, declared, given, under(graph, declared, given))
-        return Judged(declared, stages, words_of(declared), {})
+        return Judged(declared, stages, words_of(declared, usual("float32")), {})
     strict = Contract()
     first = stages = under(graph, strict, given)
     contract = strict
@@ -76,10 +76,10 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     return Judged(contract, stages, words_of(contract), beyond)
 
 
-def words_of(contract: Contract) -> str:
-    """A contract as --contract takes it; what it says beyond the strict one."""
-    strict, found = Contract(), []
-    for name in ("operands", "accumulate"):
+def words_of(contract: Contract, beyond: Contract | None = None) -> str:
+    """A contract as --contract takes it; what it says beyond another, the strict one where none is said."""
+    strict, found = beyond or Contract(), []
+    for name in ("operands", "accumulate", "exp"):
         if getattr(contract, name) != getattr(strict, name):
             found.append(f"{name}={getattr(contract, name)}")
     if contract.stored:
@@ -93,7 +93,9 @@ def words_of(contract: Contract) -> str:
 def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
     """What needs no declaration, beside the strict contract."""
     base = usual(dtype)
-    if base != Contract():
+    yield replace(Contract(), exp=base.exp)
+    if dtype in NARROW:
+        yield replace(Contract(), operands=base.operands)
         yield base
     read = {j for node in graph.nodes for j in node.reads}
     stored = {one.name: one.x.dtype.name for one in given if one.narrow and read.intersection(one.nodes)}

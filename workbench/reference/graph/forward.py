@@ -160,8 +160,16 @@ class _Run:
         return (*self.graph.nodes[i].reads, *self._looks(i))
 
     def _looks(self, i: int) -> tuple[int, ...]:
-        rival, ordered = self.patterns.rivals.get(i), self.patterns.ordered.get(i)
-        return (*(() if rival is None else (rival,)), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+        """What its bound alone looks at, or the judgement of its dump."""
+        ordered = self.patterns.ordered.get(i)
+        return (*self._sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+
+    def _sees(self, i: int) -> tuple[int, ...]:
+        """Of a - max(a, x) x; of exp(a - b) a and b, where the kernel did not give their difference."""
+        rival = self.patterns.rivals.get(i)
+        path, terms = self.patterns.exponents.get(i, ((), ()))
+        terms = () if self.contract.exp == "natural" or any(j in self.dumps for j in path) else terms
+        return terms if rival is None else (rival, *terms)
 
     def _visit(self, i: int) -> None:
         """Computes and bounds a node."""
@@ -191,8 +199,7 @@ class _Run:
         else:
             y = rule.value(*(one.value for one in reads), **node.attributes)
         y = np.asarray(y) if isinstance(y, np.generic) else y
-        rival = self.patterns.rivals.get(i)
-        looks = (self.operands[rival],) if rival in self.operands else ()
+        looks = tuple(self.operands[j] for j in self._sees(i) if j in self.operands)
         feeds = i in self.patterns.sizes and i not in self.dumps
         s = Site(node, reads, y, self.contract, looks, in_place, feeds)
         own, beyond, expected = self._losses(rule, s)

@@ -21,6 +21,8 @@ class Patterns:
     products: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     #: difference a - max(a, x) -> x
     rivals: dict[int, int] = field(default_factory=dict)
+    #: exp of a - b -> what leads from there to the difference, and a and b
+    exponents: dict[int, tuple[list[int], tuple[int, ...]]] = field(default_factory=dict)
     #: places that an order gave, as they are read -> what was ordered, and along which axis
     ordered: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: nodes whose terms a sum that reads them may add in any order, through moves
@@ -44,6 +46,10 @@ def patterns_of(graph: Graph) -> Patterns:
             rival = _rival(graph, *node.reads)
             if rival is not None:
                 found.rivals[i] = rival
+        if node.op == "exp":
+            path = _unmasked(graph, node.reads[0])
+            if nodes[path[-1]].op in ("add", "subtract"):
+                found.exponents[i] = path, nodes[path[-1]].reads
         place = nodes[_source(graph, i, PASSES)]
         if place.op in ORDERS:
             found.ordered[i] = (place.reads[0], place.attributes["axis"])
@@ -107,6 +113,19 @@ def _rival(graph: Graph, a: int, b: int) -> int | None:
         return None
     own = [_source(graph, j, PASSES) for j in nodes[top].reads]
     return nodes[top].reads[1 - own.index(start)] if start in own and own[0] != own[1] else None
+
+
+def _unmasked(graph: Graph, i: int) -> list[int]:
+    """From a node back to what it is but for casts, names and masks."""
+    nodes, path = graph.nodes, [i]
+    while nodes[path[-1]].op in ("cast", "named", "where"):
+        of = nodes[path[-1]]
+        choices = of.reads[1:] if of.op == "where" else of.reads
+        back = [j for j in choices if nodes[j].op != "constant" and nodes[j].shape == of.shape]
+        if len(back) != 1:
+            break
+        path += back
+    return path
 
 
 def _mark(graph: Graph, i: int, found: set[int]) -> None:
