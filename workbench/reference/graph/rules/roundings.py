@@ -53,8 +53,8 @@ def of_exp(s: Site) -> Own:
     return Own(own.worst + size * more.worst, random, size * more.common, own.alike)
 
 
-#: relative error of the constant of base 2, in unit roundoffs: float32 is off by 0.224 of them in log2(e), and loses two
-#: more in a scale and in its product with that
+#: relative error of the constant of base 2, in unit roundoffs: float32 is off by 0.224 of them in log2(e), and loses
+#: two more in a scale and in its product with that
 OF_LOG2E = 2.25
 
 
