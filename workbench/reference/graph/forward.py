@@ -91,12 +91,12 @@ def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) ->
 
 def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
     """Node -> the stage of the contract as which it is stored."""
-    found = {}
+    found, places = dict[int, str](), graph.places()
     for name in contract.stored:
-        for i in graph.stages.get(name, ()):
-            found[i] = name
-        if name in graph.results:
-            found[graph.results[name]] = name
+        if name == CASTS:
+            continue
+        nodes = graph.latest(name) if name in graph.stages else (places[name],)
+        found |= dict.fromkeys((*nodes, graph.results.get(name, nodes[-1])), name)
     return found
 
 
