@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.floats import DTYPES
+from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
@@ -20,9 +21,6 @@ from workbench.reference.graph.forward import upstream
 
 #: names of the 16-bit dtypes
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
-#: ulps that a fast exp is tried with: CUDA's __expf is off by 2 + 1.16 |x| (CUDA C++ Programming Guide, intrinsic
-#: functions), 16 at |x| = 12
-FAST_EXP = 16.0
 #: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
 ALONE = 8
 #: values of all nodes together that such trials go over, about ten seconds: fewer stages of a large graph
@@ -33,6 +31,9 @@ WORK = 1e8
 FITS = 2.0**-11
 #: share of the errors that remains at most where a cast is predicted
 PREDICTED = 0.5
+#: what a declaration that nobody made says of errors: it allows as much; they are as large as what it loses; and
+#: kernels are known that do it unsaid, with such errors
+POOR, LARGE, KNOWN = range(3)
 
 
 class Beyond(NamedTuple):
@@ -139,9 +140,9 @@ def _with_excuses(
     def excuses(other: Contract, sharp: bool) -> bool:
         return all(_excuses(stage) for stage in under(graph, other, given, sharp=sharp))
 
-    found, poor = [], True
+    found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
-        if "+" in words and not poor:  # one is enough
+        if "+" in words and best > POOR:  # one is enough
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
@@ -149,13 +150,33 @@ def _with_excuses(
         if not all(_excuses(tried[stage.name]) for stage in stages):
             continue
         fits = all(_fits(stage, tried[stage.name]) for stage in wrong)
-        if fits and poor:
-            found, poor = [words], False
-        elif fits or poor:
+        rank = POOR if not fits else KNOWN if _is_known(graph, given, contract, other, wrong, dtype) else LARGE
+        if rank > best:
+            found, best = [words], rank
+        elif rank == best:
             found.append(words)
-        if len(found) == 2 and not poor:
+        if len(found) == 2 and best == KNOWN:
             break
-    return tuple(_excused(stage, found, poor) if stage in wrong else stage for stage in stages) if found else stages
+    return tuple(_excused(stage, found, best) if stage in wrong else stage for stage in stages) if found else stages
+
+
+def _is_known(
+    graph: Graph, given: Sequence[Given], contract: Contract, other: Contract, wrong: Sequence[StageDiff], dtype: str
+) -> bool:
+    """Whether a kernel that declares nothing may do what `other` says beyond `contract`, since libraries do: products
+    in TF32, if these are its errors; of 16-bit inputs sums of a tensor core, and stages in their dtype, but for a state
+    that is carried in it.
+    """
+    if other.operands != contract.operands:
+        return all(by_tf32(graph, given, stage) for stage in wrong)
+    names = [name for name in other.stored if other.stored[name] != contract.stored.get(name)]
+    return dtype in NARROW and not any(_is_carried(graph, name) for name in names if name != CASTS)
+
+
+def _is_carried(graph: Graph, name: str) -> bool:
+    """Whether the last turn of a stage is made of turns before it."""
+    *before, last = graph.latest(name)
+    return bool(before) and bool(upstream(graph, [last]).intersection(before))
 
 
 def _excuses(stage: StageDiff) -> bool:
@@ -177,17 +198,20 @@ def _fits(before: StageDiff, after: StageDiff) -> bool:
     return bool(gone or np.median(now[known] / budget[known]) >= FITS)
 
 
-def _excused(stage: StageDiff, words: Sequence[str], poor: bool) -> StageDiff:
+def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
     """The wrong stage: suspicious where a declaration explains its errors, else a bug that the declaration allows."""
     assert stage.decisive is not None
     found = stage.decisive.summary
     over = found.worst.over_budget if found.worst is not None else np.inf
     options = " or ".join(f"--contract {one}" for one in words[:2])
-    if poor:
+    if rank == POOR:
         return replace(
             stage, if_declared=IfDeclared(f"{options} allows as much; these errors are no such roundings", True)
         )
-    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else ""
+    other = words[0].startswith("operands=")
+    doubtful = "though TF32 of these operands has other errors" if other else "which no default arithmetic does"
+    why = f", {doubtful}" if rank == LARGE else ""
+    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
     reason = (
         f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x; "
         f"they pass with {options}{why}: declare what your kernel does"
@@ -203,7 +227,6 @@ def _weaker(
     """
     if dtype not in NARROW:
         yield "operands=tf32", replace(contract, operands="tf32")
-    yield f"exp_ulps={FAST_EXP:g}", replace(contract, exp_ulps=FAST_EXP)
     yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
     names = [stage.name for stage in wrong]
     nodes = {i for one in given if one.name in names for i in one.nodes}

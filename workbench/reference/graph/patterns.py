@@ -19,6 +19,8 @@ class Patterns:
 
     #: (node, operand) -> the operands of the product that is summed there
     products: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    #: products whose operands a contract rounds: of matrices, and those that are summed
+    contractions: set[int] = field(default_factory=set)
     #: difference a - max(a, x) -> x
     rivals: dict[int, int] = field(default_factory=dict)
     #: exp of a - b -> what leads from there to the difference, and a and b
@@ -28,20 +30,27 @@ class Patterns:
     #: nodes whose terms a sum that reads them may add in any order, through moves
     sizes: set[int] = field(default_factory=set)
 
+    def product(self, i: int, k: int, place: int, product: Node) -> None:
+        """Notes that operand k of node i is a product that is summed there."""
+        self.products[i, k] = (product.reads[0], product.reads[1])
+        self.contractions.add(place)
+
 
 def patterns_of(graph: Graph) -> Patterns:
     """Those of a graph."""
     found, nodes = Patterns(), graph.nodes
     for i, node in enumerate(nodes):
-        if node.op == "sum":
-            product = nodes[_source(graph, node.reads[0], {"cast", "named"})]
-            if product.op == "multiply" and _contracts(nodes, product, node):
-                found.products[i, 0] = (product.reads[0], product.reads[1])
+        if node.op == "matmul":
+            found.contractions.add(i)
+        elif node.op == "sum":
+            place = _source(graph, node.reads[0], {"cast", "named"})
+            if nodes[place].op == "multiply" and _contracts(nodes, nodes[place], node):
+                found.product(i, 0, place, nodes[place])
         elif node.op in ("add", "subtract"):
             for k, j in enumerate(node.reads):
-                product = nodes[_source(graph, j, {"cast", "named", "reshape"})]
-                if product.op == "multiply" and _is_outer(nodes, product):
-                    found.products[i, k] = (product.reads[0], product.reads[1])
+                place = _source(graph, j, {"cast", "named", "reshape"})
+                if nodes[place].op == "multiply" and _is_outer(nodes, nodes[place]):
+                    found.product(i, k, place, nodes[place])
         if node.op == "subtract":
             rival = _rival(graph, *node.reads)
             if rival is not None:
@@ -50,9 +59,9 @@ def patterns_of(graph: Graph) -> Patterns:
             path = _unmasked(graph, node.reads[0])
             if nodes[path[-1]].op in ("add", "subtract"):
                 found.exponents[i] = path, nodes[path[-1]].reads
-        place = nodes[_source(graph, i, PASSES)]
-        if place.op in ORDERS:
-            found.ordered[i] = (place.reads[0], place.attributes["axis"])
+        order = nodes[_source(graph, i, PASSES)]
+        if order.op in ORDERS:
+            found.ordered[i] = (order.reads[0], order.attributes["axis"])
         if node.op in ("add", "subtract", "sum"):
             for j in node.reads:
                 _mark(graph, j, found.sizes)
