@@ -18,8 +18,8 @@ from workbench.reference.graph.node import Line
 from workbench.reference.graph.operands import Change, cut_off, to_nearest, with_operands
 from workbench.reference.graph.patterns import patterns_of
 
-#: share of the mean square error that remains at most. Operands that a kernel has otherwise, as a flash kernel's weights
-#: before they are normalised, are not predicted: a quarter to a half of it
+#: share of the mean square error that remains at most. Operands that a kernel has otherwise, as a flash kernel's
+#: weights before they are normalised, are not predicted: a quarter to a half of it
 REMAINS = 0.6
 #: lines with contractions whose factors are looked at
 LINES = 8
