@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.plain_kernels import attention, bfloat16, cut, inputs, naive, same
+from workbench.expectation.elements import State
 from workbench.judge.reference import contracts
 from workbench.judge.reference.contracts import judged
 from workbench.judge.reference.given import matched
@@ -81,6 +82,18 @@ def test_tf32_is_an_assumption_where_its_errors_are_those_of_the_operands(f: Any
     for seed in range(2):
         stage = of(f, kernel, seed, **how)
         assert (stage.verdict, stage.doubt) == ("suspicious", "assumption") and "operands=tf32" in stage.reason
+
+
+def test_errors_that_are_suspicious_alone_are_excused_by_prediction_alone() -> None:
+    rng = np.random.default_rng(58)
+    a, b = rng.standard_normal((16, 1024)).astype(np.float32), rng.standard_normal((1024, 24)).astype(np.float32)
+    for operand, factor, doubt in ((rounded, 1.0, "assumption"), (same, 1 - 2.0**-14, "evidence")):
+        graph, made = trace(lambda a, b: a @ b, {"a": a, "b": b}), operand(a) @ operand(b) * np.float32(factor)
+        (stage,) = judged(graph, matched(graph, [made], [np.zeros(made.shape, bool)], "f"), None, "float32").stages
+        assert stage.decisive is not None and not stage.decisive.summary.outside
+        assert (stage.verdict, stage.doubt) == ("suspicious", doubt)
+        assert stage.reason.startswith(f"{stage.decisive.summary.count(State.SUSPICIOUS)} of 384 elements exceed")
+        assert ("--contract operands=tf32" in stage.reason) == (doubt == "assumption")
 
 
 @pytest.mark.parametrize(("f", "kernel", "how"), WRONG)

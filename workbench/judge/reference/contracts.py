@@ -72,7 +72,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
     beyond = {} if contract is strict else _beyond(first, stages)
-    if not _right(stages) and any(stage.role == "origin" for stage in stages):
+    if not _right(stages):
         stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
     return Judged(contract, stages, words_of(contract), beyond)
 
@@ -131,9 +131,10 @@ def _with_excuses(
     graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str
 ) -> tuple[StageDiff, ...]:
     """The stages; where one declaration makes all of them right, and predicts their errors or is as large as these, the
-    wrong ones are suspicious.
+    wrong ones are suspicious. Of stages that are suspicious already only TF32 that predicts their errors is looked for.
     """
-    wrong = [stage for stage in stages if stage.role == "origin"]
+    wrong = [stage for stage in stages if stage.role == "origin" or stage.verdict == "suspicious"]
+    proved = any(stage.role == "origin" for stage in wrong)
     if any(is_broken(stage) for stage in wrong):
         return stages
 
@@ -143,6 +144,8 @@ def _with_excuses(
     found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
         if "+" in words and best > POOR:  # one is enough
+            continue
+        if not proved and other.operands == contract.operands:
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
@@ -157,7 +160,8 @@ def _with_excuses(
             found.append(words)
         if len(found) == 2 and best == KNOWN:
             break
-    return tuple(_excused(stage, found, best) if stage in wrong else stage for stage in stages) if found else stages
+    some = [stage for stage in wrong if stage.role == "origin" or best == KNOWN] if found else []
+    return tuple(_excused(stage, found, best) if stage in some else stage for stage in stages)
 
 
 def _is_known(
@@ -212,9 +216,11 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
     doubtful = "though TF32 of these operands has other errors" if other else "which no default arithmetic does"
     why = f", {doubtful}" if rank == LARGE else ""
     why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
+    beyond = (
+        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"
+    )
     reason = (
-        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x; "
-        f"they pass with {options}{why}: declare what your kernel does"
+        f"{beyond if found.outside else stage.reason}; they pass with {options}{why}: declare what your kernel does"
     )
     return replace(stage, verdict="suspicious", doubt=EVIDENCE if why else ASSUMPTION, over_usual=over, reason=reason)
 
