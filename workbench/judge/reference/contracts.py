@@ -31,9 +31,9 @@ WORK = 1e8
 FITS = 2.0**-11
 #: share of the errors that remains at most where a cast is predicted
 PREDICTED = 0.5
-#: what a declaration that nobody made says of errors: it allows as much; they are as large as what it loses; and
-#: kernels are known that do it unsaid, with such errors
-POOR, LARGE, KNOWN = range(3)
+#: what a declaration that nobody made says of errors: it allows as much; they are as large as what it loses; it
+#: predicts them; and kernels are known that do it unsaid, with such errors
+POOR, LARGE, GONE, KNOWN = range(4)
 
 
 class Beyond(NamedTuple):
@@ -152,8 +152,9 @@ def _with_excuses(
         tried = {stage.name: stage for stage in under(graph, other, given)}
         if not all(_excuses(tried[stage.name]) for stage in stages):
             continue
-        fits = all(_fits(stage, tried[stage.name]) for stage in wrong)
-        rank = POOR if not fits else KNOWN if _is_known(graph, given, contract, other, wrong, dtype) else LARGE
+        rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
+        if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
+            rank = KNOWN
         if rank > best:
             found, best = [words], rank
         elif rank == best:
@@ -188,18 +189,19 @@ def _excuses(stage: StageDiff) -> bool:
     return stage.verdict in RIGHT_VERDICTS and stage.role == "clean"
 
 
-def _fits(before: StageDiff, after: StageDiff) -> bool:
-    """Whether the errors are gone with the casts that are predicted; or are as large as what operands in fewer bits
-    lose, and no small part of it.
+def _fits(before: StageDiff, after: StageDiff) -> int:
+    """GONE where the errors are, with the casts that are predicted; LARGE where they are as large as what operands in
+    fewer bits lose, and no small part of it; else POOR.
     """
     assert before.decisive is not None and after.decisive is not None
     error, now = abs(before.decisive.error), abs(after.decisive.error)
     budget = after.decisive.budget * after.decisive.statistical
     known = np.isfinite(error) & np.isfinite(now) & np.isfinite(budget) & (budget > 0)
     if not known.any():
-        return False
-    gone = np.sum(now[known] ** 2) <= PREDICTED**2 * np.sum(error[known] ** 2)
-    return bool(gone or np.median(now[known] / budget[known]) >= FITS)
+        return POOR
+    if np.sum(now[known] ** 2) <= PREDICTED**2 * np.sum(error[known] ** 2):
+        return GONE
+    return LARGE if np.median(now[known] / budget[known]) >= FITS else POOR
 
 
 def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
@@ -214,7 +216,7 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
         )
     other = words[0].startswith("operands=")
     doubtful = "though TF32 of these operands has other errors" if other else "which no default arithmetic does"
-    why = f", {doubtful}" if rank == LARGE else ""
+    why = f", {doubtful}" if rank < KNOWN else ""
     why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
     beyond = (
         f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"
