@@ -168,7 +168,7 @@ def _of_contract(diff: ReferenceDiff) -> list[str]:
     ]
     if not found:
         return [f"  contract: {diff.said} (usual for these inputs)"] if diff.said else []
-    return [f"  contract: {diff.said} (usual for these inputs); float32 arithmetic does not explain {', '.join(found)}"]
+    return [f"  contract: {diff.said} (usual for these inputs); strict float32 does not explain {', '.join(found)}"]
 
 
 def _in_full(diff: ReferenceDiff) -> list[str]:

@@ -19,10 +19,10 @@ def of(actual, dtype: str = "float32", declared: Contract | None = None, seed: i
 
 
 def test_the_words_of_a_contract_are_those_that_parse_reads() -> None:
-    for words in ("operands=tf32", "operands=float32,stored=probs:bfloat16+out:float16", "exp_ulps=3,division=1"):
+    for words in ("operands=tf32", "operands=float32,stored=probs:bfloat16+out:float16", "exp_ulps=3", "exp=natural"):
         contract = parse(words)
-        assert parse(words_of(contract)) == contract
-    assert words_of(Contract()) == ""
+        assert parse(words_of(contract, parse(""))) == contract
+    assert words_of(Contract()) == "" and words_of(parse("")) == "exp=base2"
 
 
 def test_strict_comes_first_and_usual_only_where_it_must() -> None:
@@ -34,7 +34,7 @@ def test_strict_comes_first_and_usual_only_where_it_must() -> None:
     beyond = usual.beyond_strict["out"]
     assert 0 < beyond.elements < given["q"].size and beyond.over_budget > 1
     wrong = of(attention(**given, keys=40), "bfloat16")
-    assert wrong.contract == usual.contract and wrong.stages[0].role == "origin"
+    assert wrong.contract.operands == "bfloat16" and wrong.stages[0].role == "origin"
 
 
 def test_a_declared_contract_is_the_only_one() -> None:
@@ -81,13 +81,17 @@ def test_reverse_mode_is_sharper_than_forward_and_finds_what_that_hides() -> Non
     assert OTHERS <= changed.sum() <= MOST + OTHERS and (sharp.decisive.budget <= forward.decisive.budget).all()
 
 
-def test_a_fast_exp_is_excused_and_a_wrong_base_is_not() -> None:
-    def of_stages(**faults):
-        for seed in range(8):
-            made = attention(**inputs(seed, "float32"), stages=True, **faults)
-            graph = trace(naive, inputs(seed, "float32"))
-            empty = {name: np.zeros(x.shape, bool) for name, x in made.items()}
-            yield judged(graph, matched(graph, made, empty, "f"), None, "float32").stages[1]
+def of_stages(seed: int, size: float = 1.0, **how):
+    given = {name: x * np.float32(size if name != "v" else 1) for name, x in inputs(seed, "float32").items()}
+    made, graph = attention(**given, stages=True, **how), trace(naive, given)
+    empty = {name: np.zeros(x.shape, bool) for name, x in made.items()}
+    return judged(graph, matched(graph, made, empty, "f"), None, "float32")
 
-    assert all(one.verdict in ("rounding", "suspicious") and one.doubt != "evidence" for one in of_stages())
-    assert all(one.verdict == "bug" for one in of_stages(log2e=1.4427))
+
+def test_base_2_is_usual_and_a_wrong_base_is_not() -> None:
+    right = [of_stages(seed, size) for seed in range(4) for size in (1.0, 1.8)]
+    assert all(stage.verdict == "rounding" for one in right for stage in one.stages)
+    assert {one.words for one in right} == {"", "exp=base2"}
+    wrong = [of_stages(seed, log2e=1.4427) for seed in range(4)]
+    assert all([stage.verdict for stage in one.stages].index("bug") == 1 for one in wrong)
+    assert of(attention(**inputs(0, "float32"), log2e=1.4427)).stages[0].doubt == "evidence"

@@ -131,11 +131,11 @@ def test_a_wrong_dump_of_a_right_kernel_is_wrong_given_its_inputs_too() -> None:
 
 
 @pytest.mark.parametrize("stages", [False, True])
-def test_a_stage_in_16_bits_is_suspicious_until_it_is_declared(stages: bool) -> None:
+def test_a_stage_of_float32_inputs_in_16_bits_fails_until_it_is_declared(stages: bool) -> None:
     found = judged(stored=bfloat16, stages=stages)
-    assert found.verdict == "suspicious" and found.doubt == "assumption" and not found.fails
+    assert found.verdict == "suspicious" and found.doubt == "evidence" and found.fails
     reason = next(one.reason for one in found.stages if one.verdict == "suspicious")
-    assert "--contract stored=probs:bfloat16" in reason
+    assert "--contract stored=probs:bfloat16" in reason and "no default arithmetic" in reason
     declared = judged(stored=bfloat16, stages=stages, contract="stored=probs:bfloat16")
     assert declared.verdict in ("exact", "rounding") and declared.declared
     assert judged(contract="stored=probs:bfloat16").fails  # of a kernel that does not

@@ -332,3 +332,21 @@ def test_the_module_of_the_reference_is_as_before_after_a_run_that_fails() -> No
     with pytest.raises(KeyError):
         of(f)
     assert globals()["np"].zeros is zeros and isinstance(np.zeros(3), np.ndarray)
+
+
+def test_counts_and_places_are_whole_numbers() -> None:
+    def f(x):
+        seen = x > 0
+        count, running, first = seen.sum(-1), seen.cumsum(-1), np.argmax(x, axis=-1)
+        anything, share = seen.max(-1), seen.mean(-1)
+        last = np.take_along_axis(x, count[:, None] - 1, axis=-1)
+        return count, running, first, anything, share, last, count / 3
+
+    x = np.random.default_rng(8).standard_normal((3, 5)).astype(np.float32) + 1
+    graph = trace(f, {"x": x})
+    made = budgets(graph, Contract())
+    for (name, node), plain in zip(graph.results.items(), f(x), strict=True):
+        noted = graph.nodes[node].dtype
+        assert isinstance(noted, np.dtype) and np.allclose(made[name].value, plain), name
+        assert noted == plain.dtype or noted.kind == plain.dtype.kind == "f", name
+    assert all(isinstance(node.dtype, np.dtype) for node in graph.nodes)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench.reference.graph import Contract, Graph, budgets, stage, trace
+from workbench.floats import round_to, to_float64
+from workbench.reference.graph import Contract, Graph, budget_at, budgets, stage, trace
 from workbench.refusal import Refusal
 
 X = np.random.default_rng(2).standard_normal((3, 4)).astype(np.float32)
@@ -183,3 +184,50 @@ def test_two_dumps_of_one_value_have_to_agree() -> None:
     budgets(returned, Contract(), {"result": X.astype(np.float16), "out": X})
     with pytest.raises(Refusal, match=r"new and old are one value of the reference \(.*\), and their dumps differ"):
         budgets(graph, Contract(), {"new": X, "old": X + 1})
+
+
+def test_a_dump_that_nobody_asks_for_reads_nothing() -> None:
+    def f(x):
+        first = np.zeros((3, 4), x.dtype)
+        first[0] = x[0] * 3
+        second = first + 1
+        last = first * second
+        return last
+
+    graph, dumps = trace(f, {"x": X}), {"first": X, "second": 2 * X}
+    whole = budgets(graph, Contract(), dumps)["last"]
+    alone = budgets(graph, Contract(), dumps, ["last"])["last"]
+    assert np.array_equal(alone.value, 2 * X.astype(np.float64) ** 2)
+    assert np.array_equal(alone.budget.bound, whole.budget.bound)
+    at = budget_at(graph, Contract(), "last", [(1, 2)], dumps)
+    assert np.all(0 < at.bound) and np.all(at.bound <= whole.budget.bound[1, 2])
+
+
+def test_what_is_stored_is_the_last_value_of_a_name_and_in_a_loop_each_turn() -> None:
+    def f(x):
+        y = x * 1.1
+        y = y * 1.3
+        return y
+
+    def of(f: Any, **stored: str) -> Any:
+        return budgets(trace(f, {"x": X}), Contract(stored=stored))
+
+    plain_, rounded = of(f), of(f, y="bfloat16")
+    assert np.array_equal(rounded["y[0]"].value, plain_["y[0]"].value)
+    assert np.array_equal(rounded["y"].value, to_float64(round_to(plain_["y"].value, "bfloat16")))
+    first = of(f, **{"y[0]": "bfloat16"})
+    assert np.array_equal(first["y[0]"].value, to_float64(round_to(plain_["y[0]"].value, "bfloat16")))
+    loop = of(looping, total="bfloat16")
+    for turn in range(1, 4):
+        value = loop[f"total[{turn}]"].value
+        assert np.array_equal(value, to_float64(round_to(value, "bfloat16"))), turn
+
+
+def test_whole_numbers_are_not_stored_in_fewer_bits() -> None:
+    def f(x):
+        places = np.argmax(x, axis=-1)
+        return places * 1.5
+
+    line = f"{__file__}:{f.__code__.co_firstlineno + 1}"
+    with pytest.raises(Refusal, match=rf"contract stores places, which is int64 \({line}\): only floats are rounded"):
+        budgets(trace(f, {"x": X}), Contract(stored={"places": "bfloat16"}))

@@ -424,6 +424,8 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
     "ufunc": (lambda x: np.exp(x), "would become a plain array here"),
     "gradients": (lambda x: x.requires_grad_(), "a reference does without torch.autograd"),
     "backward": (lambda x: x.sum().backward(), "a reference does without torch.autograd"),
+    "autograd.grad": (lambda x: torch.autograd.grad(x.sum(), x)[0], "a reference does without torch.autograd"),
+    "autograd.backward": (lambda x: torch.autograd.backward(x.sum()), "a reference does without torch.autograd"),
     "expanded": (lambda x: x[:1].expand(4, 6).add_(1), "elements stand in several places"),
     "diagonal": (lambda x: x.diagonal().zero_(), "a view that a run copies"),
     "into a global": (lambda x: GLOBAL.add_(x), "torch.add_ writes into a tensor that was not made in this run"),
@@ -445,6 +447,11 @@ def test_what_has_no_rule_is_refused_with_its_line(name: str) -> None:
         trace(f, {"x": X})
     if name != "own result":
         assert str(refused.value).startswith(f"{FILE}:{f.__code__.co_firstlineno}: ")
+
+
+def test_gradients_by_torch_func_are_followed() -> None:
+    graph = trace(lambda x: torch.func.grad(lambda x: (x * x).sum())(x), {"x": X})
+    assert np.array_equal(budgets(graph, Contract())["result"].value, 2 * X.double().numpy())
 
 
 def test_few_constants_may_come_from_anywhere() -> None:

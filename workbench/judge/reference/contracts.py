@@ -1,5 +1,5 @@
-"""Under which contract a kernel is right that declares nothing: the strict one, the usual one of its inputs, or one
-that only a declaration makes right.
+"""Under which contract a kernel is right that declares nothing: the strict one, what kernels on its inputs usually do,
+each part of it before the whole, or one that only a declaration makes right.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workbench.floats import DTYPES
+from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
@@ -20,9 +21,6 @@ from workbench.reference.graph.forward import upstream
 
 #: names of the 16-bit dtypes
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
-#: ulps that a fast exp is tried with: CUDA's __expf is off by 2 + 1.16 |x| (CUDA C++ Programming Guide, intrinsic
-#: functions), 16 at |x| = 12; exp2 of a product rounded in float32 by as much
-FAST_EXP = 16.0
 #: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
 ALONE = 8
 #: values of all nodes together that such trials go over, about ten seconds: fewer stages of a large graph
@@ -33,6 +31,9 @@ WORK = 1e8
 FITS = 2.0**-11
 #: share of the errors that remains at most where a cast is predicted
 PREDICTED = 0.5
+#: what a declaration that nobody made says of errors: it allows as much; they are as large as what it loses; it
+#: predicts them; and kernels are known that do it unsaid, with such errors
+POOR, LARGE, GONE, KNOWN = range(4)
 
 
 class Beyond(NamedTuple):
@@ -60,7 +61,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     """
     if declared is not None:
         stages = with_decisions(graph, declared, given, under(graph, declared, given))
-        return Judged(declared, stages, words_of(declared), {})
+        return Judged(declared, stages, words_of(declared, usual("float32")), {})
     strict = Contract()
     first = stages = under(graph, strict, given)
     contract = strict
@@ -71,15 +72,15 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
     beyond = {} if contract is strict else _beyond(first, stages)
-    if not _right(stages) and any(stage.role == "origin" for stage in stages):
+    if not _right(stages):
         stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
     return Judged(contract, stages, words_of(contract), beyond)
 
 
-def words_of(contract: Contract) -> str:
-    """A contract as --contract takes it; what it says beyond the strict one."""
-    strict, found = Contract(), []
-    for name in ("operands", "accumulate"):
+def words_of(contract: Contract, beyond: Contract | None = None) -> str:
+    """A contract as --contract takes it; what it says beyond another, the strict one where none is said."""
+    strict, found = beyond or Contract(), []
+    for name in ("operands", "accumulate", "exp"):
         if getattr(contract, name) != getattr(strict, name):
             found.append(f"{name}={getattr(contract, name)}")
     if contract.stored:
@@ -93,7 +94,9 @@ def words_of(contract: Contract) -> str:
 def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
     """What needs no declaration, beside the strict contract."""
     base = usual(dtype)
-    if base != Contract():
+    yield replace(Contract(), exp=base.exp)
+    if dtype in NARROW:
+        yield replace(Contract(), operands=base.operands)
         yield base
     read = {j for node in graph.nodes for j in node.reads}
     stored = {one.name: one.x.dtype.name for one in given if one.narrow and read.intersection(one.nodes)}
@@ -128,32 +131,57 @@ def _with_excuses(
     graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str
 ) -> tuple[StageDiff, ...]:
     """The stages; where one declaration makes all of them right, and predicts their errors or is as large as these, the
-    wrong ones are suspicious.
+    wrong ones are suspicious. Of stages that are suspicious already only TF32 that predicts their errors is looked for.
     """
-    wrong = [stage for stage in stages if stage.role == "origin"]
+    wrong = [stage for stage in stages if stage.role == "origin" or stage.verdict == "suspicious"]
+    proved = any(stage.role == "origin" for stage in wrong)
     if any(is_broken(stage) for stage in wrong):
         return stages
 
     def excuses(other: Contract, sharp: bool) -> bool:
         return all(_excuses(stage) for stage in under(graph, other, given, sharp=sharp))
 
-    found, poor = [], True
+    found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
-        if "+" in words and not poor:  # one is enough
+        if "+" in words and best > POOR:  # one is enough
+            continue
+        if not proved and other.operands == contract.operands:
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
         tried = {stage.name: stage for stage in under(graph, other, given)}
         if not all(_excuses(tried[stage.name]) for stage in stages):
             continue
-        fits = all(_fits(stage, tried[stage.name]) for stage in wrong)
-        if fits and poor:
-            found, poor = [words], False
-        elif fits or poor:
+        rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
+        if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
+            rank = KNOWN
+        if rank > best:
+            found, best = [words], rank
+        elif rank == best:
             found.append(words)
-        if len(found) == 2 and not poor:
+        if len(found) == 2 and best == KNOWN:
             break
-    return tuple(_excused(stage, found, poor) if stage in wrong else stage for stage in stages) if found else stages
+    some = [stage for stage in wrong if stage.role == "origin" or best == KNOWN] if found else []
+    return tuple(_excused(stage, found, best) if stage in some else stage for stage in stages)
+
+
+def _is_known(
+    graph: Graph, given: Sequence[Given], contract: Contract, other: Contract, wrong: Sequence[StageDiff], dtype: str
+) -> bool:
+    """Whether a kernel that declares nothing may do what `other` says beyond `contract`, since libraries do: products
+    in TF32, if these are its errors; of 16-bit inputs sums of a tensor core, and stages in their dtype, but for a state
+    that is carried in it.
+    """
+    if other.operands != contract.operands:
+        return all(by_tf32(graph, given, stage) for stage in wrong)
+    names = [name for name in other.stored if other.stored[name] != contract.stored.get(name)]
+    return dtype in NARROW and not any(_is_carried(graph, name) for name in names if name != CASTS)
+
+
+def _is_carried(graph: Graph, name: str) -> bool:
+    """Whether the last turn of a stage is made of turns before it."""
+    *before, last = graph.latest(name)
+    return bool(before) and bool(upstream(graph, [last]).intersection(before))
 
 
 def _excuses(stage: StageDiff) -> bool:
@@ -161,34 +189,40 @@ def _excuses(stage: StageDiff) -> bool:
     return stage.verdict in RIGHT_VERDICTS and stage.role == "clean"
 
 
-def _fits(before: StageDiff, after: StageDiff) -> bool:
-    """Whether the errors are gone with the casts that are predicted; or are as large as what operands in fewer bits
-    lose, and no small part of it.
+def _fits(before: StageDiff, after: StageDiff) -> int:
+    """GONE where the errors are, with the casts that are predicted; LARGE where they are as large as what operands in
+    fewer bits lose, and no small part of it; else POOR.
     """
     assert before.decisive is not None and after.decisive is not None
     error, now = abs(before.decisive.error), abs(after.decisive.error)
     budget = after.decisive.budget * after.decisive.statistical
     known = np.isfinite(error) & np.isfinite(now) & np.isfinite(budget) & (budget > 0)
     if not known.any():
-        return False
-    gone = np.sum(now[known] ** 2) <= PREDICTED**2 * np.sum(error[known] ** 2)
-    return bool(gone or np.median(now[known] / budget[known]) >= FITS)
+        return POOR
+    if np.sum(now[known] ** 2) <= PREDICTED**2 * np.sum(error[known] ** 2):
+        return GONE
+    return LARGE if np.median(now[known] / budget[known]) >= FITS else POOR
 
 
-def _excused(stage: StageDiff, words: Sequence[str], poor: bool) -> StageDiff:
+def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
     """The wrong stage: suspicious where a declaration explains its errors, else a bug that the declaration allows."""
     assert stage.decisive is not None
     found = stage.decisive.summary
     over = found.worst.over_budget if found.worst is not None else np.inf
     options = " or ".join(f"--contract {one}" for one in words[:2])
-    if poor:
+    if rank == POOR:
         return replace(
             stage, if_declared=IfDeclared(f"{options} allows as much; these errors are no such roundings", True)
         )
-    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else ""
+    other = words[0].startswith("operands=")
+    doubtful = "though TF32 of these operands has other errors" if other else "which no default arithmetic does"
+    why = f", {doubtful}" if rank < KNOWN else ""
+    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
+    beyond = (
+        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"
+    )
     reason = (
-        f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x; "
-        f"they pass with {options}{why}: declare what your kernel does"
+        f"{beyond if found.outside else stage.reason}; they pass with {options}{why}: declare what your kernel does"
     )
     return replace(stage, verdict="suspicious", doubt=EVIDENCE if why else ASSUMPTION, over_usual=over, reason=reason)
 
@@ -201,7 +235,6 @@ def _weaker(
     """
     if dtype not in NARROW:
         yield "operands=tf32", replace(contract, operands="tf32")
-    yield f"exp_ulps={FAST_EXP:g}", replace(contract, exp_ulps=FAST_EXP)
     yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
     names = [stage.name for stage in wrong]
     nodes = {i for one in given if one.name in names for i in one.nodes}

@@ -10,7 +10,6 @@ from workbench.judge.reference.contracts import Beyond, judged
 from workbench.judge.reference.given import Arrays, Given, called, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
-from workbench.judge.reference.sharper import from_dumps
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff
 from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
@@ -95,8 +94,7 @@ class ReferenceDiff:
             raise Refusal(unknown("stage", name, [one.name for one in self.given]))
         place, at = (one.places[0], element) if len(one.places) == 1 else (one.places[element[0]], element[1:])
         dumps = dumps_of(self.graph, self.given) if self[name].judged_from else {}
-        read = from_dumps(self.graph, {key: x for key, x in dumps.items() if key != place})
-        return sources(read, self.contract, place, tuple(at))
+        return sources(self.graph, self.contract, place, tuple(at), dumps)
 
     def worst(self, name: str, n: int = 1) -> list[Element]:
         """The n elements of a stage that are farthest beyond their budget."""

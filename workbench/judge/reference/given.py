@@ -95,8 +95,8 @@ def _turns(graph: Graph, stage: str, n: int) -> tuple[int, ...]:
     """Which turns of a stage n arrays are: all; else those of the last one's line, without what the stage was before a
     loop; else none.
     """
-    turns = graph.stages[stage]
-    of_loop = tuple(i for i, node in enumerate(turns) if graph.nodes[node].line == graph.nodes[turns[-1]].line)
+    turns, latest = graph.stages[stage], graph.latest(stage)
+    of_loop = tuple(i for i, node in enumerate(turns) if node in latest)
     return next((some for some in (tuple(range(len(turns))), of_loop) if len(some) == n), ())
 
 

@@ -5,19 +5,13 @@ token of a recurrence 500 times. One pass in reverse costs about what a trace co
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from workbench.floats import to_float64
-from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Contract, Graph, budget_at
-from workbench.reference.graph.contract import BITS
 from workbench.reference.graph.forward import upstream
-from workbench.reference.graph.node import Node
-from workbench.reference.graph.rules import INPUT
 
 #: share of a forward bound from which on an error is asked again: beyond reverse mode's it would be wrong, and that is
 #: seldom less than a hundredth
@@ -61,18 +55,7 @@ def sharper(
     for turn, name in enumerate(names):
         some = [at for at in elements if not several or at[0] == turn]
         if some:
-            read = from_dumps(graph, {key: x for key, x in dumps.items() if key != name})
-            made = budget_at(read, contract, name, [at[1:] if several else at for at in some])
+            others = {key: x for key, x in dumps.items() if key != name}
+            made = budget_at(graph, contract, name, [at[1:] if several else at for at in some], others)
             found |= {at: (float(made.bound[i]), float(made.statistical[i])) for i, at in enumerate(some)}
     return found
-
-
-def from_dumps(graph: Graph, dumps: Mapping[str, Any]) -> Graph:
-    """The graph with the stages that a kernel gave as inputs, so that no pass goes behind them."""
-    places, nodes = graph.places(), list(graph.nodes)
-    for name, x in dumps.items():
-        dtype = str(x.dtype).removeprefix("torch.")
-        node = nodes[places[name]]
-        value = x if is_whole(x.dtype) else to_float64(x)
-        nodes[places[name]] = Node(INPUT, (), {}, node.shape, node.dtype, node.line, value, BITS.get(dtype, 53))
-    return replace(graph, nodes=tuple(nodes))

@@ -88,7 +88,7 @@ class Traced(NDArrayOperatorsMixin):
 
     def made(self, op: str, attributes: Mapping[str, Any], value: np.ndarray, dtype: Any = None) -> "Traced":
         """What a primitive makes of it: a view of it where `value` shares its memory."""
-        dtype = self.dtype if dtype is None else dtype
+        dtype = self.dtype if dtype is None else np.dtype(dtype)
         new = Traced(
             self.run, value, self.run.add(op, (self.node_of_run,), attributes, value, dtype), dtype, self.fixed
         )

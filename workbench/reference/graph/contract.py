@@ -1,7 +1,7 @@
 """The few words in which a kernel says how it computes: `operands=bfloat16,stored=probs,exp_ulps=2`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -29,6 +29,8 @@ ADDITIONS: Mapping[str, tuple[float, bool]] = {
     "float16": (unit_roundoff("float16"), False),
     "bfloat16": (unit_roundoff("bfloat16"), False),
 }
+#: in which base exp may be computed: as it stands, or also as 2^(x log2(e)), as every GPU kernel does
+EXPS = ("natural", "base2")
 STORED = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: the stage of `stored` that stands for every cast that the reference notes
 CASTS = "casts"
@@ -43,6 +45,7 @@ class Contract:
     accumulate: str = "float32"  #: how sums of products are added, one of ADDITIONS
     #: stage -> the dtype to which it is rounded, to nearest, wherever it is read; `casts`: wherever the reference casts
     stored: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    exp: str = "natural"  #: in which base exp may be computed, one of EXPS
     exp_ulps: float = 2.0  #: error of exp, in ulps of float32
     #: unit roundoffs of a division: 2 where it is a reciprocal and a product
     division: float = 2.0
@@ -68,8 +71,8 @@ class Contract:
 
 
 def usual(dtype: str) -> Contract:
-    """What kernels on inputs of `dtype` usually do: operands as the inputs, the rest in float32."""
-    return Contract(operands=dtype if dtype in OPERANDS else "float32")
+    """What kernels on inputs of `dtype` usually do: operands as the inputs, exp in base 2, the rest in float32."""
+    return Contract(operands=dtype if dtype in OPERANDS else "float32", exp="base2")
 
 
 def parse(words: str, dtype: str = "float32") -> Contract:
@@ -91,7 +94,7 @@ def parse(words: str, dtype: str = "float32") -> Contract:
         if name in found:
             raise Refusal(f"contract says {name} twice: {words}")
         found[name] = _value(name, value, dtype)
-    return Contract(**({"operands": usual(dtype).operands} | found))
+    return replace(usual(dtype), **found)
 
 
 def _value(name: str, value: str, dtype: str) -> Any:
@@ -106,7 +109,7 @@ def _value(name: str, value: str, dtype: str) -> Any:
         if not 0 <= number < 2**23:
             raise Refusal(f"contract {name} is a number of at least 0; got {value!r}")
         return number
-    known = OPERANDS if name == "operands" else ADDITIONS
+    known: Collection[str] = {"operands": OPERANDS, "accumulate": ADDITIONS, "exp": EXPS}[name]
     value = dtype if value == "inputs" else value
     if value not in known:
         raise Refusal(unknown(f"contract {name}", value, known))

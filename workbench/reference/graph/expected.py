@@ -37,12 +37,16 @@ def budgets(
     turns `name[3]`, or under `name` a list, or an array with the turns along a first axis; one of the shape of a turn
     is that of the last.
 
-    Refusal for a name that the graph does not have, and for a dump of another shape.
+    Refusal for a name that the graph does not have, for a dump of another shape, and for a contract that stores whole
+    numbers in fewer bits.
     """
     places = graph.places()
     for name in contract.stored:
-        if name != CASTS and name not in graph.stages and name not in graph.results:
+        if name != CASTS and name not in places:
             raise Refusal(unknown("contract stores", name, [*graph.stages, *graph.results, CASTS]))
+        node = None if name == CASTS else graph.nodes[places[name]]
+        if node is not None and node.dtype.kind in "biu":
+            raise Refusal(f"contract stores {name}, which is {node.dtype} ({node.line}): only floats are rounded")
     asked = {name: places[known(name, places)] for name in (places if names is None else names)}
     found = forward(graph, contract, set(asked.values()), placed(graph, dumps or {}), elements_of(graph))
 

@@ -91,12 +91,12 @@ def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) ->
 
 def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
     """Node -> the stage of the contract as which it is stored."""
-    found = {}
+    found, places = dict[int, str](), graph.places()
     for name in contract.stored:
-        for i in graph.stages.get(name, ()):
-            found[i] = name
-        if name in graph.results:
-            found[graph.results[name]] = name
+        if name == CASTS:
+            continue
+        nodes = graph.latest(name) if name in graph.stages else (places[name],)
+        found |= dict.fromkeys((*nodes, graph.results.get(name, nodes[-1])), name)
     return found
 
 
@@ -130,7 +130,8 @@ class _Run:
     def over(self, nodes: Iterable[int]) -> None:
         """Visits nodes in order."""
         for i in nodes:
-            self._visit(i)
+            if i in self.asked or i not in self.dumps:
+                self._visit(i)
             if i in self.asked:
                 self._answer(i)
             if i in self.dumps:
@@ -147,16 +148,28 @@ class _Run:
         """How many nodes read each."""
         left = dict.fromkeys(self.order, 0)
         for i in self.order:
-            if i in self.dumps and i not in self.asked:
-                continue
-            for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+            for j in self._reads(i):
                 if j in left:
                     left[j] += 1
         return left
 
+    def _reads(self, i: int) -> tuple[int, ...]:
+        """What a node reads in this pass: a dump that nobody asks for reads nothing."""
+        if i in self.dumps and i not in self.asked:
+            return ()
+        return (*self.graph.nodes[i].reads, *self._looks(i))
+
     def _looks(self, i: int) -> tuple[int, ...]:
-        rival, ordered = self.patterns.rivals.get(i), self.patterns.ordered.get(i)
-        return (*(() if rival is None else (rival,)), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+        """What its bound alone looks at, or the judgement of its dump."""
+        ordered = self.patterns.ordered.get(i)
+        return (*self._sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+
+    def _sees(self, i: int) -> tuple[int, ...]:
+        """Of a - max(a, x) x; of exp(a - b) a and b, where the kernel did not give their difference."""
+        rival = self.patterns.rivals.get(i)
+        path, terms = self.patterns.exponents.get(i, ((), ()))
+        terms = () if self.contract.exp == "natural" or any(j in self.dumps for j in path) else terms
+        return terms if rival is None else (rival, *terms)
 
     def _visit(self, i: int) -> None:
         """Computes and bounds a node."""
@@ -186,8 +199,7 @@ class _Run:
         else:
             y = rule.value(*(one.value for one in reads), **node.attributes)
         y = np.asarray(y) if isinstance(y, np.generic) else y
-        rival = self.patterns.rivals.get(i)
-        looks = (self.operands[rival],) if rival in self.operands else ()
+        looks = tuple(self.operands[j] for j in self._sees(i) if j in self.operands)
         feeds = i in self.patterns.sizes and i not in self.dumps
         s = Site(node, reads, y, self.contract, looks, in_place, feeds)
         own, beyond, expected = self._losses(rule, s)
@@ -280,7 +292,7 @@ class _Run:
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
-        for j in (*self.graph.nodes[i].reads, *self._looks(i)):
+        for j in self._reads(i):
             if j in self.left:
                 self.left[j] -= 1
                 if not self.left[j]:

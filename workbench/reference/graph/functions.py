@@ -56,13 +56,18 @@ def _reduced(op: str) -> Callable[..., Traced]:
         value = np.asarray(function(x.value, axis=axes, keepdims=keepdims))
         if x.fixed and x.whole:
             return held(x.run, value, value.dtype)
-        if x.whole:  # of truths: how many there are
-            x, value = x.astype(np.float64), value.astype(np.float64)
-        made = x.made(op, {"axis": axes, "keepdims": keepdims}, value)
+        made = _counted(x, op, {"axis": axes, "keepdims": keepdims}, value)
         made = made.astype(dtype) if dtype is not None else made
         return made if out is None else out.replace(made)
 
     return reduce
+
+
+def _counted(x: Traced, op: str, how: Mapping[str, Any], value: np.ndarray) -> Traced:
+    """What a reduction makes; of whole numbers and truths, such as how many there are, in NumPy's dtype."""
+    if not x.whole:
+        return x.made(op, how, value)
+    return x.astype(np.float64).made(op, how, value.astype(np.float64)).astype(value.dtype)
 
 
 sum_, max_, min_ = _reduced("sum"), _reduced("max"), _reduced("min")
@@ -113,7 +118,7 @@ def cumsum(x: Traced, axis: int | None = None, dtype: Any = None, out: Any = Non
     x = x.reshape(-1) if axis is None else x
     axis = normalize_axis_index(-1 if axis is None else axis, x.ndim)
     value = np.cumsum(x.value, axis)
-    made = held(x.run, value, value.dtype) if x.fixed and x.whole else x.made("cumsum", {"axis": axis}, value)
+    made = held(x.run, value, value.dtype) if x.fixed and x.whole else _counted(x, "cumsum", {"axis": axis}, value)
     made = made.astype(dtype) if dtype is not None else made
     return made if out is None else out.replace(made)
 

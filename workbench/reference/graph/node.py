@@ -58,3 +58,10 @@ class Graph:
             if len(turns) > 1:
                 found |= {f"{name}[{turn}]": node for turn, node in enumerate(turns)}
         return {**self.results, **found}
+
+    def latest(self, name: str) -> tuple[int, ...]:
+        """The turns of a stage that its last line made: of a name that is assigned again its last value, of a loop all
+        turns, without what the name was before.
+        """
+        turns = self.stages[name]
+        return tuple(i for i in turns if self.nodes[i].line == self.nodes[turns[-1]].line)

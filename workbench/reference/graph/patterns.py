@@ -19,34 +19,49 @@ class Patterns:
 
     #: (node, operand) -> the operands of the product that is summed there
     products: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    #: products whose operands a contract rounds: of matrices, and those that are summed
+    contractions: set[int] = field(default_factory=set)
     #: difference a - max(a, x) -> x
     rivals: dict[int, int] = field(default_factory=dict)
+    #: exp of a - b -> what leads from there to the difference, and a and b
+    exponents: dict[int, tuple[list[int], tuple[int, ...]]] = field(default_factory=dict)
     #: places that an order gave, as they are read -> what was ordered, and along which axis
     ordered: dict[int, tuple[int, int]] = field(default_factory=dict)
     #: nodes whose terms a sum that reads them may add in any order, through moves
     sizes: set[int] = field(default_factory=set)
+
+    def product(self, i: int, k: int, place: int, product: Node) -> None:
+        """Notes that operand k of node i is a product that is summed there."""
+        self.products[i, k] = (product.reads[0], product.reads[1])
+        self.contractions.add(place)
 
 
 def patterns_of(graph: Graph) -> Patterns:
     """Those of a graph."""
     found, nodes = Patterns(), graph.nodes
     for i, node in enumerate(nodes):
-        if node.op == "sum":
-            product = nodes[_source(graph, node.reads[0], {"cast", "named"})]
-            if product.op == "multiply" and _contracts(nodes, product, node):
-                found.products[i, 0] = (product.reads[0], product.reads[1])
+        if node.op == "matmul":
+            found.contractions.add(i)
+        elif node.op == "sum":
+            place = _source(graph, node.reads[0], {"cast", "named"})
+            if nodes[place].op == "multiply" and _contracts(nodes, nodes[place], node):
+                found.product(i, 0, place, nodes[place])
         elif node.op in ("add", "subtract"):
             for k, j in enumerate(node.reads):
-                product = nodes[_source(graph, j, {"cast", "named", "reshape"})]
-                if product.op == "multiply" and _is_outer(nodes, product):
-                    found.products[i, k] = (product.reads[0], product.reads[1])
+                place = _source(graph, j, {"cast", "named", "reshape"})
+                if nodes[place].op == "multiply" and _is_outer(nodes, nodes[place]):
+                    found.product(i, k, place, nodes[place])
         if node.op == "subtract":
             rival = _rival(graph, *node.reads)
             if rival is not None:
                 found.rivals[i] = rival
-        place = nodes[_source(graph, i, PASSES)]
-        if place.op in ORDERS:
-            found.ordered[i] = (place.reads[0], place.attributes["axis"])
+        if node.op == "exp":
+            path = _unmasked(graph, node.reads[0])
+            if nodes[path[-1]].op in ("add", "subtract"):
+                found.exponents[i] = path, nodes[path[-1]].reads
+        order = nodes[_source(graph, i, PASSES)]
+        if order.op in ORDERS:
+            found.ordered[i] = (order.reads[0], order.attributes["axis"])
         if node.op in ("add", "subtract", "sum"):
             for j in node.reads:
                 _mark(graph, j, found.sizes)
@@ -107,6 +122,19 @@ def _rival(graph: Graph, a: int, b: int) -> int | None:
         return None
     own = [_source(graph, j, PASSES) for j in nodes[top].reads]
     return nodes[top].reads[1 - own.index(start)] if start in own and own[0] != own[1] else None
+
+
+def _unmasked(graph: Graph, i: int) -> list[int]:
+    """From a node back to what it is but for casts, names and masks."""
+    nodes, path = graph.nodes, [i]
+    while nodes[path[-1]].op in ("cast", "named", "where"):
+        of = nodes[path[-1]]
+        choices = of.reads[1:] if of.op == "where" else of.reads
+        back = [j for j in choices if nodes[j].op != "constant" and nodes[j].shape == of.shape]
+        if len(back) != 1:
+            break
+        path += back
+    return path
 
 
 def _mark(graph: Graph, i: int, found: set[int]) -> None:

@@ -1,4 +1,6 @@
-"""Python's numbers on their way into tensors: torch rounds them to a dtype before its dispatcher sees them."""
+"""What has to be seen before torch's dispatcher: numbers of Python on their way into tensors, which torch rounds to a
+dtype, and gradients, which it refuses in words of its own.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from workbench.reference.graph.arrays import held
 from workbench.reference.graph.recording import Recording
-from workbench.reference.graph.torch_tensor import DTYPES, Tensor
+from workbench.reference.graph.torch_tensor import BY_HAND, DTYPES, Tensor
 
 #: what makes a tensor of numbers -> the place of them
 _MAKERS = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, torch.Tensor.new_tensor: 1}
@@ -24,6 +26,11 @@ class Numbers(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if func in (torch.autograd.grad, torch.autograd.backward):  # torch.func.grad asks, too, of what it follows
+            try:
+                return func(*args, **kwargs)
+            except RuntimeError:  # no tensor of a run requires a gradient
+                self.run.refuse(BY_HAND)
         if func is torch.Tensor.__setitem__ and isinstance(args[2], float) and args[0].is_floating_point():
             args = (*args[:2], torch.scalar_tensor(args[2], dtype=args[0].dtype))  # x[0] = 0.1
         made = func(*args, **kwargs)

@@ -31,7 +31,8 @@ DTYPES: Mapping[torch.dtype, np.dtype] = {
     torch.int64: np.dtype(np.int64),
 }
 _TORCH = {numpy: of_torch for of_torch, numpy in DTYPES.items()}
-_BY_HAND = "a reference does without torch.autograd; write its backward pass by hand, as plain code"
+#: why there are no gradients
+BY_HAND = "a reference does without torch.autograd; write its backward pass by hand, as plain code"
 
 
 class Tensor(torch.Tensor):
@@ -118,12 +119,12 @@ class Tensor(torch.Tensor):
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
         """Refused: gradients are written by hand in a reference."""
         if requires_grad:
-            self.run.refuse(_BY_HAND)
+            self.run.refuse(BY_HAND)
         return self
 
     def backward(self, *_: Any, **__: Any) -> NoReturn:
         """Refused, too."""
-        self.run.refuse(_BY_HAND)
+        self.run.refuse(BY_HAND)
 
     @property
     def data(self) -> "Tensor":  # type: ignore[override]

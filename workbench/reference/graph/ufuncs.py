@@ -77,6 +77,8 @@ def _called(run: Recording, ufunc: np.ufunc, name: str, x: list[Traced], types: 
         ):
             run.refuse(f"no rule for np.{ufunc.__name__}")
         value = np.asarray(ufunc(*(one.value for one in x)))
+        if value.dtype.kind == "f" and all(one.whole for one in x):  # a quotient, which torch makes in float32
+            x = [one.astype(np.float64) for one in x]
     dtype = np.dtype(bool) if name in _TRUTHS else noted(types, value)
     reads = tuple(one.node_of_run for one in x)
     how = {"dtype": dtype.name} if name == "cast" else {}

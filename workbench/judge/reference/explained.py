@@ -1,0 +1,65 @@
+"""Whether errors are those of operands in TF32, which are known once the operands are: not only as large.
+
+A factor that is off by 2^-10 is as large as what TF32 loses, and TF32 that is cut off makes products smaller by 0.7 of
+that on average. So what such a factor at any contraction does is taken out of both first, and what is left of TF32's
+errors, which differs from element to element, has to be there.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from workbench.floats import to_float64
+from workbench.judge.reference.given import Given, is_whole
+from workbench.judge.reference.held import dumps_of
+from workbench.judge.stage import StageDiff
+from workbench.reference.graph import Graph
+from workbench.reference.graph.node import Line
+from workbench.reference.graph.operands import Change, cut_off, to_nearest, with_operands
+from workbench.reference.graph.patterns import patterns_of
+
+#: share of the mean square error that remains at most. Operands that a kernel has otherwise, as a flash kernel's
+#: weights before they are normalised, are not predicted: a quarter to a half of it
+REMAINS = 0.6
+#: lines with contractions whose factors are looked at
+LINES = 8
+#: what a factor is off by in trials: any number as small does as well
+FACTOR = 1 - 2.0**-12
+
+
+@np.errstate(all="ignore")
+def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff) -> bool:
+    """Whether the errors of a stage, given what it was judged from, are those of operands in TF32."""
+    one, found = next(one for one in given if one.name == stage.name), stage.decisive
+    assert found is not None
+    read = [other for other in given if stage.judged_from or is_whole(other.x.dtype)]
+    dumps = {name: x for name, x in dumps_of(graph, read).items() if name not in one.places or len(one.places) > 1}
+
+    def moved(change: Change) -> np.ndarray:
+        made = with_operands(graph, one.places, dumps, change)
+        whole = np.stack([np.asarray(x, np.float64) for x in made]) if len(made) > 1 else np.asarray(made[0])
+        return (whole - found.expected) / found.budget
+
+    lines = sorted({graph.nodes[i].line for i in patterns_of(graph).contractions})[:LINES]
+    error = (to_float64(found.actual) - found.expected) / found.budget
+    moves = [error, *map(moved, (to_nearest, cut_off)), *(moved(_factor(line)) for line in lines)]
+    known = np.logical_and.reduce([np.isfinite(x) for x in moves])
+    error, nearest, cut, *factors = (x[known] for x in moves)
+    across = np.linalg.qr(np.stack([x for x in factors if x.any()], axis=1))[0] if any(map(np.any, factors)) else None
+    return any(_remains(error, one) <= REMAINS and _remains(_less(error, across), _less(one, across)) <= REMAINS
+               for one in (nearest, cut))  # fmt: skip
+
+
+def _factor(line: Line) -> Change:
+    return lambda at, x: x * FACTOR if at == line else x
+
+
+def _less(x: np.ndarray, across: np.ndarray | None) -> np.ndarray:
+    """x without what lies in the span of orthonormal columns."""
+    return x if across is None else x - across @ (across.T @ x)
+
+
+def _remains(error: np.ndarray, predicted: np.ndarray) -> float:
+    """Share of the mean square error; 1 of none."""
+    total = float(np.sum(error**2))
+    return float(np.sum((error - predicted) ** 2)) / total if total > 0 else 1.0
