@@ -1,0 +1,370 @@
+"""Right runs under the budgets of plain functions: none may be outside. Beside them, under the same settings, what is
+found of small faults.
+
+Kernels of ours and the correct styles that declare what they do are judged by the plain function that does the same
+(`plain_functions`), by what they declare (`sayable`): out and lse from the inputs on, and in reverse mode where an error
+is large for its forward budget; stages of the same names each alone.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from campaigns.missed import FAULTS, faulty
+from campaigns.sayable import OF_KEYS, OF_SPLITS, OF_TILES, Said, said
+from campaigns.spread import spread
+from campaigns.styles import CORRECT, Style, declared
+from campaigns.styles.style import drawn, every_row_has_keys
+from workbench.bench.harness import gathered
+from workbench.case.case import Case
+from workbench.explore.draw import Among
+from workbench.explore.sample import sample
+from workbench.floats import to_float64, ulp
+from workbench.foreign.run import run
+from workbench.reference.bound import Budget
+from workbench.reference.graph import Expected, Graph, budget_at, budgets
+from workbench.reference.graph import trace as graph_of
+from workbench.refusal import Refusal
+from workbench.trace.trace import Trace
+
+SCHEMA = "workbench.bench-plain/1"
+KERNELS = ("flash", "split_k")
+RESULTS = ("out", "lse")
+#: elements of a result that are bounded in reverse: the farthest off, and some drawn
+FARTHEST, DRAWN = 16, 8
+#: share of the forward budget from which on an error may be outside of the reverse one
+LARGE = 0.01
+#: at most so many are bounded in one pass, which keeps an adjoint of each
+AT_ONCE = 12
+#: of a fault, elements that are bounded in reverse
+OF_FAULT = 3
+#: of a style's case, multiplications of q k^T
+WORK = 1 << 21
+#: what styles are tried on beside normal inputs
+_DISTRIBUTIONS = ("normal", "uniform", "outlier-channels", "near-cancelling", "peaked", "constant-v", "zero-head",
+                  "one-hot")  # fmt: skip
+#: a case of any style, on which it says what it declares
+_SMALL = {"seqlen": 4, "head_dim": 16}
+# seconds of a run and of a cold build, measured on 2 cores, for estimates only
+RUN_S, BUILD_S = 1.0, 40.0
+
+
+def measure(runs: int = 2000, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
+    """The JSON document of one campaign, the same for any number of `jobs` (processes).
+
+    `rows`: for each kernel and style, of out, lse and dumped stages how many elements, how many of them `judged`, how
+    many `outside` the worst case and `beyond` the statistical budget, and the largest error by each (`worst`,
+    `likely`); `reverse` the same of elements bounded in reverse mode. `outside` lists every run with an element outside
+    or beyond, and where. `faults`: in how many of the runs with it each fault was found, in all by either bound.
+    `left_out`: field -> styles whose declaration has no word in a plain function or the graph's contract.
+    """
+    sayable, left_out = _sayable()
+    items = _items(runs, seed, sayable)
+    estimate_s = RUN_S * runs / jobs + BUILD_S
+    rows = gathered(f"judge {runs} right runs", estimate_s, spread(_row, items, jobs), _told)
+    for row in rows:
+        if "left_out" in row:
+            left_out.setdefault(row["left_out"], []).append(f"{row['kernel']}: {row['case']}")
+    judged = [row for row in rows if "parts" in row]
+    return {
+        "schema": SCHEMA,
+        "seed": seed,
+        "runs": len(judged),
+        "left_out": left_out,
+        "rows": [_summed(name, [row for row in judged if row["kernel"] == name]) for name in _names(judged)],
+        "all": _summed("all", judged),
+        "outside": [row["found"] | {"kernel": row["kernel"], "case": row["case"]} for row in judged if row["found"]],
+        "faults": {name: _found([row["faults"][name] for row in judged if name in row["faults"]]) for name in FAULTS},
+    }
+
+
+def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """The document as tables for a screen: rows of equal columns."""
+    rows = [
+        {"kernel": row["kernel"], "runs": row["runs"], "of": of, **_shown(row[of])}
+        for row in (*results["rows"], results["all"])
+        for of in PARTS
+        if of in row
+    ]
+    faults = [{"fault": name, **found} for name, found in results["faults"].items()]
+    left_out = [{"left out": field, "styles": ", ".join(names)} for field, names in results["left_out"].items()]
+    return [table for table in (rows, results["outside"], faults, left_out) if table]
+
+
+def wrong(results: dict[str, Any]) -> bool:
+    """Whether a right run was outside, or too few elements were judged to say so."""
+    every = results["all"]
+    few = any(every[name]["judged"] < 0.99 * every[name]["elements"] for name in (*RESULTS, "stages") if name in every)
+    return bool(results["outside"]) or not results["runs"] or few
+
+
+PARTS = (*RESULTS, "stages", "reverse")
+
+
+@dataclass
+class Part:
+    """Counts over elements."""
+
+    elements: int = 0
+    judged: int = 0
+    outside: int = 0  #: beyond the worst case
+    beyond: int = 0  #: beyond the statistical budget
+    worst: float = 0.0  #: the largest error by the worst case
+    likely: float = 0.0  #: and by the statistical budget
+
+    def add(self, other: "Part") -> None:
+        """Count those of another one."""
+        for name in ("elements", "judged", "outside", "beyond"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.worst, self.likely = max(self.worst, other.worst), max(self.likely, other.likely)
+
+
+def compared(actual: Any, value: Any, budget: Budget) -> tuple[Part, Any, Any]:
+    """The counts of one array, with the largest error of each element by its worst case and by its statistical budget.
+    What is not finite has to be the same; half an ulp of float32 is within, as in every comparison. An element without
+    a bound, or with one that a 0 would pass, is not judged.
+    """
+    actual, value = to_float64(actual), to_float64(value)
+    held = np.isfinite(value)
+    same = held | (actual == value) | (np.isnan(actual) & np.isnan(value))
+    tested = ~held | (np.isfinite(budget.bound) & (budget.bound < budget.size))
+    floor = ulp(np.where(held, value, 1.0), "float32") / 2
+    off = np.where(held, abs(actual - np.where(held, value, 0.0)), np.where(same, 0.0, np.inf))
+    off = np.where(np.isnan(off), np.inf, off)
+    ratios = [
+        np.where(tested, off / np.maximum(np.where(held & tested, bound, 0.0), floor), 0.0)
+        for bound in (budget.bound, budget.statistical)
+    ]
+    # a budget that is NaN is none, and passes nothing
+    worst, likely = (np.where(np.isnan(one), np.inf, one) for one in ratios)
+    part = Part(off.size, int(tested.sum()), int((worst > 1).sum()), int((likely > 1).sum()))
+    part.worst, part.likely = (float(one.max(initial=0.0)) for one in (worst, likely))
+    return part, worst, likely
+
+
+def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
+    """One right run."""
+    name, fields = item
+    case = Case(**fields)
+    target = name if name in KERNELS else declared(_STYLES[name], "full")
+    trace = run(target, case, **({"backend": "emulator"} if name in KERNELS else {}))
+    found = said(trace)
+    row = {"kernel": name, "case": str(case)}
+    if isinstance(found, str):
+        return row | {"left_out": found}
+    inputs = {x: trace.inputs[x] for x in "qkv"}
+    graph = graph_of(found.f, {**inputs, **found.how})
+    random = np.random.default_rng(case.seed)
+    made = budgets(graph, found.contract, names=RESULTS)
+    parts: dict[str, Part] = {"reverse": Part()}
+    wrongs, tried = list(faulty(trace, found, random)), {}
+    where: dict[str, str] = {}
+    for result in RESULTS:
+        actual, expected = trace.stages[result], made[result]
+        parts[result], worst, likely = compared(actual, expected.value, expected.budget)
+        if parts[result].beyond:
+            where[result] = _at(worst, likely, actual, expected)
+        elements = _elements(likely, random)
+        others = [(fault, compared(values[result], expected.value, expected.budget)) for fault, values in wrongs]
+        farthest = [(fault, _far(part[2], OF_FAULT)) for fault, part in others]
+        at = _in_reverse(graph, found, result, [*elements, *(e for _, some in farthest for e in some)])
+        part = _part_of(actual, expected, elements, at[: len(elements)])
+        parts["reverse"].add(part)
+        if part.beyond:
+            where[f"{result} in reverse"] = f"{part.worst:.3g} of the worst case, {part.likely:.3g} of the statistical"
+        place = len(elements)
+        for (fault, (forward, _, _)), (_, some) in zip(others, farthest, strict=True):
+            bounded = at[place : place + len(some)]
+            place += len(some)
+            values = next(values for one, values in wrongs if one == fault)
+            back = _part_of(values[result], expected, some, bounded)
+            outside, beyond = tried.get(fault, (False, False))
+            tried[fault] = (outside or forward.outside + back.outside > 0, beyond or forward.beyond + back.beyond > 0)
+    stages = _stages(trace, found, graph, where)
+    if stages is not None:
+        parts["stages"] = stages
+    return row | {
+        "parts": {name: vars(part) for name, part in parts.items()},
+        "found": where,
+        "faults": {fault: [bool(one) for one in both] for fault, both in tried.items()},
+    }
+
+
+def _at(worst: Any, likely: Any, actual: Any, expected: Expected) -> str:
+    """The element that is farthest off."""
+    index = np.unravel_index(int(np.argmax(likely)), likely.shape)
+    value = to_float64(actual)[index]
+    return (
+        f"{worst[index]:.3g} of the worst case, {likely[index]:.3g} of the statistical at"
+        f" {[int(i) for i in index]}: {value!r}, expected {expected.value[index]!r}"
+    )
+
+
+def _elements(likely: Any, random: np.random.Generator) -> list[tuple[int, ...]]:
+    """Those far off for their forward budget, and some drawn."""
+    large = [e for e in _far(likely, FARTHEST) if likely[e] >= LARGE]
+    return large + [tuple(int(random.integers(n)) for n in likely.shape) for _ in range(DRAWN)]
+
+
+def _far(likely: Any, n: int) -> list[tuple[int, ...]]:
+    """The `n` elements with the largest errors by their budget."""
+    order = np.argsort(likely, axis=None)[-n:]
+    some = [tuple(int(i) for i in np.unravel_index(place, likely.shape)) for place in order]
+    return [e for e in some if likely[e] > 0]
+
+
+def _in_reverse(graph: Graph, found: Said, name: str, elements: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
+    """The worst case, the statistical budget and the size of each element."""
+    made = []
+    for first in range(0, len(elements), AT_ONCE):
+        one = budget_at(graph, found.contract, name, elements[first : first + AT_ONCE])
+        sizes = np.broadcast_to(one.size, one.bound.shape)
+        made += list(zip(one.bound, one.statistical, sizes, strict=True))
+    return made
+
+
+def _part_of(actual: Any, expected: Expected, elements: Sequence[tuple[int, ...]], at: Sequence[Any]) -> Part:
+    if not elements:
+        return Part()
+    index = tuple(np.array(elements).T)
+    budget = Budget(*(np.array(one) for one in zip(*at, strict=True)))
+    return compared(to_float64(actual)[index], expected.value[index], budget)[0]
+
+
+def _stages(trace: Trace, found: Said, graph: Graph, where: dict[str, str]) -> Part | None:
+    """Every dumped stage of the plain function alone, from the stages before it; None where it has none."""
+    if found.tiling is None:
+        return None
+    # what is not dumped is bounded from what is
+    dumps = dumped(trace, found, graph)
+    made = budgets(graph, found.alone, dumps, names=tuple(dumps))
+    whole = Part()
+    for name, x in dumps.items():
+        part, worst, likely = compared(x, made[name].value, made[name].budget)
+        if part.beyond:
+            where[name] = _at(worst, likely, x, made[name])
+        whole.add(part)
+    return whole
+
+
+def dumped(trace: Trace, found: Said, graph: Graph) -> dict[str, Any]:
+    """The stages of a trace by the names of a plain function's, a turn each. Stages that are stored hold what was."""
+    tiling, stages, made = found.tiling, dict(trace.stages), dict[str, Any]()
+    if tiling is None:
+        return {}
+    if "tiles.probs" in found.alone.stored:  # both sums read what is cast
+        stages.pop("probs", None)
+        if "probs_cast" in stages:
+            stages["probs"] = stages.pop("probs_cast")
+    splits = [split for split in tiling.splits if split]
+    order = [t for split in splits for t in split]
+    for name in OF_KEYS:
+        full = "probs_cast" if name == "probs_cast" else f"tiles.{name}"
+        if name in stages:
+            made |= _turned(graph, full, [stages[name][..., tiling.keys[t]] for t in order])
+    for name, axis in OF_TILES.items():
+        if name in stages:
+            turns: list[Any] = []
+            for split in splits:  # a state has one turn before its first tile
+                turns += ([] if name == "correction" else [None]) + [np.take(stages[name], t, axis) for t in split]
+            made |= _turned(graph, f"tiles.{name}", turns)
+    for name in OF_SPLITS:
+        if name in stages and name in graph.stages:
+            kept = [i for i, split in enumerate(tiling.splits) if split]
+            made |= _turned(graph, name, [stages[name][:, :, i] for i in kept])
+    made |= {name: stages[name] for name in ("merge_max", "merge_sum", *RESULTS) if name in stages}
+    return made
+
+
+def _turned(graph: Graph, name: str, turns: Sequence[Any]) -> dict[str, Any]:
+    if len(graph.stages.get(name, ())) != len(turns):
+        raise Refusal(f"stage {name} of the plain function has {len(graph.stages.get(name, ()))} turns; the trace has {len(turns)}")  # fmt: skip
+    if len(turns) == 1:
+        return {name: turns[0]}
+    return {f"{name}[{k}]": x for k, x in enumerate(turns) if x is not None}
+
+
+_STYLES: Mapping[str, Style] = {style.name: style for style in CORRECT}
+
+
+def _sayable() -> tuple[list[tuple[str, str]], dict[str, list[str]]]:
+    """Styles and dtypes whose declaration can be said; field -> those of which it cannot."""
+    found, left_out = [], dict[str, list[str]]()
+    for style in CORRECT:
+        for dtype in style.dtypes:
+            why = said(run(declared(style, "full"), Case(**_SMALL, dtype=dtype)))
+            if isinstance(why, str):
+                left_out.setdefault(why, []).append(f"{style.name} {dtype}")
+            else:
+                found.append((style.name, dtype))
+    return found, left_out
+
+
+def _items(runs: int, seed: int, sayable: Sequence[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
+    """Kernels of ours and styles by turns, each with a case."""
+    random = np.random.default_rng(seed)
+    found: list[tuple[str, dict[str, Any]]] = []
+    for number in range(runs):
+        if number % 2 == 0:
+            name = KERNELS[number // 2 % len(KERNELS)]
+            case = sample(random, name, empty_rows=False, feature=Among((None, None, None, "alibi")))
+            found.append((name, case.as_dict()))
+        else:
+            name, dtype = sayable[number // 2 % len(sayable)]
+            found.append((name, _case(_STYLES[name], dtype, random)))
+    return found
+
+
+def _case(style: Style, dtype: str, random: np.random.Generator) -> dict[str, Any]:
+    def fits(case: Mapping[str, Any]) -> bool:
+        work = case["batch"] * case["heads"] * case["seqlen_q"] * case["seqlen_k"] * case["head_dim"]
+        return work <= WORK and every_row_has_keys(case) and style.fits(case)
+
+    (fields,) = drawn((dtype,), fits, 1, int(random.integers(1 << 31)))
+    fields["distribution"] = str(random.choice(_DISTRIBUTIONS))
+    try:
+        return Case(**fields).as_dict()
+    except Refusal:
+        return Case(**fields | {"distribution": "normal"}).as_dict()
+
+
+def _told(rows: Sequence[dict[str, Any]]) -> str:
+    return f", {sum(bool(row.get('found')) for row in rows)} outside"
+
+
+def _names(rows: Sequence[dict[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["kernel"] for row in rows))
+
+
+def _summed(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {"kernel": name, "runs": len(rows)}
+    for of in PARTS:
+        parts = [Part(**row["parts"][of]) for row in rows if of in row["parts"]]
+        if parts:
+            whole = Part()
+            for part in parts:
+                whole.add(part)
+            found[of] = vars(whole)
+    return found
+
+
+def _shown(part: dict[str, Any]) -> dict[str, Any]:
+    share = part["judged"] / part["elements"] if part["elements"] else 0.0
+    return {
+        "elements": part["elements"],
+        "judged": f"{share:.2%}",
+        "outside": part["outside"],
+        "beyond": part["beyond"],
+        "worst": f"{part['worst']:.3f}",
+        "likely": f"{part['likely']:.3f}",
+    }
+
+
+def _found(both: Sequence[Sequence[bool]]) -> dict[str, int]:
+    counts = Counter({"runs": len(both)})
+    for outside, beyond in both:
+        counts.update({"outside": int(outside), "beyond": int(beyond)})
+    return {name: counts[name] for name in ("runs", "outside", "beyond")}
