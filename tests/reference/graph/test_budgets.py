@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from workbench.floats import round_to
+from workbench.floats import round_to, smallest_normal, smallest_subnormal
 from workbench.reference.arithmetic import gamma
 from workbench.reference.graph import Contract, Expected, budget_at, budgets, sources, stage, trace, undecided
 from workbench.reference.graph.error import Error
@@ -261,6 +261,37 @@ def test_a_kernel_that_rounds_its_operands_is_within(f: Any) -> None:
     assert within(actual, made["bfloat16"], statistical=True) and not within(actual, made["float32"])
 
 
+@pytest.mark.parametrize("f", [outer_products, matrix, products], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("name", ["float16", "e4m3"])
+def test_operands_below_the_normal_numbers_of_their_dtype_lose_more_than_digits(f: Any, name: str) -> None:
+    """Weights of a softmax far from its maximum: 2^-24.5 is 2^-24 in float16, or 0."""
+    dtype = {"e4m3": "float8_e4m3fn"}.get(name, name)
+    small = round(np.log2(smallest_normal(dtype)))
+    k, v = np.exp2(RNG.uniform(small - 12, small, (16, 8))).astype(np.float32), float32(16, 8)
+    made = result(f, Contract(operands=name), k=k, v=v, decay=np.ones(16, np.float32))
+    narrow = [round_to(x.astype(np.float64) * 1.1, dtype) for x in (k, v)]
+    actual, exact = narrow[0].T @ narrow[1], (k.astype(np.float64) * 1.1).T @ (v.astype(np.float64) * 1.1)
+    assert within(actual, made, statistical=True)
+    assert not within(1.5 * exact, made) and np.all(made.budget.bound < 40 * smallest_subnormal(dtype))
+
+
+@pytest.mark.parametrize("f", [matrix, products], ids=lambda f: f.__name__)
+def test_sums_in_float16_lose_what_is_below_its_numbers(f: Any) -> None:
+    k, v = (np.exp2(RNG.uniform(-13, -10, (16, 8))).astype(np.float32) for _ in range(2))
+    made = result(f, Contract(accumulate="float16"), k=k, v=v, decay=np.ones(16, np.float32))
+    total = np.zeros((8, 8), np.float16)
+    for a, b in zip(1.1 * k, 1.1 * v, strict=True):
+        total = (total + np.outer(a, b).astype(np.float16)).astype(np.float16)
+    assert within(total, made, statistical=True) and not within(total * np.float64(2), made)
+
+
+@pytest.mark.parametrize("f", [products, lambda k, v, decay: np.sum((k * 1.0)[:, :, None] * v[:, None, :], axis=0)])
+def test_a_sum_of_products_is_added_as_the_contract_says(f: Any) -> None:
+    inputs = {"k": float32(16, 8), "v": float32(16, 8), "decay": np.ones(16, np.float32)}
+    strict, narrow = (result(f, Contract(accumulate=name), **inputs).budget.bound for name in ("float32", "float16"))
+    assert np.all(narrow > 1000 * strict)
+
+
 def test_the_noise_of_a_contracted_product_belongs_to_its_sum() -> None:
     def f(a, b):
         product = (a * 1.1) * (b * 1.1)
@@ -274,6 +305,9 @@ def test_the_noise_of_a_contracted_product_belongs_to_its_sum() -> None:
 
 def test_operands_that_the_dtype_holds_are_exact() -> None:
     held = round_to(float32(5, 5), "bfloat16").astype(np.float32)
+    summed = [result(lambda a: np.sum(a[:, :, None] * a.T[None], axis=1), Contract(operands=name), a=held).budget.bound
+              for name in ("float32", "bfloat16")]  # fmt: skip
+    assert np.array_equal(*summed)
     a = result(lambda a: a @ a.T, Contract(operands="bfloat16"), a=held)
     assert np.array_equal(a.budget.bound, result(lambda a: a @ a.T, a=held).budget.bound)
     assert np.all(a.budget.bound <= gamma(5, U) * (abs(held) @ abs(held).T).astype(np.float64) * 1.01)

@@ -78,7 +78,7 @@ def of_sum(s: Site) -> Own:
     for one in (a, b):
         if one.rounded:
             relative, cut = s.operand_error(one.rounded)
-            lost = relative * abs(one.held)
+            lost = relative * abs(one.held) + one.lost
             worst = worst + lost
             common, squares = (common + lost, squares) if cut else (common, squares + lost * lost)
     return Own(worst, s.xp.sqrt(squares), common)
