@@ -2,8 +2,8 @@
 found of small faults.
 
 Kernels of ours and the correct styles that declare what they do are judged by the plain function that does the same
-(`plain_functions`), by what they declare (`sayable`): out and lse from the inputs on, and in reverse mode where an error
-is large for its forward budget; stages of the same names each alone.
+(`plain_functions`), by what they declare (`sayable`): out and lse from the inputs on, and in reverse mode where an
+error is large for its forward budget; stages of the same names each alone.
 """
 
 from collections import Counter
@@ -280,8 +280,9 @@ def dumped(trace: Trace, found: Said, graph: Graph) -> dict[str, Any]:
 
 
 def _turned(graph: Graph, name: str, turns: Sequence[Any]) -> dict[str, Any]:
-    if len(graph.stages.get(name, ())) != len(turns):
-        raise Refusal(f"stage {name} of the plain function has {len(graph.stages.get(name, ()))} turns; the trace has {len(turns)}")  # fmt: skip
+    there = len(graph.stages.get(name, ()))
+    if there != len(turns):
+        raise Refusal(f"stage {name} of the plain function has {there} turns; the trace has {len(turns)}")
     if len(turns) == 1:
         return {name: turns[0]}
     return {f"{name}[{k}]": x for k, x in enumerate(turns) if x is not None}

@@ -70,7 +70,7 @@ def times(x, factors):
 
 
 def scored(qk, mask, units, slopes, distance, some=slice(None)):
-    """Scores of some keys: scaled, capped, with what ALiBi adds, slope times distance by head, and -inf where unseen."""
+    """Scores of some keys: scaled, capped, plus slope times distance as ALiBi has it, -inf where unseen."""
     x = times(qk, units.of_scores)
     x = x if units.softcap is None else units.softcap * np.tanh(x / units.softcap)
     x = x if slopes is None else x + slopes[:, None, None] * distance[:, some]

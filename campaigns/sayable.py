@@ -85,7 +85,7 @@ def said(trace: Trace) -> Said | str:
     if isinstance(found, str):
         return found
     f, how = found
-    contract = _arithmetic(d, case, f)
+    contract = _arithmetic(trace, f)
     if isinstance(contract, str):
         return contract
     own = f in TILED and d.mask_sentinel == -np.inf and not _field(d, "skips_masked_tiles")
@@ -112,12 +112,17 @@ def _function(d: Declared, case: Case) -> tuple[Callable[..., Any], dict[str, An
     return (plain.naive if normalised is False else plain.softmax), {}
 
 
-def _arithmetic(d: Declared, case: Case, f: Callable[..., Any]) -> Contract | str:
+def _arithmetic(trace: Trace, f: Callable[..., Any]) -> Contract | str:
     """Casts of stages, and of the operands of products."""
+    d, case = trace.contract, trace.case
     prefix = "tiles." if f in TILED else ""
     stored: dict[str, str] = {}
     if d.scores_dtype != "float32":
-        stored |= {f"{prefix}{name}": d.scores_dtype for name in ("qk", "scores")}
+        # a kernel that scales sums as they are never stores qk
+        some = [name for name in ("qk", "scores") if name in trace.stages]
+        if "scores" not in some:
+            return "scores_dtype"
+        stored |= {f"{prefix}{name}": d.scores_dtype for name in some}
     operands = "tf32" if d.input_precision == "tf32" else "float32"
     if d.scaled_q_dtype != "float32":
         stored["operands.scaled_q"] = d.scaled_q_dtype
