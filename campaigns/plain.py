@@ -130,7 +130,8 @@ def compared(actual: Any, value: Any, budget: Budget) -> tuple[Part, Any, Any]:
     actual, value = to_float64(actual), to_float64(value)
     held = np.isfinite(value)
     same = held | (actual == value) | (np.isnan(actual) & np.isnan(value))
-    tested = ~held | (np.isfinite(budget.bound) & (budget.bound < budget.size))
+    vacuous = np.isinf(budget.bound) | (budget.bound >= budget.size)
+    tested = ~held | ~vacuous
     floor = ulp(np.where(held, value, 1.0), "float32") / 2
     off = np.where(held, abs(actual - np.where(held, value, 0.0)), np.where(same, 0.0, np.inf))
     off = np.where(np.isnan(off), np.inf, off)
