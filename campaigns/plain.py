@@ -246,7 +246,7 @@ def _stages(trace: Trace, found: Said, graph: Graph, where: dict[str, str]) -> P
     for name, x in dumps.items():
         part, worst, likely = compared(x, made[name].value, made[name].budget)
         if part.beyond:
-            where[name] = _at(worst, likely, x, made[name])
+            where[f"{name} alone"] = _at(worst, likely, x, made[name])
         whole.add(part)
     return whole
 

@@ -93,7 +93,7 @@ def said(trace: Trace) -> Said | str:
     slopes = {} if case.slopes is None else {"slopes": case.slopes, "distance": _distance(case)}
     given = {"mask": case.mask(), "units": units, **slopes, **how}
     alone = contract
-    if contract.operands == d.probs_dtype:  # the cast of a dump is one number
+    if contract.operands == d.probs_dtype and "probs_cast" in trace.stages:  # what products read is one number
         alone = replace(contract, operands="float32", stored={**contract.stored, "probs_cast": d.probs_dtype})
     return Said(f, given, contract, alone, d.tiling(case.seqlen_k) if own else None)
 

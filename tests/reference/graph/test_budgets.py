@@ -208,6 +208,30 @@ def test_a_cast_that_is_declared_is_predicted() -> None:
     assert not within(exact, result(f, x=x, v=v))
 
 
+def test_what_has_no_bound_has_none_after_a_cast() -> None:
+    """In reverse and in what follows, too; and the line that left it so is named."""
+
+    def f(x, y):
+        rest = np.sum(x, axis=-1)
+        ratio = y / rest
+        return ratio * 0.5
+
+    x = np.array([[1, 2**-24, -1], [1, 1, 1]], np.float32)
+    graph, contract = trace(f, {"x": x, "y": np.ones(2, np.float32)}), Contract(stored={"ratio": "bfloat16"})
+    made = budgets(graph, contract)
+    for name in ("ratio", "result"):
+        assert np.array_equal(np.isinf(made[name].budget.bound), [True, False])
+        assert [line.number - f.__code__.co_firstlineno for line in made[name].open] == [2]
+        assert np.array_equal(np.isinf(budget_at(graph, contract, name, [(0,), (1,)]).bound), [True, False])
+
+
+def test_sums_of_too_many_terms_for_their_dtype_have_no_bound_when_stored() -> None:
+    """n u is above 1: nothing is known of the last of 512 sums in bfloat16."""
+    made = budgets(trace(lambda a, b: stage("out", a @ b), {"a": float32(3, 512), "b": float32(512, 2)}),
+                   Contract(accumulate="bfloat16", stored={"out": "bfloat16"}))  # fmt: skip
+    assert np.all(np.isinf(made["out"].budget.bound))
+
+
 def test_casts_of_the_reference_are_made_where_the_contract_says_so() -> None:
     def f(x):
         return np.exp(x).astype(ml_dtypes.bfloat16) * np.float32(1)

@@ -258,8 +258,11 @@ class _Run:
             chance = deviations(prod(value.shape))
             flips = site.flips(value, error.common + chance * error.variance**0.5)
             xp = array_namespace(value)
-            error = Error(*(xp.where(xp.isfinite(part), part, 0.0) for part in (worst, 0.0 * flips, flips)))
-            error = error._replace(shared=(False,) * value.ndim)
+            # no bound is none after the cast either; an infinity has no next number
+            unbounded = xp.isfinite(value) & ~xp.isfinite(xp.asarray(error.worst))
+            nowhere = xp.where(unbounded, xp.inf, 0.0)
+            worst, flips = (xp.where(xp.isfinite(part) & ~unbounded, part, nowhere) for part in (worst, flips))
+            error = Error(worst, xp.zeros_like(worst), flips, 0, (False,) * value.ndim, error.open)
         bits = min(one.bits, _bits(site.dtype))
         if self.keep and i in self.kept:
             off = error.worst
