@@ -104,7 +104,7 @@ def _function(d: Declared, case: Case) -> tuple[Callable[..., Any], dict[str, An
     runs = [[tiling.keys[t] for t in split] for split in tiling.splits if split]
     if d.splits is not None:
         return "probs_normalised" if normalised else (plain.split_k, {"splits": runs})
-    if d.block_k is not None and not normalised:
+    if d.block_k is not None and (normalised is False or (normalised is None and len(tiling.keys) > 1)):
         return plain.flash, {"visits": runs[0]}
     if len(tiling.keys) > 1:
         return "probs_normalised"

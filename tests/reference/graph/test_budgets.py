@@ -107,6 +107,35 @@ def test_an_exp_that_is_always_an_ulp_too_large_is_not_averaged_away() -> None:
         assert np.all(of_exp > 2 * U * made.value)
 
 
+def test_an_approximation_of_exp_errs_alike_for_equal_arguments() -> None:
+    """A cubic is off by 730 ulps where the keys but some are equal: in lse nothing of it is averaged away, and out
+    moves between the two kinds of keys.
+    """
+
+    def f(x, v):
+        weights = np.exp(x - np.max(x, axis=-1, keepdims=True))
+        total = np.sum(weights, axis=-1, keepdims=True)
+        return weights @ v / total, np.log(total)
+
+    x = np.full((4, 256), -0.17, np.float32)
+    x[:, :32], v = 0.0, np.ones((256, 3), np.float32)
+    v[:32] = 3.0
+    graph, off = trace(f, {"x": x, "v": v}), 730 * 2 * U
+    weights = np.exp(x.astype(np.float64)) * np.where(x == 0, 1.0, 1 + off)
+    total = weights.sum(-1, keepdims=True)
+    for name, actual in (("result[0]", weights @ v / total), ("result[1]", np.log(total))):
+        made = budgets(graph, Contract(exp_ulps=730.0))[name]
+        assert within(actual, made, statistical=True) and not within(actual, budgets(graph, Contract())[name], True)
+        at = budget_at(graph, Contract(exp_ulps=730.0), name, [(1, 0)])
+        assert 0 < abs(actual - made.value)[1, 0] <= at.statistical[0]
+
+
+def test_an_approximation_of_exp_need_not_hit_1() -> None:
+    x = np.zeros(4, np.float32)
+    assert within(np.full(4, 1 + 4e-5), result(lambda x: np.exp(x), Contract(exp_ulps=730.0), x=x))
+    assert np.all(result(lambda x: np.exp(x), x=x).budget.bound == 0)
+
+
 def test_a_constant_that_float32_does_not_hold_is_off_alike_everywhere() -> None:
     x = abs(float32(4, 4096))
     rounded, wide = np.float64(np.float32(0.1)), x.astype(np.float64)
