@@ -47,9 +47,8 @@ def rough(units: Units) -> Units:
         return units._replace(weigh=partial(plain.product, log2_e=ROUGH))
     if isinstance(units.weigh, partial):
         return units._replace(weigh=partial(units.weigh, log2_e=ROUGH))
-    factors = (units.of_q, units.of_k, units.of_scores)
-    worse = (tuple(ROUGH if one == LOG2E else one for one in some) for some in factors)
-    return Units(*worse, units.softcap, units.weigh, units.lse)
+    of_q, of_scores = (tuple(ROUGH if x == LOG2E else x for x in some) for some in (units.of_q, units.of_scores))
+    return units._replace(of_q=of_q, of_scores=of_scores)
 
 
 def _wide(found: Said, stage: str) -> bool:

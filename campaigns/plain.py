@@ -6,7 +6,7 @@ Kernels of ours and the correct styles that declare what they do are judged by t
 error is large for its forward budget; stages of the same names each alone.
 """
 
-from collections import Counter
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.explore.draw import Among
 from workbench.explore.sample import sample
-from workbench.floats import to_float64, ulp
+from workbench.floats import DTYPES, to_float64, ulp
 from workbench.foreign.run import run
-from workbench.reference.bound import Budget
+from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import Expected, Graph, budget_at, budgets
 from workbench.reference.graph import trace as graph_of
 from workbench.refusal import Refusal
@@ -47,7 +47,7 @@ WORK = 1 << 21
 _DISTRIBUTIONS = ("normal", "uniform", "outlier-channels", "near-cancelling", "peaked", "constant-v", "zero-head",
                   "one-hot")  # fmt: skip
 #: a case of any style, on which it says what it declares
-_SMALL = {"seqlen": 4, "head_dim": 16}
+_SMALL: Mapping[str, Any] = {"seqlen": 4, "head_dim": 16}
 # seconds of a run and of a cold build, measured on 2 cores, for estimates only
 RUN_S, BUILD_S = 1.0, 40.0
 
@@ -58,7 +58,8 @@ def measure(runs: int = 2000, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
     `rows`: for each kernel and style, of out, lse and dumped stages how many elements, how many of them `judged`, how
     many `outside` the worst case and `beyond` the statistical budget, and the largest error by each (`worst`,
     `likely`); `reverse` the same of elements bounded in reverse mode. `outside` lists every run with an element outside
-    or beyond, and where. `faults`: in how many of the runs with it each fault was found, in all by either bound.
+    or beyond, and where. `faults`: in how many of the runs with it each fault was found beyond each of the two, and
+    how large the least one found was, and the largest one missed: as a change of lse, or of out by its largest element.
     `left_out`: field -> styles whose declaration has no word in a plain function or the graph's contract.
     """
     sayable, left_out = _sayable()
@@ -76,8 +77,10 @@ def measure(runs: int = 2000, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
         "left_out": left_out,
         "rows": [_summed(name, [row for row in judged if row["kernel"] == name]) for name in _names(judged)],
         "all": _summed("all", judged),
-        "outside": [row["found"] | {"kernel": row["kernel"], "case": row["case"]} for row in judged if row["found"]],
-        "faults": {name: _found([row["faults"][name] for row in judged if name in row["faults"]]) for name in FAULTS},
+        "outside": [
+            {"kernel": row["kernel"], "case": row["case"], "where": row["found"]} for row in judged if row["found"]
+        ],
+        "faults": _faults(judged),
     }
 
 
@@ -89,9 +92,13 @@ def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
         for of in PARTS
         if of in row
     ]
-    faults = [{"fault": name, **found} for name, found in results["faults"].items()]
+    outside = [
+        {"kernel": one["kernel"], "case": one["case"], "what": what, "how far": how}
+        for one in results["outside"]
+        for what, how in one["where"].items()
+    ]
     left_out = [{"left out": field, "styles": ", ".join(names)} for field, names in results["left_out"].items()]
-    return [table for table in (rows, results["outside"], faults, left_out) if table]
+    return [table for table in (rows, outside, results["faults"], left_out) if table]
 
 
 def wrong(results: dict[str, Any]) -> bool:
@@ -120,6 +127,15 @@ class Part:
         for name in ("elements", "judged", "outside", "beyond"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.worst, self.likely = max(self.worst, other.worst), max(self.likely, other.likely)
+
+
+@dataclass
+class Missed:
+    """What became of one fault in one run."""
+
+    outside: bool = False  #: whether it is found beyond the worst case
+    beyond: bool = False  #: and beyond the statistical budget
+    size: float = 0.0  #: the largest change of lse, or of out by its largest element
 
 
 def compared(actual: Any, value: Any, budget: Budget) -> tuple[Part, Any, Any]:
@@ -161,7 +177,7 @@ def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     random = np.random.default_rng(case.seed)
     made = budgets(graph, found.contract, names=RESULTS)
     parts: dict[str, Part] = {"reverse": Part()}
-    wrongs, tried = list(faulty(trace, found, random)), {}
+    wrongs, tried = list(faulty(trace, found, random)), dict[str, Missed]()
     where: dict[str, str] = {}
     for result in RESULTS:
         actual, expected = trace.stages[result], made[result]
@@ -177,20 +193,21 @@ def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
         if part.beyond:
             where[f"{result} in reverse"] = f"{part.worst:.3g} of the worst case, {part.likely:.3g} of the statistical"
         place = len(elements)
-        for (fault, (forward, _, _)), (_, some) in zip(others, farthest, strict=True):
-            bounded = at[place : place + len(some)]
+        for (fault, (forward, _, _)), (_, some), (_, values) in zip(others, farthest, wrongs, strict=True):
+            back = _part_of(values[result], expected, some, at[place : place + len(some)])
             place += len(some)
-            values = next(values for one, values in wrongs if one == fault)
-            back = _part_of(values[result], expected, some, bounded)
-            outside, beyond = tried.get(fault, (False, False))
-            tried[fault] = (outside or forward.outside + back.outside > 0, beyond or forward.beyond + back.beyond > 0)
+            one = tried.setdefault(fault, Missed())
+            one.outside |= forward.outside + back.outside > 0
+            one.beyond |= forward.beyond + back.beyond > 0
+            one.size = max(one.size, _size(values[result], expected.value, relative=result == "out"))
     stages = _stages(trace, found, graph, where)
     if stages is not None:
         parts["stages"] = stages
     return row | {
         "parts": {name: vars(part) for name, part in parts.items()},
         "found": where,
-        "faults": {fault: [bool(one) for one in both] for fault, both in tried.items()},
+        "dtype": case.dtype,
+        "faults": {fault: vars(one) for fault, one in tried.items()},
     }
 
 
@@ -219,7 +236,7 @@ def _far(likely: Any, n: int) -> list[tuple[int, ...]]:
 
 def _in_reverse(graph: Graph, found: Said, name: str, elements: Sequence[tuple[int, ...]]) -> list[tuple[float, ...]]:
     """The worst case, the statistical budget and the size of each element."""
-    made = []
+    made: list[tuple[float, ...]] = []
     for first in range(0, len(elements), AT_ONCE):
         one = budget_at(graph, found.contract, name, elements[first : first + AT_ONCE])
         sizes = np.broadcast_to(one.size, one.bound.shape)
@@ -365,8 +382,24 @@ def _shown(part: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _found(both: Sequence[Sequence[bool]]) -> dict[str, int]:
-    counts = Counter({"runs": len(both)})
-    for outside, beyond in both:
-        counts.update({"outside": int(outside), "beyond": int(beyond)})
-    return {name: counts[name] for name in ("runs", "outside", "beyond")}
+def _faults(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each fault and dtype: runs with it, those that either bound finds, and sizes of what is found."""
+    found = []
+    for fault, dtype in itertools.product(FAULTS, DTYPES):
+        tried = [Missed(**row["faults"][fault]) for row in rows if row["dtype"] == dtype and fault in row["faults"]]
+        if tried:
+            counts = {name: sum(getattr(one, name) for one in tried) for name in ("outside", "beyond")}
+            least = min((one.size for one in tried if one.beyond), default=np.inf)
+            most = max((one.size for one in tried if not one.beyond), default=0.0)
+            sizes = {"least found": f"{least:.2g}", "most missed": f"{most:.2g}"}
+            found.append({"fault": fault, "dtype": dtype, "runs": len(tried), **counts, **sizes})
+    return found
+
+
+def _size(values: Any, value: Any, relative: bool) -> float:
+    """The largest change of an array, of out relative to its largest element."""
+    held = np.isfinite(value) & np.isfinite(values)
+    if not held.any():
+        return 0.0
+    change = float(abs(values - value)[held].max())
+    return change / max(float(abs(value)[held].max()), NEGLIGIBLE) if relative else change

@@ -1,3 +1,5 @@
+# as a project would write them, without types
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
 """Attention as plain NumPy functions, as a project would write its references: whole rows, by tiles, by splits.
 
 q [b, h, q, d], k and v [b, kv head, k, d]; mask bool, True where a key is seen, [q, k] or with heads before it; every

@@ -178,7 +178,7 @@ def _units(d: Declared, case: Case) -> Units | str:
         return Units(weigh=partial(plain.raw, scale=scale), lse=partial(plain.lse_raw, scale=scale))
     factors = (scale, LOG2E) if d.base2 else (scale,)
     of_q, of_k, of_scores = (root, root, ()) if root else ((factors, (), ()) if in_q else ((), (), factors))
-    given = {"of_q": of_q, "of_k": of_k, "of_scores": of_scores, "softcap": case.softcap}
+    given: dict[str, Any] = {"of_q": of_q, "of_k": of_k, "of_scores": of_scores, "softcap": case.softcap}
     if d.base2:
         return Units(**given, weigh=plain.base2, lse=plain.lse_base2)
     return Units(**given, weigh=plain.product) if d.exp_ulps_per_x else Units(**given)

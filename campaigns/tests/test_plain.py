@@ -128,6 +128,14 @@ def test_a_wrong_run_is_outside(monkeypatch):
     assert {"out", "lse"} <= {*row["found"]} and row["parts"]["out"]["outside"] > 0
 
 
+def test_sizes_of_faults_stand_beside_what_is_found_of_them():
+    row = plain._row(("fa2_small_tiles", Case(seqlen_q=8, seqlen_k=70, head_dim=16).as_dict()))
+    found = {one["fault"]: one for one in plain._faults([row])}
+    assert {*found} == {*missed.FAULTS} and all(one["dtype"] == "float32" for one in found.values())
+    assert found["one key dropped"]["outside"] == found["probs in 16 bits"]["outside"] == 1
+    assert 0 < float(found["one key dropped"]["least found"]) < 1 and found["one key dropped"]["most missed"] == "0"
+
+
 def test_no_budget_and_no_number_pass_nothing():
     value = np.array([1.0, 1.0, -np.inf, -np.inf, 1.0, 1.0])
     actual = np.array([1.0, np.nan, -np.inf, 0.0, 5.0, 5.0])
@@ -150,5 +158,5 @@ def test_the_command_prints_the_document():
     document = json.loads(found.stdout.splitlines()[-1])
     assert found.exit_code == 0 and document["runs"] == 4 and not document["outside"]
     assert {row["kernel"] for row in document["rows"]} == {"flash", "split_k", "fa2_forward"}
-    assert document["faults"]["1.4427"]["runs"] == 4
+    assert sum(row["runs"] for row in document["faults"] if row["fault"] == "1.4427") == 4
     assert plain.tables(document)
