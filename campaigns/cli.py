@@ -74,7 +74,7 @@ def verdicts(
 @json_option
 def plain(runs: int, seed: int, jobs: int, as_json: bool) -> None:
     """Judge right kernels by plain NumPy functions, and small faults beside them; 1 where a right one is outside."""
-    from campaigns import plain as plain_campaign
+    from campaigns.plain import measure as plain_campaign
 
     results = measured(plain_campaign, as_json, runs, seed, jobs)
     sys.exit(BUG if plain_campaign.wrong(results) else 0)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from campaigns import missed, plain, plain_functions
 from campaigns.cli import commands
-from campaigns.sayable import said
+from campaigns.plain import counts, faults, functions
+from campaigns.plain import measure as plain
+from campaigns.plain.sayable import said
 from campaigns.styles import CORRECT, declared
 from campaigns.styles.style import drawn, every_row_has_keys
 from workbench import Case, run
@@ -45,7 +46,7 @@ def traced(name: str, dtype: str = "float16", **fields: object) -> Trace:
 )  # fmt: skip
 def test_what_a_kernel_declares_is_said_in_words_of_the_graph(name, dtype, function, contract):
     found = said(traced(name, dtype))
-    assert found.f is getattr(plain_functions, function)
+    assert found.f is getattr(functions, function)
     assert {key: getattr(found.contract, key) for key in contract} == contract
 
 
@@ -73,18 +74,18 @@ def test_what_no_field_says_is_not_said():
 
 
 @pytest.mark.parametrize("name", ["naive", "softmax", "flash", "split_k"])
-def test_plain_functions_are_attention(name):
+def test_functions_are_attention(name):
     case = Case(seqlen_q=9, seqlen_k=40, head_dim=8, heads=4, kv_heads=2, causal=True, softcap=5.0)
     q, k, v = (to_float64(x) for x in case.inputs())
     tiles = [slice(0, 16), slice(16, 32), slice(32, 40)]
     more = {"flash": {"visits": tiles}, "split_k": {"splits": [tiles[:2], tiles[2:]]}}.get(name, {})
     expected = dense.attention(q, k, v, scale=case.scale, mask=case.mask(), softcap=case.softcap)
     units = {
-        "scores": plain_functions.Units(of_scores=(case.scale,), softcap=5.0),
-        "q": plain_functions.Units(of_q=(case.scale,), softcap=5.0),
+        "scores": functions.Units(of_scores=(case.scale,), softcap=5.0),
+        "q": functions.Units(of_q=(case.scale,), softcap=5.0),
     }
     for one in units.values():
-        out, lse = getattr(plain_functions, name)(q, k, v, mask=case.mask(), units=one, **more)
+        out, lse = getattr(functions, name)(q, k, v, mask=case.mask(), units=one, **more)
         assert np.allclose(out, expected["out"]) and np.allclose(lse, expected["lse"])
 
 
@@ -97,7 +98,7 @@ def test_units_are_those_of_the_kernel(name):
     out, lse = found.f(q, k, v, **found.how)
     expected = dense.attention(q, k, v, scale=trace.case.scale, mask=trace.case.mask())
     assert np.allclose(out, expected["out"]) and np.allclose(lse, expected["lse"])
-    rough = missed.rough(found.how["units"])
+    rough = faults.rough(found.how["units"])
     worse, _ = found.f(q, k, v, **{**found.how, "units": rough})
     off = abs(worse - out).max()
     assert 1e-7 < off < 1e-4
@@ -131,7 +132,7 @@ def test_a_wrong_run_is_outside(monkeypatch):
 def test_sizes_of_faults_stand_beside_what_is_found_of_them():
     row = plain._row(("fa2_small_tiles", Case(seqlen_q=8, seqlen_k=70, head_dim=16).as_dict()))
     found = {one["fault"]: one for one in plain._faults([row])}
-    assert {*found} == {*missed.FAULTS} and all(one["dtype"] == "float32" for one in found.values())
+    assert {*found} == {*faults.FAULTS} and all(one["dtype"] == "float32" for one in found.values())
     assert found["one key dropped"]["outside"] == found["probs in 16 bits"]["outside"] == 1
     assert 0 < float(found["one key dropped"]["least found"]) < 1 and found["one key dropped"]["most missed"] == "0"
 
@@ -140,7 +141,7 @@ def test_no_budget_and_no_number_pass_nothing():
     value = np.array([1.0, 1.0, -np.inf, -np.inf, 1.0, 1.0])
     actual = np.array([1.0, np.nan, -np.inf, 0.0, 5.0, 5.0])
     bound = np.array([np.nan, 1.0, 0.0, 0.0, np.inf, 8.0])
-    part, worst, _ = plain.compared(actual, value, Budget(bound, bound, np.array([np.inf] * 5 + [4.0])))
+    part, worst, _ = counts.compared(actual, value, Budget(bound, bound, np.array([np.inf] * 5 + [4.0])))
     assert (part.elements, part.judged, part.outside) == (6, 4, 3)
     assert np.array_equal(worst > 1, [True, True, False, True, False, False])
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from campaigns import plain_functions as plain
-from campaigns.plain_functions import LOG2E, Units
+from campaigns.plain import functions as plain
+from campaigns.plain.functions import LOG2E, Units
 from workbench.case.case import Case
 from workbench.case.contract import Contract as Declared
 from workbench.case.tiling import Tiling
@@ -16,12 +16,6 @@ from workbench.reference.graph import Contract
 from workbench.reference.graph.contract import ADDITIONS, BITS
 from workbench.trace.trace import Trace
 
-#: stages whose turns are parts of the keys, of which the slot of a tile is a part of one axis, and those of splits
-OF_KEYS, OF_TILES, OF_SPLITS = (
-    ("qk", "scores", "probs", "probs_cast"),
-    {"row_max": -1, "correction": -1, "row_sum": -1, "acc": -2},
-    ("partial_max", "partial_sum", "partial_O", "merge_weight"),
-)
 #: what a plain function or the graph's contract has no word for, unless the field says this
 _UNSAID: Mapping[str, tuple[Any, ...]] = {
     "normalisation": ("division",),
@@ -52,7 +46,7 @@ TILED = (plain.flash, plain.split_k)
 class Said:
     """What a kernel does, in words of the graph."""
 
-    f: Callable[..., Any]  #: one of `plain_functions`
+    f: Callable[..., Any]  #: one of `functions`
     how: Mapping[str, Any]  #: what it takes beside q, k and v
     contract: Contract
     alone: Contract  #: of stages that are judged each alone

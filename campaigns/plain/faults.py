@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from campaigns import plain_functions as plain
-from campaigns.plain_functions import LOG2E, Units
-from campaigns.sayable import Said
+from campaigns.plain import functions as plain
+from campaigns.plain.functions import LOG2E, Units
+from campaigns.plain.sayable import Said
+from campaigns.plain.stages import RESULTS
 from workbench.floats import to_float64
 from workbench.reference.graph import Contract, Expected, budgets
 from workbench.reference.graph import trace as graph_of
@@ -21,7 +22,6 @@ FAULTS = (
 )
 #: in place of log2(e), 1.442695
 ROUGH = 1.4427
-_RESULTS = ("out", "lse")
 
 
 def faulty(trace: Trace, found: Said, random: np.random.Generator) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -81,5 +81,5 @@ def _an_ulp_off(x: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _made(found: Said, inputs: Mapping[str, Any], how: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    made: dict[str, Expected] = budgets(graph_of(found.f, {**inputs, **how}), contract, names=_RESULTS)
+    made: dict[str, Expected] = budgets(graph_of(found.f, {**inputs, **how}), contract, names=RESULTS)
     return {name: one.value for name, one in made.items()}

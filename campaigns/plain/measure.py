@@ -2,19 +2,20 @@
 found of small faults.
 
 Kernels of ours and the correct styles that declare what they do are judged by the plain function that does the same
-(`plain_functions`), by what they declare (`sayable`): out and lse from the inputs on, and in reverse mode where an
+(`functions`), by what they declare (`sayable`): out and lse from the inputs on, and in reverse mode where an
 error is large for its forward budget; stages of the same names each alone.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from campaigns.missed import FAULTS, faulty
-from campaigns.sayable import OF_KEYS, OF_SPLITS, OF_TILES, Said, said
+from campaigns.plain.counts import Missed, Part, compared, shown, size_of
+from campaigns.plain.faults import FAULTS, faulty
+from campaigns.plain.sayable import Said, said
+from campaigns.plain.stages import RESULTS, dumped
 from campaigns.spread import spread
 from campaigns.styles import CORRECT, Style, declared
 from campaigns.styles.style import drawn, every_row_has_keys
@@ -22,9 +23,9 @@ from workbench.bench.harness import gathered
 from workbench.case.case import Case
 from workbench.explore.draw import Among
 from workbench.explore.sample import sample
-from workbench.floats import DTYPES, to_float64, ulp
+from workbench.floats import DTYPES, to_float64
 from workbench.foreign.run import run
-from workbench.reference.bound import NEGLIGIBLE, Budget
+from workbench.reference.bound import Budget
 from workbench.reference.graph import Expected, Graph, budget_at, budgets
 from workbench.reference.graph import trace as graph_of
 from workbench.refusal import Refusal
@@ -32,7 +33,6 @@ from workbench.trace.trace import Trace
 
 SCHEMA = "workbench.bench-plain/1"
 KERNELS = ("flash", "split_k")
-RESULTS = ("out", "lse")
 #: elements of a result that are bounded in reverse: the farthest off, and some drawn
 FARTHEST, DRAWN = 16, 8
 #: share of the forward budget from which on an error may be outside of the reverse one
@@ -87,7 +87,7 @@ def measure(runs: int = 2000, seed: int = 0, jobs: int = 1) -> dict[str, Any]:
 def tables(results: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """The document as tables for a screen: rows of equal columns."""
     rows = [
-        {"kernel": row["kernel"], "runs": row["runs"], "of": of, **_shown(row[of])}
+        {"kernel": row["kernel"], "runs": row["runs"], "of": of, **shown(row[of])}
         for row in (*results["rows"], results["all"])
         for of in PARTS
         if of in row
@@ -109,57 +109,6 @@ def wrong(results: dict[str, Any]) -> bool:
 
 
 PARTS = (*RESULTS, "stages", "reverse")
-
-
-@dataclass
-class Part:
-    """Counts over elements."""
-
-    elements: int = 0
-    judged: int = 0
-    outside: int = 0  #: beyond the worst case
-    beyond: int = 0  #: beyond the statistical budget
-    worst: float = 0.0  #: the largest error by the worst case
-    likely: float = 0.0  #: and by the statistical budget
-
-    def add(self, other: "Part") -> None:
-        """Count those of another one."""
-        for name in ("elements", "judged", "outside", "beyond"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.worst, self.likely = max(self.worst, other.worst), max(self.likely, other.likely)
-
-
-@dataclass
-class Missed:
-    """What became of one fault in one run."""
-
-    outside: bool = False  #: whether it is found beyond the worst case
-    beyond: bool = False  #: and beyond the statistical budget
-    size: float = 0.0  #: the largest change of lse, or of out by its largest element
-
-
-def compared(actual: Any, value: Any, budget: Budget) -> tuple[Part, Any, Any]:
-    """The counts of one array, with the largest error of each element by its worst case and by its statistical budget.
-    What is not finite has to be the same; half an ulp of float32 is within, as in every comparison. An element without
-    a bound, or with one that a 0 would pass, is not judged.
-    """
-    actual, value = to_float64(actual), to_float64(value)
-    held = np.isfinite(value)
-    same = held | (actual == value) | (np.isnan(actual) & np.isnan(value))
-    vacuous = np.isinf(budget.bound) | (budget.bound >= budget.size)
-    tested = ~held | ~vacuous
-    floor = ulp(np.where(held, value, 1.0), "float32") / 2
-    off = np.where(held, abs(actual - np.where(held, value, 0.0)), np.where(same, 0.0, np.inf))
-    off = np.where(np.isnan(off), np.inf, off)
-    ratios = [
-        np.where(tested, off / np.maximum(np.where(held & tested, bound, 0.0), floor), 0.0)
-        for bound in (budget.bound, budget.statistical)
-    ]
-    # a budget that is NaN is none, and passes nothing
-    worst, likely = (np.where(np.isnan(one), np.inf, one) for one in ratios)
-    part = Part(off.size, int(tested.sum()), int((worst > 1).sum()), int((likely > 1).sum()))
-    part.worst, part.likely = (float(one.max(initial=0.0)) for one in (worst, likely))
-    return part, worst, likely
 
 
 def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -199,7 +148,7 @@ def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
             one = tried.setdefault(fault, Missed())
             one.outside |= forward.outside + back.outside > 0
             one.beyond |= forward.beyond + back.beyond > 0
-            one.size = max(one.size, _size(values[result], expected.value, relative=result == "out"))
+            one.size = max(one.size, size_of(values[result], expected.value, relative=result == "out"))
     stages = _stages(trace, found, graph, where)
     if stages is not None:
         parts["stages"] = stages
@@ -268,44 +217,6 @@ def _stages(trace: Trace, found: Said, graph: Graph, where: dict[str, str]) -> P
     return whole
 
 
-def dumped(trace: Trace, found: Said, graph: Graph) -> dict[str, Any]:
-    """The stages of a trace by the names of a plain function's, a turn each. Stages that are stored hold what was."""
-    tiling, stages, made = found.tiling, dict(trace.stages), dict[str, Any]()
-    if tiling is None:
-        return {}
-    if "tiles.probs" in found.alone.stored:  # both sums read what is cast
-        stages.pop("probs", None)
-        if "probs_cast" in stages:
-            stages["probs"] = stages.pop("probs_cast")
-    splits = [split for split in tiling.splits if split]
-    order = [t for split in splits for t in split]
-    for name in OF_KEYS:
-        full = "probs_cast" if name == "probs_cast" else f"tiles.{name}"
-        if name in stages:
-            made |= _turned(graph, full, [stages[name][..., tiling.keys[t]] for t in order])
-    for name, axis in OF_TILES.items():
-        if name in stages:
-            turns: list[Any] = []
-            for split in splits:  # a state has one turn before its first tile
-                turns += ([] if name == "correction" else [None]) + [np.take(stages[name], t, axis) for t in split]
-            made |= _turned(graph, f"tiles.{name}", turns)
-    for name in OF_SPLITS:
-        if name in stages and name in graph.stages:
-            kept = [i for i, split in enumerate(tiling.splits) if split]
-            made |= _turned(graph, name, [stages[name][:, :, i] for i in kept])
-    made |= {name: stages[name] for name in ("merge_max", "merge_sum", *RESULTS) if name in stages}
-    return made
-
-
-def _turned(graph: Graph, name: str, turns: Sequence[Any]) -> dict[str, Any]:
-    there = len(graph.stages.get(name, ()))
-    if there != len(turns):
-        raise Refusal(f"stage {name} of the plain function has {there} turns; the trace has {len(turns)}")
-    if len(turns) == 1:
-        return {name: turns[0]}
-    return {f"{name}[{k}]": x for k, x in enumerate(turns) if x is not None}
-
-
 _STYLES: Mapping[str, Style] = {style.name: style for style in CORRECT}
 
 
@@ -370,18 +281,6 @@ def _summed(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _shown(part: dict[str, Any]) -> dict[str, Any]:
-    share = part["judged"] / part["elements"] if part["elements"] else 0.0
-    return {
-        "elements": part["elements"],
-        "judged": f"{share:.2%}",
-        "outside": part["outside"],
-        "beyond": part["beyond"],
-        "worst": f"{part['worst']:.3f}",
-        "likely": f"{part['likely']:.3f}",
-    }
-
-
 def _faults(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each fault and dtype: runs with it, those that either bound finds, and sizes of what is found."""
     found = []
@@ -394,12 +293,3 @@ def _faults(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             sizes = {"least found": f"{least:.2g}", "most missed": f"{most:.2g}"}
             found.append({"fault": fault, "dtype": dtype, "runs": len(tried), **counts, **sizes})
     return found
-
-
-def _size(values: Any, value: Any, relative: bool) -> float:
-    """The largest change of an array, of out relative to its largest element."""
-    held = np.isfinite(value) & np.isfinite(values)
-    if not held.any():
-        return 0.0
-    change = float(abs(values - value)[held].max())
-    return change / max(float(abs(value)[held].max()), NEGLIGIBLE) if relative else change
