@@ -68,6 +68,19 @@ def verdicts(
 
 
 @commands.command()
+@click.option("--runs", type=click.IntRange(min=1), default=2000, help="Right runs [2000]")
+@click.option("--seed", default=0, help="Seed of the cases [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the runs over [1]")
+@json_option
+def plain(runs: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Judge right kernels by plain NumPy functions, and small faults beside them; 1 where a right one is outside."""
+    from campaigns.plain import measure as plain_campaign
+
+    results = measured(plain_campaign, as_json, runs, seed, jobs)
+    sys.exit(BUG if plain_campaign.wrong(results) else 0)
+
+
+@commands.command()
 @click.option("--runs", type=click.IntRange(min=1), default=540, help="Random cases [540]")
 @click.option("--seed", default=0, help="Seed of the cases [0]")
 @click.option("--device", default="cpu", help="Device that runs them, cpu or cuda; judging runs on the CPU [cpu]")

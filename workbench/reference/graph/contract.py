@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from workbench.floats import smallest_normal, unit_roundoff
+from workbench.floats import smallest_normal, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import Arithmetic, gamma
 from workbench.refusal import Refusal, unknown
 
@@ -21,6 +21,8 @@ OPERANDS: Mapping[str, tuple[float, bool]] = {
 }
 #: significant bits that each of them holds
 BITS: Mapping[str, int] = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8, "e4m3": 4, "e5m2": 3}
+#: dtype of each of them whose normal numbers begin above float32's
+NARROW: Mapping[str, str] = {"float16": "float16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 #: how sums are added: name -> relative error of one addition, and whether it is cut off. A tensor core aligns products
 #: to the largest and cuts them off at 2^-23 of it (Fasi et al. 2021, PeerJ CS 330), an ulp of float32
 ADDITIONS: Mapping[str, tuple[float, bool]] = {
@@ -59,6 +61,20 @@ class Contract:
     def floor(self) -> float:
         """What one operation may lose to underflow: below the smallest normal number results may be flushed to 0."""
         return smallest_normal("float32")
+
+    @property
+    def least(self) -> tuple[float, float]:
+        """The size below which an operand of a contraction loses more than its digits, and how much then: half the
+        smallest subnormal number. Twice the smallest normal one, since an operand may be off itself.
+        """
+        dtype = NARROW.get(self.operands)
+        return (0.0, 0.0) if dtype is None else (2 * smallest_normal(dtype), smallest_subnormal(dtype) / 2)
+
+    @property
+    def floor_of_addition(self) -> float:
+        """What an addition of products may lose to underflow."""
+        dtype = NARROW.get(self.accumulate)
+        return self.floor if dtype is None else smallest_subnormal(dtype) / 2
 
     def sum(self, n: int) -> float:
         """Relative error of n operations in any order, of the sum of magnitudes."""

@@ -4,7 +4,7 @@ A stage whose dump is given is still computed and bounded, from what it reads; w
 error. With all stages dumped the bounds are those of each alone (isolated), with none they run from the inputs on.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from workbench.floats import array_namespace, to_float64, unit_roundoff
 from workbench.reference.bound import Budget, deviations
 from workbench.reference.graph.combine import MAY_OPEN, combined, is_float
-from workbench.reference.graph.contract import CASTS, Contract
+from workbench.reference.graph.contract import CASTS, OPERANDS, Contract
 from workbench.reference.graph.error import EXACT, Error, Own, none
 from workbench.reference.graph.judged import budget_of, within_a_tie
 from workbench.reference.graph.node import Graph
@@ -162,7 +162,10 @@ class _Run:
     def _looks(self, i: int) -> tuple[int, ...]:
         """What its bound alone looks at, or the judgement of its dump."""
         ordered = self.patterns.ordered.get(i)
-        return (*self._sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1]))
+        found = [*self._sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1])]
+        if OPERANDS[self.contract.operands][0]:
+            found += [f for k in range(len(self.graph.nodes[i].reads)) for f in self.patterns.products.get((i, k), ())]
+        return tuple(found)
 
     def _sees(self, i: int) -> tuple[int, ...]:
         """Of a - max(a, x) x; of exp(a - b) a and b, where the kernel did not give their difference."""
@@ -227,8 +230,11 @@ class _Run:
         if factors is None:
             return one
         probe = Site(self.graph.nodes[i], (), one.value, self.contract)
-        bits = [self.operands[f].bits if f in self.operands else 53 for f in factors]
-        return replace(one, rounded=sum(probe.rounds(b) for b in bits))
+        known = [self.operands.get(f) for f in factors]
+        rounds = [x is None or probe.rounds(x.bits) for x in known]
+        if not OPERANDS[self.contract.operands][0]:
+            return replace(one, contracted=True)
+        return replace(one, contracted=True, rounded=sum(rounds), lost=_small(probe, known, rounds))
 
     def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
         """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
@@ -261,8 +267,11 @@ class _Run:
             chance = deviations(prod(value.shape))
             flips = site.flips(value, error.common + chance * error.variance**0.5)
             xp = array_namespace(value)
-            error = Error(*(xp.where(xp.isfinite(part), part, 0.0) for part in (worst, 0.0 * flips, flips)))
-            error = error._replace(shared=(False,) * value.ndim)
+            # no bound is none after the cast either; an infinity has no next number
+            unbounded = xp.isfinite(value) & ~xp.isfinite(xp.asarray(error.worst))
+            nowhere = xp.where(unbounded, xp.inf, 0.0)
+            worst, flips = (xp.where(xp.isfinite(part) & ~unbounded, part, nowhere) for part in (worst, flips))
+            error = Error(worst, xp.zeros_like(worst), flips, 0, (False,) * value.ndim, error.open)
         bits = min(one.bits, _bits(site.dtype))
         if self.keep and i in self.kept:
             off = error.worst
@@ -299,6 +308,19 @@ class _Run:
                     self.operands.pop(j, None)
         if not self.left[i]:
             self.operands.pop(i, None)
+
+
+def _small(s: Site, factors: Sequence[Operand | None], rounds: Sequence[bool]) -> Any:
+    """What the factors of a product, s.y, lose where they are too small for their digits: times the other."""
+    lost: Any = 0.0
+    a, b = factors
+    if a is None or b is None:  # a product that was dumped is its own number
+        return lost
+    for one, other, rounded in ((a, b, rounds[0]), (b, a, rounds[1])):
+        small = s.small(one.held, rounded)
+        if small is not None:
+            lost = lost + small * abs(other.held)
+    return lost if none(lost) else s.xp.reshape(lost, s.y.shape)
 
 
 def _bits(dtype: Any) -> int:

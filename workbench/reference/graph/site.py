@@ -29,6 +29,8 @@ class Operand:
     attributed: Amount = 0.0  #: sum of squares of prefixes, in unit roundoffs, that is in its error already
     #: of a product that is about to be summed: operands of it that the contract may round
     rounded: int = 0
+    contracted: bool = False  #: whether it is such a product
+    lost: Amount = 0.0  #: bound of what those operands lose where the contract's dtype has no normal numbers
 
     @cached_property
     def held(self) -> Any:
@@ -110,6 +112,14 @@ class Site:
         """Relative error of a product of which so many operands may be rounded; whether they are cut off."""
         one, cut = OPERANDS[self.contract.operands]
         return (1 + one) ** rounded - 1, cut
+
+    def small(self, x: Any, rounded: bool) -> Any | None:
+        """What an operand loses, absolutely, where it is too small for its digits; None where nothing is."""
+        below, lost = self.contract.least
+        if not (rounded and lost):
+            return None
+        found = (x != 0) & (abs(x) < below)
+        return lost * self.xp.astype(found, self.xp.float64) if bool(self.xp.any(found)) else None
 
     def rounds(self, bits: int) -> bool:
         """Whether the contract may round an operand of so many significant bits."""

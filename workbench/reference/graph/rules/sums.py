@@ -1,6 +1,6 @@
 """Sums, in any order: of the elements along axes, of all before each, and of products."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from workbench.floats import array_namespace
 from workbench.reference.arithmetic import gamma
 from workbench.reference.graph.contract import ADDITIONS
-from workbench.reference.graph.error import Amount, Own
+from workbench.reference.graph.error import Amount, Own, none
 from workbench.reference.graph.rules.roundings import product_bits
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
@@ -41,12 +41,19 @@ class Sum:
     def own(self, s: Site) -> Own:
         """g(n - 1) of the sizes, less what the terms have of it already."""
         x, y, c = s.reads[0], s.held, s.contract
-        u, cut = ADDITIONS[c.accumulate] if x.rounded else (s.u, False)
+        u, cut = ADDITIONS[c.accumulate] if x.contracted else (s.u, False)
+        floor = c.floor_of_addition if x.contracted else c.floor
         whole = Operand(y, **self.terms(s))
-        worst = gamma(max(whole.additions, 0), u) * whole.size + whole.terms * c.floor * (whole.size != 0)
+        # a product that is added in fewer bits is rounded to them
+        products = int(u > s.u and not cut)
+        worst = gamma(max(whole.additions + products, 0), u) * whole.size + whole.terms * floor * (whole.size != 0)
         if x.additions:
             worst = worst - gamma(x.additions, s.u) * whole.size
-        variance = u * u * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y)
+        variance = u * u * (s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y) + products * whole.of_squares)
+        variance = variance + whole.terms * floor**2
+        if not none(x.lost):
+            worst = worst + self.value(spread(x.lost, x.value), **s.attributes)
+            variance = variance + self.value(spread(x.lost, x.value) ** 2, **s.attributes)
         return of_operands(s, x.rounded, worst, variance, whole.size, whole.of_squares, cut)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
@@ -146,10 +153,23 @@ class Contraction:
             worst = gamma(max(n, 1), u) * size
         else:
             worst = gamma(n - 1 + products, u) * size
-        worst = worst + n * c.floor * (size != 0)
-        own = u * u * (whole.prefixes(whole.value) + products * squares)
-        rounded = sum(s.rounds(one.bits) for one in s.reads)
+        worst = worst + n * c.floor_of_addition * (size != 0)
+        own = u * u * (whole.prefixes(whole.value) + products * squares) + n * c.floor_of_addition**2
+        rounds = [s.rounds(one.bits) for one in s.reads]
+        a, b = (abs(one.held) for one in s.reads)
+        for lost, squared in self._small(s, rounds, a, b):
+            worst, own = worst + lost, own + squared
+        rounded = sum(rounds)
         return of_operands(s, rounded, worst, own, size, squares, cut)
+
+    @staticmethod
+    def _small(s: Site, rounds: list[bool], a: Any, b: Any) -> Iterator[tuple[Any, Any]]:
+        """What operands lose that are too small for their digits, and the same of squares."""
+        of_a, of_b = s.small(a, rounds[0]), s.small(b, rounds[1])
+        if of_a is not None:
+            yield of_a @ b, (of_a * of_a) @ (b * b)
+        if of_b is not None:
+            yield a @ of_b, (a * a) @ (of_b * of_b)
 
     def _counts(self, s: Site) -> tuple[int, Any, float, bool, int]:
         n = s.x[0].shape[-1]
