@@ -1,10 +1,12 @@
-"""RoPE: each pair of dims turned by its frequency times the token's position (Su et al. 2021, arXiv 2104.09864)."""
+"""RoPE as an operation: its values and budgets are of the plain function, the table is what causes edit."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
+from workbench.reference.graph import Contract
+from workbench.reference.rope import rope
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, one, product
 
@@ -65,6 +67,13 @@ def _table(of: Setting) -> Table:
     return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (one, one), "{0} + {1}"))}
 
 
+def _contract(of: Setting) -> Contract:
+    stored = {"table_dtype": ("cos_cast", "sin_cast"), "product_dtype": ("kept_cast", "turned_cast")}
+    cast = [name for convention, names in stored.items() if of.conventions[convention] == "inputs" for name in names]
+    # frequencies are made by exp or a power of 4 ulps, and a reciprocal of half an ulp
+    return Contract(exp_ulps=4.5, stored=dict.fromkeys(cast, of.dtype))
+
+
 def _drawn(of: Setting, rng: np.random.Generator, positions: np.ndarray) -> dict[str, np.ndarray]:
     return {"x": rng.standard_normal([of.sizes[axis] for axis in "bhnd"]), "positions": positions}
 
@@ -99,6 +108,8 @@ ROPE = Operation(
     table=_table,
     results=("out",),
     distributions={"normal": _normal, "far": _far, "cancelling": _cancelling},
+    reference=rope,
+    contract=_contract,
     numbers={"base": 10000.0},
     conventions={
         "pairs": ("halves", "interleaved"),
