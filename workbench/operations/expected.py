@@ -40,7 +40,7 @@ class Reference:
         return {name: Expected(made[name], budget) for name, budget in budgets(p, made, names).items()}
 
     def values(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
-        """The same without budgets."""
+        """The same without budgets; of a table what they are made of, too."""
         if self.graph is None:
             return values(problem(self.run, given), names)
         return {name: one.value for name, one in self.expected(given, names).items()}

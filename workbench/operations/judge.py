@@ -166,14 +166,12 @@ def judged(run: OperationRun) -> OperationDiff:
     operation, setting = run.case.operation, run.setting
     table = operation.table(setting)
     reference, inputs = Reference(run), {name: to_float64(x) for name, x in run.inputs.items()}
-    of_inputs = reference.expected({}, [*run.stages])
-    made = {name: one.value for name, one in of_inputs.items()}
+    made = reference.values({}, [*run.stages])
     free = operation.free(setting, inputs)
     # what nobody need write is read as what it should be
     given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
     terms = operation.terms(setting, {**inputs, **made})
-    of_dumps = reference.expected(given, [*run.stages])
-    isolated, propagated = (_compared(run, expected, free, terms) for expected in (of_dumps, of_inputs))
+    isolated, propagated = (_compared(run, reference.expected(of, [*run.stages]), free, terms) for of in (given, {}))
     stages = []
     for name in run.stages:
         pair = isolated[name], propagated[name]

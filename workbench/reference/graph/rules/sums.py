@@ -47,6 +47,7 @@ class Sum:
         if x.additions:
             worst = worst - gamma(x.additions, s.u) * whole.size
         variance = u * u * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y)
+        variance = variance + (whole.terms * c.floor) ** 2 * (whole.size != 0)
         return of_operands(s, x.rounded, worst, variance, whole.size, whole.of_squares, cut)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
@@ -99,7 +100,8 @@ class Running:
         size, squares = self.value(abs(x), axis=axis), self.value(x * x, axis=axis)
         u, y = s.u, s.held
         worst = n * u / (1 - n * u) * size + (n + 1) * s.contract.floor * (size != 0)
-        return Own(worst, u * xp.sqrt((n + 1) * (n > 0) * (squares / 2 + y * y / 3)))
+        floor = ((n + 1) * s.contract.floor) ** 2 * (size != 0)
+        return Own(worst, xp.sqrt(u * u * (n + 1) * (n > 0) * (squares / 2 + y * y / 3) + floor))
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         return self.value(spread(e, s.x[0]), **s.attributes)
@@ -147,7 +149,7 @@ class Contraction:
         else:
             worst = gamma(n - 1 + products, u) * size
         worst = worst + n * c.floor * (size != 0)
-        own = u * u * (whole.prefixes(whole.value) + products * squares)
+        own = u * u * (whole.prefixes(whole.value) + products * squares) + (n * c.floor) ** 2 * (size != 0)
         rounded = sum(s.rounds(one.bits) for one in s.reads)
         return of_operands(s, rounded, worst, own, size, squares, cut)
 
