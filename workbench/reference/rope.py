@@ -21,9 +21,7 @@ def rope(
     NaN and infinities stay in their pair. An infinite position makes NaN of its token.
     """
     wide, dim = x.astype(np.float32), x.shape[-1]
-    dims = np.arange(dim)
-    pair = dims // 2 if pairs == "interleaved" else dims % (dim // 2)
-    exponent = (np.log(base) * 2 * pair / dim).astype(np.float32)
+    exponent = (np.log(base) * 2 * pair_of(dim, pairs) / dim).astype(np.float32)
     inv_freq = np.exp(-exponent)
     angles = positions.astype(np.float32)[..., None] * inv_freq
     cos, sin = np.cos(angles), np.sin(angles)
@@ -37,6 +35,12 @@ def rope(
     kept_cast, turned_cast = kept.astype(stored), turned.astype(stored)
     out = kept_cast.astype(np.float32) + turned_cast.astype(np.float32)
     return out.astype(x.dtype)
+
+
+def pair_of(dim: int, pairs: str) -> Array:
+    """The pair that each dim belongs to, [dim]."""
+    dims = np.arange(dim)
+    return dims // 2 if pairs == "interleaved" else dims % (dim // 2)
 
 
 def partner_of(x: Array, pairs: str) -> Array:
