@@ -11,8 +11,10 @@ import pytest
 from tests.operations import norms, ropes
 from workbench.floats import smallest_normal, to_float64, ulp
 from workbench.operations.case import OperationCase
+from workbench.operations.causes.scene import Scene
 from workbench.operations.every import OPERATIONS
 from workbench.operations.expected import Reference
+from workbench.operations.judge import judged
 from workbench.operations.run import OperationRun, run_operation
 from workbench.reference.graph import Expected
 from workbench.reference.losses import U
@@ -115,3 +117,18 @@ def test_budgets_of_plain_functions_are_those_of_tables_or_sharper(name: str, dt
     wanted |= {"rounded as told"} if dtype != "float32" else set()
     wanted |= {"few terms"} if dtype != "float32" and name == "rmsnorm" else set()
     assert {*+outside} == wanted and elements > 10_000, outside
+
+
+def test_a_judgement_and_its_causes_are_by_the_plain_function() -> None:
+    def eps_outside(x: Any, weight: Any, *, eps: float, weight_offset: int, cast: str) -> Any:
+        squares = (x * x).sum(axis=-1)
+        rstd = 1 / (np.sqrt(squares / x.shape[-1]) + eps)
+        normed = x * rstd[..., None]
+        out = normed * weight
+        return out, rstd
+
+    of, sizes = OPERATIONS["rmsnorm"], {"rows": 5, "dim": 24}
+    for reference, wrong in ((of.reference, ()), (eps_outside, ("rstd",))):
+        case = OperationCase(replace(of, reference=reference), sizes, numbers={"eps": 0.1})
+        run = run_operation(norms.rmsnorm(), case, name="right")
+        assert judged(run).origins == Scene(run).wrong == wrong

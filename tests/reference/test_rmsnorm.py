@@ -14,7 +14,7 @@ RNG = np.random.default_rng(11)
 DTYPES = [np.float32, np.float16, ml_dtypes.bfloat16]
 
 
-def drawn(dtype: Any) -> dict[str, np.ndarray]:
+def drawn(dtype: Any) -> dict[str, Any]:
     x, weight = RNG.standard_normal((9, 40)), 1 + 0.2 * RNG.standard_normal(40)
     return {"x": x.astype(dtype), "weight": weight.astype(dtype)}
 
@@ -23,7 +23,8 @@ def drawn(dtype: Any) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("weight_offset", [0, 1])
 @pytest.mark.parametrize("cast", ["after weight", "before weight"])
 def test_on_plain_arrays_it_is_within_its_own_budgets(dtype: Any, weight_offset: int, cast: str) -> None:
-    inputs, told = drawn(dtype), {"eps": 1e-3, "weight_offset": weight_offset, "cast": cast}
+    inputs = drawn(dtype)
+    told: dict[str, Any] = {"eps": 1e-3, "weight_offset": weight_offset, "cast": cast}
     out, rstd = rmsnorm(**inputs, **told)
     assert out.dtype == dtype and rstd.dtype == np.float32 and rstd.shape == (9,)
     stored = {"normed_cast": np.dtype(dtype).name} if cast == "before weight" else {}

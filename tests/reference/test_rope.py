@@ -15,7 +15,7 @@ RNG = np.random.default_rng(12)
 FORMS = ["halves", "interleaved"]
 
 
-def drawn(dtype: Any) -> dict[str, np.ndarray]:
+def drawn(dtype: Any) -> dict[str, Any]:
     positions = RNG.integers(0, 500, (2, 7)).astype(np.float32)
     return {"x": RNG.standard_normal((2, 3, 7, 12)).astype(dtype), "positions": positions}
 
@@ -36,7 +36,7 @@ def turned(x: np.ndarray, positions: np.ndarray, base: float, pairs: str) -> np.
 def test_on_plain_arrays_it_is_within_its_own_budgets(dtype: Any, pairs: str) -> None:
     inputs, name = drawn(dtype), np.dtype(dtype).name
     for tables, products in product(("float32", "inputs"), repeat=2):
-        told = {"base": 500.0, "pairs": pairs, "table_dtype": tables, "product_dtype": products}
+        told: dict[str, Any] = {"base": 500.0, "pairs": pairs, "table_dtype": tables, "product_dtype": products}
         out = rope(**inputs, **told)
         assert out.dtype == dtype and out.shape == inputs["x"].shape
         stored = dict.fromkeys(("cos_cast", "sin_cast") if tables == "inputs" else (), name)
@@ -53,7 +53,7 @@ def test_on_plain_arrays_it_is_within_its_own_budgets(dtype: Any, pairs: str) ->
 def test_its_graph_has_the_values_of_complex_numbers(pairs: str, base: float) -> None:
     inputs = drawn(np.float32)
     graph = trace(rope, inputs | {"base": base, "pairs": pairs})
-    wanted = turned(*map(to_float64, inputs.values()), base, pairs)
+    wanted = turned(to_float64(inputs["x"]), to_float64(inputs["positions"]), base, pairs)
     np.testing.assert_allclose(budgets(graph, Contract())["result"].value, wanted, rtol=0, atol=1e-12)
 
 
