@@ -28,8 +28,9 @@ class Reference:
     """
 
     def __init__(self, run: OperationRun) -> None:
-        self.run, of, case = run, run.case.operation, run.case
-        self.graph = of.reference and trace(of.reference, {**run.inputs, **case.numbers, **case.conventions})
+        self.run, case, plain = run, run.case, run.case.operation.reference
+        given = {**run.inputs, **case.numbers, **case.conventions}
+        self.graph = None if plain is None else trace(plain, given)
 
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""

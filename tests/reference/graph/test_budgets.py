@@ -532,7 +532,6 @@ BELOW = {
     "sum": lambda x: np.sum(x * x, axis=-1),
     "running sum": lambda x: np.cumsum(x * x, axis=-1),
     "one after the other": lambda x: x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3],
-    "matrix product": lambda x: x @ x.T,
 }
 
 

@@ -47,7 +47,6 @@ class Sum:
         if x.additions:
             worst = worst - gamma(x.additions, s.u) * whole.size
         variance = u * u * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y)
-        variance = variance + (whole.terms * c.floor) ** 2 * (whole.size != 0)
         return of_operands(s, x.rounded, worst, variance, whole.size, whole.of_squares, cut)
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
@@ -149,7 +148,7 @@ class Contraction:
         else:
             worst = gamma(n - 1 + products, u) * size
         worst = worst + n * c.floor * (size != 0)
-        own = u * u * (whole.prefixes(whole.value) + products * squares) + (n * c.floor) ** 2 * (size != 0)
+        own = u * u * (whole.prefixes(whole.value) + products * squares)
         rounded = sum(s.rounds(one.bits) for one in s.reads)
         return of_operands(s, rounded, worst, own, size, squares, cut)
 
