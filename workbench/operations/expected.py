@@ -1,6 +1,6 @@
-"""What the reference computes the stages of a run of an operation from; one stage held against what it should be."""
+"""What float64 makes of the stages of a run of an operation; one stage held against what it should be."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import prod
 
 import numpy as np
@@ -12,15 +12,43 @@ from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
 from workbench.operations.run import OperationRun, size_of
 from workbench.reference.bound import Budget
+from workbench.reference.graph import Expected, trace
+from workbench.reference.graph import budgets as of_graph
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
+from workbench.reference.walk import budgets, values
 
 #: of attention, of which no step of another operation asks anything
 _CONTRACT = of_foreign({}, Case())
 
 
+class Reference:
+    """What stages of a run should be: of the graph of the operation's plain function, where it has one, else of its
+    table.
+    """
+
+    def __init__(self, run: OperationRun) -> None:
+        self.run, case, plain = run, run.case, run.case.operation.reference
+        given = {**run.inputs, **case.numbers, **case.conventions}
+        self.graph = None if plain is None else trace(plain, given)
+
+    def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
+        """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
+        if self.graph is not None:
+            return of_graph(self.graph, self.run.case.operation.contract(self.run.setting), given, names)
+        p = problem(self.run, given)
+        made = values(p, names)
+        return {name: Expected(made[name], budget) for name, budget in budgets(p, made, names).items()}
+
+    def values(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
+        """The same without budgets; of a table what they are made of, too."""
+        if self.graph is None:
+            return values(problem(self.run, given), names)
+        return {name: one.value for name, one in self.expected(given, names).items()}
+
+
 def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:
-    """What the reference computes the stages of a run from."""
+    """What a walk computes the stages of a run from."""
     case = run.case
     operation = case.operation
     table = operation.table(run.setting)

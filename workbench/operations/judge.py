@@ -2,7 +2,7 @@
 inputs; the first wrong one.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,12 +13,11 @@ from workbench.expectation.elements import Comparison
 from workbench.floats import to_float64
 from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
 from workbench.operations.causes.explain import OperationExplained, explain
-from workbench.operations.expected import held, problem
+from workbench.operations.expected import Reference, held
 from workbench.operations.run import OperationRun, shape_of
 from workbench.reference.bound import NEGLIGIBLE
 from workbench.reference.dataflow import nearest_dumped
-from workbench.reference.problem import Problem
-from workbench.reference.walk import budgets, values
+from workbench.reference.graph import Expected
 from workbench.shown import shown_by
 from workbench.work import SEARCH, Work
 
@@ -169,13 +168,13 @@ def judged(run: OperationRun) -> OperationDiff:
     """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
     operation, setting = run.case.operation, run.setting
     table = operation.table(setting)
-    alone = problem(run, {})
-    made = values(alone, [*run.stages])
-    free = operation.free(setting, alone.inputs)
+    reference, inputs = Reference(run), {name: to_float64(x) for name, x in run.inputs.items()}
+    made = reference.values({}, [*run.stages])
+    free = operation.free(setting, inputs)
     # what nobody need write is read as what it should be
     given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
-    terms = operation.terms(setting, {**alone.inputs, **made})
-    isolated, propagated = (_compared(run, of, free, terms) for of in (problem(run, given), alone))
+    terms = operation.terms(setting, {**inputs, **made})
+    isolated, propagated = (_compared(run, reference.expected(of, [*run.stages]), free, terms) for of in (given, {}))
     stages = []
     for name in run.stages:
         pair = isolated[name], propagated[name]
@@ -200,13 +199,15 @@ def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) ->
 
 
 def _compared(
-    run: OperationRun, of: Problem, free: Mapping[str, np.ndarray], terms: Mapping[str, np.ndarray]
-) -> dict[str, Comparison]:
-    names: Collection[str] = [*run.stages]
-    made = values(of, names)
-    bounds = budgets(of, made, names)
-    for name in {*names} & {*terms}:
-        # of no terms at all an element is 0, which can be told
-        size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))
-        bounds[name] = replace(bounds[name], size=size)
-    return {name: held(run.stages[name], made[name], bounds[name], free.get(name)) for name in names}
+    run: OperationRun, expected: Mapping[str, Expected], free: Mapping[str, np.ndarray],
+    terms: Mapping[str, np.ndarray],
+) -> dict[str, Comparison]:  # fmt: skip
+    found = {}
+    for name, x in run.stages.items():
+        value, budget = expected[name].value, expected[name].budget
+        if name in terms:
+            # of no terms at all an element is 0, which can be told
+            size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))
+            budget = replace(budget, size=size)
+        found[name] = held(x, value, budget, free.get(name))
+    return found

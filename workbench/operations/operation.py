@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.explain.hypothesis import Hypothesis
+from workbench.reference.graph import Contract
 from workbench.reference.stage import Table
 
 #: axis letter -> how long it is
@@ -44,6 +45,10 @@ class Operation:
     table: Callable[[Setting], Table]
     results: tuple[str, ...]  #: stages that a function returns, in this order; those that the table has
     distributions: Mapping[str, Draw]  #: by name, the usual first
+    #: what it computes in plain code, of its inputs, numbers and conventions by name, with stages as local variables:
+    #: its graph gives values and budgets; None: the table gives them
+    reference: Callable[..., Any] | None = None
+    contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it, where it has a reference
     optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
     #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
     #: where it is said

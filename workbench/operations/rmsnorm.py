@@ -1,9 +1,11 @@
-"""RMSNorm: x / sqrt(mean(x^2) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+"""RMSNorm as an operation: its values and budgets are of the plain function, the table is what causes edit."""
 
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
 from workbench.operations.rmsnorm_causes import hypotheses
+from workbench.reference.graph import Contract
+from workbench.reference.rmsnorm import rmsnorm
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, Sum, product
 
@@ -28,6 +30,11 @@ def _table(of: Setting) -> Table:
     out = Map((normed, "weight"), lambda x, w: x * (w + offset), (lambda x, w: w + offset, lambda x, w: x),
               f"{{0}} * ({{1}} + {offset})" if offset else "{0} * {1}", ulps=1.0 if offset else 0.5)  # fmt: skip
     return {**table, "out": Stage("nd", out)}
+
+
+def _contract(of: Setting) -> Contract:
+    before = of.conventions["cast"] == "before weight"
+    return Contract(stored={"normed_cast": of.dtype} if before else {})
 
 
 def _normal(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -55,6 +62,8 @@ RMSNORM = Operation(
     table=_table,
     results=("out", "rstd"),
     distributions={"normal": _normal, "near-eps": _near_eps, "outlier": _outlier},
+    reference=rmsnorm,
+    contract=_contract,
     numbers={"eps": 1e-6},
     hypotheses=hypotheses,
     conventions={"weight_offset": (0, 1), "cast": ("after weight", "before weight")},

@@ -1,18 +1,12 @@
-"""RoPE: each pair of dims turned by its frequency times the token's position (Su et al. 2021, arXiv 2104.09864)."""
-
-from collections.abc import Callable
+"""RoPE as an operation: its values and budgets are of the plain function, the table is what causes edit."""
 
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
+from workbench.reference.graph import Contract
+from workbench.reference.rope import pair_of, partner_of, rope
 from workbench.reference.stage import Stage, Table
 from workbench.reference.steps.neutral import CastTo, Map, one, product
-
-
-def _pair_of(of: Setting) -> np.ndarray:
-    """The pair that each dim belongs to."""
-    dims = np.arange(of.sizes["d"])
-    return dims // 2 if of.conventions["pairs"] == "interleaved" else dims % (len(dims) // 2)
 
 
 def _rule(of: Setting) -> str:
@@ -22,21 +16,9 @@ def _rule(of: Setting) -> str:
     return "" if 0 < base < np.inf else f"base must be above 0; got {base:g}"
 
 
-def _partner(of: Setting) -> Callable[[np.ndarray], np.ndarray]:
-    """What the sine multiplies: the other dim of the pair, of the first one's with a minus."""
-    first, second = np.argsort(_pair_of(of), kind="stable").reshape(-1, 2).T
-
-    def partner(x: np.ndarray) -> np.ndarray:
-        made = np.empty_like(x)
-        made[..., first], made[..., second] = -x[..., second], x[..., first]
-        return made
-
-    return partner
-
-
 def _table(of: Setting) -> Table:
-    dim, base = of.sizes["d"], of.numbers["base"]
-    exponents = np.log(base) * 2 * _pair_of(of) / dim
+    dim, base, pairs = of.sizes["d"], of.numbers["base"], of.conventions["pairs"]
+    exponents = np.log(base) * 2 * pair_of(dim, pairs) / dim
     table: Table = {
         # a quotient, ln(base) and their product, of half an ulp each; a power has the first and the last alone
         "exponent": Stage("d", Map((), lambda: exponents, (), f"ln({base:g}) * 2 pair / {dim}", ulps=1.5)),
@@ -47,7 +29,7 @@ def _table(of: Setting) -> Table:
         # slopes of 1: an angle at a far position may be off by much, where |sin| of it tells nothing
         "cos": Stage("bnd", Map(("angles",), np.cos, (one,), "cos({0})", ulps=2.0)),
         "sin": Stage("bnd", Map(("angles",), np.sin, (one,), "sin({0})", ulps=2.0)),
-        "partner": Stage("bhnd", Map(("x",), _partner(of), (one,),
+        "partner": Stage("bhnd", Map(("x",), lambda x: partner_of(x, pairs), (one,),
                                      "(-x2, x1) for each pair (x1, x2) of {0}", ulps=0.0)),
     }  # fmt: skip
 
@@ -63,6 +45,13 @@ def _table(of: Setting) -> Table:
     table["turned"] = Stage("bhnd", product("partner", sin))
     kept, turned = (stored(name, "bhnd", "product_dtype") for name in ("kept", "turned"))
     return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (one, one), "{0} + {1}"))}
+
+
+def _contract(of: Setting) -> Contract:
+    stored = {"table_dtype": ("cos_cast", "sin_cast"), "product_dtype": ("kept_cast", "turned_cast")}
+    cast = [name for convention, names in stored.items() if of.conventions[convention] == "inputs" for name in names]
+    # frequencies are made by exp or a power of 4 ulps, and a reciprocal of half an ulp
+    return Contract(exp_ulps=4.5, stored=dict.fromkeys(cast, of.dtype))
 
 
 def _drawn(of: Setting, rng: np.random.Generator, positions: np.ndarray) -> dict[str, np.ndarray]:
@@ -83,12 +72,13 @@ def _far(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
 def _cancelling(of: Setting, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Pairs that are turned onto an axis: in one dim of each the two products cancel."""
     drawn = _normal(of, rng)
-    pair, partner = _pair_of(of), _partner(of)
-    angles = drawn["positions"][:, None, :, None] * of.numbers["base"] ** (-2 * pair / of.sizes["d"])
-    first = np.zeros(of.sizes["d"], dtype=bool)
+    dim, pairs = of.sizes["d"], of.conventions["pairs"]
+    pair = pair_of(dim, pairs)
+    angles = drawn["positions"][:, None, :, None] * of.numbers["base"] ** (-2 * pair / dim)
+    first = np.zeros(dim, dtype=bool)
     first[np.unique(pair, return_index=True)[1]] = True
     onto = np.where(first, drawn["x"], 0.0)
-    return {**drawn, "x": onto * np.cos(angles) - partner(onto) * np.sin(angles)}
+    return {**drawn, "x": onto * np.cos(angles) - partner_of(onto, pairs) * np.sin(angles)}
 
 
 ROPE = Operation(
@@ -99,6 +89,8 @@ ROPE = Operation(
     table=_table,
     results=("out",),
     distributions={"normal": _normal, "far": _far, "cancelling": _cancelling},
+    reference=rope,
+    contract=_contract,
     numbers={"base": 10000.0},
     conventions={
         "pairs": ("halves", "interleaved"),

@@ -606,3 +606,30 @@ def test_a_predicted_cast_is_where_errors_end_in_reverse() -> None:
     assert all(abs(actual[e] - exact[e]) <= at.bound[k] for k, e in enumerate(elements))
     listed = sources(graph, contract, "result", (0, 0))
     assert {one.words for one in listed} <= {"weights @ v", "exp(x * 1.1)"}
+
+
+# below the smallest normal number
+
+
+BELOW = {
+    "product": lambda x: x * x[::-1],
+    "square": lambda x: x**2,
+    "power of two": lambda x: x * x * 0.5,
+    "quotient by one": lambda x: x * x / 2,
+    "sum": lambda x: np.sum(x * x, axis=-1),
+    "running sum": lambda x: np.cumsum(x * x, axis=-1),
+    "one after the other": lambda x: x[:, 0] * x[:, 1] + x[:, 2] * x[:, 3],
+}
+
+
+@pytest.mark.parametrize("f", BELOW.values(), ids=BELOW)
+def test_what_float32_holds_but_for_its_size_may_be_flushed(f: Any) -> None:
+    x = (float32(8, 8).astype(ml_dtypes.bfloat16) * 1e-20).astype(ml_dtypes.bfloat16)
+    expected = result(f, x=x)
+    assert np.all((0 < abs(expected.value)) & (abs(expected.value) < 2.0**-126))
+    assert within(0 * expected.value, expected) and within(0 * expected.value, expected, statistical=True)
+
+
+@pytest.mark.parametrize("f", [BELOW["product"], BELOW["square"]], ids=["product", "square"])
+def test_what_float32_holds_is_exact_at_usual_sizes(f: Any) -> None:
+    assert np.all(result(f, x=float32(8, 8).astype(ml_dtypes.bfloat16)).budget.bound == 0)

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.expectation.elements import WRONG
 from workbench.floats import round_to, to_float64, ulp
 from workbench.judge.explain.hypothesis import Hypothesis, edited
-from workbench.operations.expected import held, problem
+from workbench.operations.expected import Reference, held, problem
 from workbench.operations.run import OperationRun, results
 from workbench.reference.context import Context
 from workbench.reference.dataflow import with_upstream
@@ -51,7 +51,8 @@ class Scene:
         looped = Context(alone, {}).looped
         # a parameter of a tile is made where it is read
         self.kept = [name for name, stage in self.table.items() if stage.dumped or name not in looped]
-        made = values(alone, self.kept)
+        self.reference = Reference(run)
+        made = self.reference.values({}, self.kept)
         self.free = run.case.operation.free(run.setting, alone.inputs)
         given = {}
         for name, x in run.stages.items():
@@ -60,7 +61,7 @@ class Scene:
             given[name] = np.where(blank, made[name], to_float64(x))
         of_dumps = problem(run, given)
         self.problems: Mapping[str, Problem] = {DUMPED: of_dumps, OWN: alone}
-        self.made: Mapping[str, Arrays] = {DUMPED: values(of_dumps, self.kept), OWN: made}
+        self.made: Mapping[str, Arrays] = {DUMPED: self.reference.values(given, self.kept), OWN: made}
         self._downstream: dict[tuple[str, str], frozenset[str]] = {}
         #: what one hypothesis costs here, as of `work`
         self.trials = trials(sum(x.size for x in made.values()))
@@ -70,9 +71,9 @@ class Scene:
         """Stage and way -> which of its elements are wrong in that way."""
         found = {}
         for way, p in self.problems.items():
-            for name, bound in budgets(p, self.made[way], [*self.run.stages]).items():
-                one = held(self.run.stages[name], self.made[way][name], bound, self.free.get(name))
-                found[name, way] = np.isin(one.state, WRONG)
+            for name, one in self.reference.expected(p.given, [*self.run.stages]).items():
+                judged = held(self.run.stages[name], one.value, one.budget, self.free.get(name))
+                found[name, way] = np.isin(judged.state, WRONG)
         return found
 
     def right(self, name: str) -> bool:

@@ -12,6 +12,7 @@ from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
 from workbench.reference.graph.rules.roundings import (
     function,
+    held,
     nothing,
     of_circle,
     of_exp,
@@ -213,7 +214,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "negative": Elementwise(_call("negative"), (lambda s: -1.0,), "-{0}", bits_of=_first),
     "abs": Elementwise(_call("abs"), (lambda s: s.xp.sign(s.x[0]),), "|{0}|", reach=_at_most(1.0), bits_of=_first),
     "square": Elementwise(_call("square"), (lambda s: 2 * s.x[0],), "{0}^2",
-                          lambda s: Own() if 2 * s.reads[0].bits <= FLOAT32_BITS else rounded(1)(s), _reach_of_square,
+                          lambda s: held(s) if 2 * s.reads[0].bits <= FLOAT32_BITS else rounded(1)(s), _reach_of_square,
                           lambda bits: min(2 * bits[0], 53) if bits[0] != 1 else 1),
     "sqrt": Elementwise(_call("sqrt"), (lambda s: _HALF / s.y,), "sqrt({0})", rounded(2), _reach_of_root),
     "cbrt": Elementwise(_cbrt, (lambda s: 1 / (3 * s.y**2),), "cbrt({0})", function(1.0), ends(_cbrt)),

@@ -112,6 +112,7 @@ def of_sum(s: Site) -> Own:
         if one.additions:
             worst = worst - c.sum(one.additions) * one.size
     squares, common = s.u**2 * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y), 0.0
+    squares = squares + c.floor**2 * (y != 0)
     for one in (a, b):
         if one.rounded:
             relative, cut = s.operand_error(one.rounded)
@@ -121,10 +122,20 @@ def of_sum(s: Site) -> Own:
     return Own(worst, s.xp.sqrt(squares), common)
 
 
+def held(s: Site) -> Own:
+    """Of a result whose bits float32 holds: nothing, unless it is too small for them."""
+    size, floor = abs(s.held), s.contract.floor
+    small = (size < floor) & (size > 0)
+    if not bool(s.xp.any(small)):
+        return Own()
+    lost = s.xp.where(small, floor, 0.0 * size)
+    return Own(lost, lost)
+
+
 def of_product(s: Site) -> Own:
     """One rounding, none where float32 holds the product."""
     bits = [one.bits for one in s.reads]
-    return Own() if min(bits) <= 1 or sum(bits) <= FLOAT32_BITS else rounded(1)(s)
+    return held(s) if min(bits) <= 1 or sum(bits) <= FLOAT32_BITS else rounded(1)(s)
 
 
 def product_bits(bits: tuple[int, ...]) -> int:
@@ -137,7 +148,7 @@ def of_quotient(s: Site) -> Own:
     """A division; by a constant one rounding, by a power of two none."""
     by = s.reads[1]
     if by.bits <= 1:
-        return Own()
+        return held(s)
     return rounded(1.0 if by.value.ndim == 0 and by.bits < 53 else s.contract.division)(s)
 
 

@@ -106,7 +106,8 @@ class Running:
         size, squares = self.value(abs(x), axis=axis), self.value(x * x, axis=axis)
         u, y = s.u, s.held
         worst = n * u / (1 - n * u) * size + (n + 1) * s.contract.floor * (size != 0)
-        return Own(worst, u * xp.sqrt((n + 1) * (n > 0) * (squares / 2 + y * y / 3)))
+        floor = ((n + 1) * s.contract.floor) ** 2 * (size != 0)
+        return Own(worst, xp.sqrt(u * u * (n + 1) * (n > 0) * (squares / 2 + y * y / 3) + floor))
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         return self.value(spread(e, s.x[0]), **s.attributes)
