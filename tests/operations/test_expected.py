@@ -18,7 +18,6 @@ from workbench.operations.judge import judged
 from workbench.operations.run import OperationRun, run_operation
 from workbench.reference.graph import Expected
 from workbench.reference.losses import U
-from workbench.reference.rope import pair_of
 
 CASES = 60
 #: budgets of the graph over those of the table, in the worst case, where none of the reasons below holds
@@ -76,10 +75,6 @@ def reasons(run: OperationRun, stage: str, old: Expected) -> dict[str, tuple[Any
     if stage == "squares" and case.sizes["d"] < 3 and case.dtype != "float32":
         # n products of 16 bits are exact, and n - 1 additions; n + 1 roundings stood for both
         found["few terms"] = True, 0.0, HIGH * old.budget.bound
-    if run.case.operation.name == "rope" and stage != "partner":
-        # base^0 is 1, however it is made
-        first = pair_of(case.sizes["d"], case.conventions["pairs"]) == 0
-        found["frequency of 1"] = first, 0.0, HIGH * old.budget.bound
     if stage in ("cos", "sin"):
         # the argument is reduced to an angle of its own ulps, and so near a root to 4 u of 1/8
         found["near a root"] = abs(old.value) < 2.0**-3, LOW, HIGH * old.budget.bound + 4 * U / 8
@@ -113,7 +108,7 @@ def test_budgets_of_plain_functions_are_those_of_tables_or_sharper(name: str, dt
                     outside[why] += int(excused.sum())
                     usual = usual | excused
                 assert np.all(usual), (run.headline, stage, given != {}, (a / b)[~usual])
-    wanted = set() if name == "rmsnorm" else {"frequency of 1", "near a root"}
+    wanted = set() if name == "rmsnorm" else {"near a root"}
     wanted |= {"rounded as told"} if dtype != "float32" else set()
     wanted |= {"few terms"} if dtype != "float32" and name == "rmsnorm" else set()
     assert {*+outside} == wanted and elements > 10_000, outside

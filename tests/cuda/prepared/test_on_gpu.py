@@ -146,7 +146,9 @@ def test_a_refused_address_leaves_the_gpu_as_it_was():
     flat = torch.zeros(1 * 1 * 64 * 64 + 4, dtype=FLOAT16, device="cuda")
     x, good = flat[4:].view(1, 1, 64, 64), flat[:-4].view(1, 1, 64, 64)
     attention = prepared.kernel("flash_mma")
-    assert refusal(attention, good, x, good).startswith("flash_mma copies 16 bytes at once, so k must be aligned to 16 bytes; got ")
+    assert refusal(attention, good, x, good).startswith(
+        "flash_mma copies 16 bytes at once, so k must be aligned to 16 bytes; got "
+    )
     out, _ = attention(good, good, good)
     assert torch.all(out == 0).item()
 
