@@ -66,7 +66,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "partial-max-of-two-rows",
         "split_k",
-        "the row max reduction covers 8 lanes, those of two rows",
+        "the row max is reduced over 8 lanes, which span two rows",
         "m = max(m_prev, row_max_of(tile_max))",
         "m = max(m_prev, cuda.shfl_xor_sync(0xFFFFFFFF, row_max_of(tile_max), LANES), row_max_of(tile_max))",
         ("row_max",),
@@ -312,7 +312,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "flash-sink-scaled",
         "flash",
-        "the sink is multiplied by the scale of scores",
+        "the sink is multiplied by the softmax scale",
         "m = sinks[h]",
         "m = libdevice.fmul_rn(sinks[h], scale)",
         _STATE,

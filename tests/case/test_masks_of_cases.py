@@ -71,7 +71,7 @@ def test_lengths_settle_each_other():
         ),
         (
             dict(shared_kv=True, head_dim=8, head_dim_v=9, scale=1.0),
-            "shared_kv: v is the first head_dim_v dims of k, so at most head_dim=8; got head_dim_v=9",
+            "shared_kv: v is the first head_dim_v dims of k, so head_dim_v must be at most head_dim=8; got head_dim_v=9",
         ),
         (dict(sinks=(1.0, 2.0)), "sinks must have one number per head (heads=1); got 2: 1.0,2.0"),
         (

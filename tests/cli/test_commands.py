@@ -195,8 +195,8 @@ def test_words_that_are_none_are_refused(words, said):
         ),
         (
             "diff fp8 --codes e4m3,scale_of=token,block",
-            "--codes must be one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; separate "
-            "several values of a word by slashes: scale_of=.../block",
+            "--codes must be one of simulated, e4m3, e5m2, mxfp8-e4m3, mxfp8-e5m2, nvfp4, int8, int4; got 'block'; to pass "
+            "several values, separate them with slashes: scale_of=.../block",
         ),
         (
             "diff flash --against block-k=32",

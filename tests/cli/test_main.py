@@ -51,7 +51,7 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
     lines = result.stdout.splitlines()
     assert any("merge_weight" in line and "bug <- origin" in line for line in lines)
     assert (
-        "verdict: bug; first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf"
+        "verdict: bug; first wrong stage: merge_weight, should be exp(partial_max - merge_max); 0 where partial_max is -inf"
         in lines
     )
     cause = "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; reproduces 40 of 40"

@@ -63,7 +63,7 @@ def test_measured_stages_beside_those_of_a_diff(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("workbench.judge.diff.QUICK", 0.0)
     page = tmp_path / "page.html"
     found = asked(tmp_path, "2", "--measure", "--html", str(page), command="diff")
-    assert found.exit_code == 1 and "first wrong stage: scores (measured) = " in found.stdout
+    assert found.exit_code == 1 and "first wrong stage: scores (measured), should be " in found.stdout
     assert [line.split()[0] for line in found.stdout.splitlines()[2:5]] == ["scores", "weights", "out"]
     assert "calls: weights, 1,02" in found.stdout and "--measure" in found.stdout.splitlines()[-2]
     assert "scores (measured)" in page.read_text()

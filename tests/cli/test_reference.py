@@ -68,7 +68,10 @@ def test_a_right_kernel_is_said_so_in_three_lines_and_a_command_and_exits_with_0
 def test_a_wrong_stage_is_named_with_its_line_and_exits_with_1() -> None:
     done = run("diff", "kernel.py:wrong", *ASKED)
     assert done.exit_code == 1 and len(done.stdout.splitlines()) <= 12
-    assert "verdict: bug; first wrong stage: weights = np.exp(x - x.max(-1, keepdims=True)) (naive.py:5)" in done.stdout
+    assert (
+        "verdict: bug; first wrong stage: weights, should be np.exp(x - x.max(-1, keepdims=True)) (naive.py:5)"
+        in done.stdout
+    )
     full = run("diff", "kernel.py:wrong", *ASKED, "-v").stdout
     assert "the budget of weights[" in full and "100% its own rounding to float32" in full  # where x is the maximum
 

@@ -37,7 +37,9 @@ def test_a_sweep_prints_its_groups_and_resumes(tmp_path: Path) -> None:
     result = invoked("sweep", target, *WORDS, "--out", out)
     assert result.exit_code == 1, result.output
     printed = re.sub(r"\d+ (?=rounding|suspicious)", "N ", result.stdout).splitlines()
-    assert printed[0] == "24 cases: 6 combinations, 18 of comb and needle"  # two combs and a needle beside each
+    assert (
+        printed[0] == "24 cases: 6 combinations, plus 18 with comb or needle inputs"
+    )  # two combs and a needle beside each
     assert printed[1] == f"{target}: 24 cases: 16 bug, N rounding, 2 exact"
     assert printed[3] == "lse: 16 cases: lse is in base 2, not in base e"
     assert "fails where seqlen % 4 != 0 (all 16 of these, none of 8 others" in printed[4]

@@ -74,7 +74,7 @@ WRONG: Mapping[str, tuple[Callable[..., Any], Case, str, str]] = {
         "scores",
         "keys at offset +0 from the diagonal in rows 0-47 get no weight",
     ),
-    "bias": (changed(scores=biased), CASE, "scores", "(measured with q = 0)"),
+    "bias": (changed(scores=biased), CASE, "scores", "(measured with all of q set to 0)"),
     "normaliser": (kernel("undivided"), SMALL, "row_sum", "weights are not divided by their sum"),
     "merge steps": (kernel("no correction"), SMALL, "correction", "the correction of the accumulator is left out"),
     "rows that are NaN": (changed(out=with_nan), CASE, "out", "rows 5"),
@@ -98,7 +98,7 @@ def test_of_out_alone_the_first_wrong_stage_is_the_one_that_is_wrong(what: str) 
     if stage != "out":
         assert found.victims == ("out",) and found["weights"].verdict == "bug" and found["weights"].role == "victim"
         assert stage not in [one.name for one in found.not_judged]
-    assert f"first wrong stage: {stage} (measured) = " in str(found)
+    assert f"first wrong stage: {stage} (measured), should be " in str(found)
 
 
 @pytest.mark.parametrize("case", [CASE.but(heads=4, kv_heads=2), FULL, SMALL], ids=["grouped", "full", "small"])

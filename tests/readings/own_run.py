@@ -123,7 +123,7 @@ FAULTS: dict[str, tuple[Callable[..., Array], str, str, str]] = {
     "numbers of heads": (_head_numbers, "rescaled", "scores", "K is multiplied by a factor per head: 3, 1"),
     "tiles without a cap": (_uncapped_tiles, "tiles", "scores", "scores of keys 32-47 in rows 0-31 are not capped"),
     "dims without scale": (_dims, "dims", "scores", "dims 24-31 of q.k are multiplied by 5.6569"),
-    "half a reduction": (_half_lanes, "lanes", "row_sum", "except by the step lane ^ 1"),
+    "half a reduction": (_half_lanes, "lanes", "row_sum", "reduced by the step lane ^ 1 alone"),
     "a mean too little": (_mean_added, "added", "out", "out has an extra -0.25 times the mean of V over the keys"),
     "means of tiles": (_tile_means, "smoothed", "scores", (
         "the mean of each tile of 16 keys is subtracted from K but "

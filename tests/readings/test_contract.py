@@ -155,7 +155,7 @@ def test_tiles(case: Case, options: dict[str, Any], expected: dict[str, Any]) ->
 
 def test_a_maximum_that_lags_hides_tiles() -> None:
     found = list(tiles(subject(HALF.but(seqlen_k=40), probs="inputs", lags=5.5)))
-    assert not read(found) and "one that rises by 0.75 does not: maxima lag" in found[0].evidence
+    assert not read(found) and "but not by 0.75: it rescales lazily" in found[0].evidence
 
 
 def test_tiles_take_rows() -> None:

@@ -189,4 +189,4 @@ MASKS = {
 @pytest.mark.parametrize(("rule", "options", "said"), MASKS.values(), ids=MASKS)
 def test_what_a_mask_does_is_read_as_a_rule(rule, options, said) -> None:
     found = measured(run(masked(rule), Case(head_dim=16, causal=True, **options)))
-    assert [one.text for one in found.findings] == [f"{said} (measured with q = 0)"] and found.proved
+    assert [one.text for one in found.findings] == [f"{said} (measured with all of q set to 0)"] and found.proved

@@ -80,13 +80,13 @@ def test_rows_of_tensor_cores(changes: dict, measured: str, remark: str) -> None
 @pytest.mark.parametrize(
     ("changes", "measured", "remark"),
     [
-        ({}, "nearest-even, beyond the largest: largest", ""),
-        ({"rounding": "toward-zero"}, "toward-zero, beyond the largest: largest", "<- differs"),
-        ({"flushes": True}, "nearest-even, subnormals are 0, beyond the largest: largest", "<- differs"),
-        ({"infinity": "nan"}, "nearest-even, beyond the largest: largest/nan", "<- differs"),
-        ({"nan": "other"}, "nearest-even, beyond the largest: largest, NaN: other", "<- differs"),
+        ({}, "nearest-even, overflow gives largest", ""),
+        ({"rounding": "toward-zero"}, "toward-zero, overflow gives largest", "<- differs"),
+        ({"flushes": True}, "nearest-even, subnormals are 0, overflow gives largest", "<- differs"),
+        ({"infinity": "nan"}, "nearest-even, overflow gives largest/nan", "<- differs"),
+        ({"nan": "other"}, "nearest-even, overflow gives largest, NaN: other", "<- differs"),
     ],
 )
 def test_rows_of_casts(changes: dict, measured: str, remark: str) -> None:
-    expected = ("cvt_e4m3x2_f32", measured, "nearest-even, beyond the largest: largest", remark)
+    expected = ("cvt_e4m3x2_f32", measured, "nearest-even, overflow gives largest", remark)
     assert row("casts", "cvt_e4m3x2_f32", **changes) == expected

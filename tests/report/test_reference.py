@@ -47,7 +47,8 @@ def test_a_short_report_folds_what_is_right_and_names_what_is_wrong() -> None:
     assert any(line.startswith("out ") and "victim" in line for line in lines)
     assert any("more stages  right" in line for line in lines)
     assert any(
-        line.startswith("verdict: bug; first wrong stage: d = c * c (tests/report/test_reference.py:") for line in lines
+        line.startswith("verdict: bug; first wrong stage: d, should be c * c (tests/report/test_reference.py:")
+        for line in lines
     )
     assert len(full(diff).splitlines()) > len(lines) and all(f"\n{name} " in full(diff) for name in "abcdef")
 

@@ -35,7 +35,7 @@ def test_a_set_is_told_with_values_and_the_measurement():
     measured = Measurement(CASE, 3, (Range(0.5, 0.5), Range(float("nan"), float("nan"), True)), 2)
     assert lines(found(first, second, measurement=measured)) == [
         HEAD,
-        "2 causes predict every number, as far as random inputs tell",
+        "2 causes predict every number (inputs are random, so this is approximate)",
         "  1. the scale is twice (input_std 1, block_k any)",
         "     equivalent: scores are doubled",
         "  2. no key is masked (input_std 0.5 or 1, block_k 16)",
@@ -50,7 +50,9 @@ def test_a_set_is_told_with_values_and_the_measurement():
 
 def test_of_many_causes_the_likeliest_are_shown():
     told = lines(found(*(cause(f"cause {i}") for i in range(5)), more=3))
-    assert told[1].endswith("8 causes predict every number, as far as random inputs tell; the likeliest 5 are shown")
+    assert told[1].endswith(
+        "8 causes predict every number (inputs are random, so this is approximate); the likeliest 5 are shown"
+    )
     assert told[-1] == "no tried measurement separates these causes"
 
 
@@ -58,7 +60,7 @@ def test_rounding_with_some_values_and_causes_with_others_are_both_told():
     told = lines(found(cause("the scale is twice"), rounding=({"input_std": 2.0, "block_k": 16},)))
     assert told[1:3] == [
         "rounding alone may explain all of these errors if input_std 2, block_k 16; else",
-        "one cause predicts every number, as far as random inputs tell",
+        "one cause predicts every number (inputs are random, so this is approximate)",
     ]
 
 

@@ -139,7 +139,7 @@ def test_short(judged):
     n = judged["fault"]["merge_weight"].isolated.summary.outside
     options = f"split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert lines == [
-        "verdict: bug; first wrong stage: merge_weight = exp(partial_max - merge_max); 0 where partial_max is -inf",
+        "verdict: bug; first wrong stage: merge_weight, should be exp(partial_max - merge_max); 0 where partial_max is -inf",
         "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; reproduces "
         f"{n} of {n} elements within budget (error / budget at most {over_budget_of_cause(judged['fault']):.3g}); "
         f"not proved: it changes {n} elements; fewer than 100 may fit by chance",
@@ -229,14 +229,16 @@ def test_a_later_origin_is_called_wrong_by_itself_only_where_it_was_judged_so():
         return {"out": found["out"] * 2, "lse": found["lse"] * 2}
 
     lines = text.sentences(diff(run(both, CASE)), full=False)
-    assert [line.partition(" =")[0] for line in lines if "wrong" in line] == [
+    assert [re.split(" =|, should be", line)[0] for line in lines if "wrong" in line] == [
         "verdict: bug; first wrong stage: out or one before it (only out and lse were given)",
         "also wrong: lse",
     ]
     faults = ["partial-no-masked-tile-guard", FAULT]
     judged = diff(stored("split_k", CASE.but(causal=True), faults=faults))
     named = [
-        line.partition(" =")[0] for line in text.sentences(judged, full=False) if "wrong" in line.partition(" =")[0]
+        re.split(", should be", line)[0]
+        for line in text.sentences(judged, full=False)
+        if "wrong" in line.partition(", should be")[0]
     ]
     assert named[0].startswith("verdict: bug; first wrong stage: ") and "also wrong: merge_weight" in named
 

@@ -49,7 +49,7 @@ SUSPECT = (
     "right from q, k and v: suspect the probe of scores first (wrong variable or index), then errors that cancel or "
     "are too small to show"
 )
-FIRST = "verdict: bug; first wrong stage: scores = qk * scale, -inf where masked"
+FIRST = "verdict: bug; first wrong stage: scores, should be qk * scale, -inf where masked"
 OUT = "acc / row_sum after the last tile, cast to the output dtype; 0 where row_sum is 0"
 
 
@@ -59,7 +59,7 @@ def test_a_probe_of_another_value_is_suspected_where_out_and_lse_are_right() -> 
     assert judged.verdict == "bug" and judged.results_despite_origin == ("out", "lse")
     assert sentences(judged) == [
         FIRST,
-        f"wrong given its dumped inputs, right from q, k and v: out = {OUT}",
+        f"wrong given its dumped inputs, right from q, k and v: out, should be {OUT}",
         f"out and lse are {SUSPECT}",
     ]
     assert diff(run(kernel(next_key, lse=False), CASE)).results_despite_origin == ("out",)

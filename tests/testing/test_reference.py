@@ -21,7 +21,7 @@ def test_a_wrong_one_fails_with_the_report(dtype: str) -> None:
     with pytest.raises(AssertionError) as failed:
         assert_close(attention(**given, keys=47), naive, given)
     said = str(failed.value)
-    assert said.startswith("bug: out\nactual by naive: ") and "first wrong stage: out = probs @ v" in said
+    assert said.startswith("bug: out\nactual by naive: ") and "first wrong stage: out, should be probs @ v" in said
     assert "test_reference.py::test_a_wrong_one_fails_with_the_report" in said or "repeat" not in said
 
 

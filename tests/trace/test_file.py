@@ -168,7 +168,7 @@ PROMISES = [field.name for field in fields(Contract) if field.metadata]
             "FILE: the manifest must have schema 'workbench.trace/2'; got 'workbench.trace/1'",
         ),
         (lambda m: m.pop("schema"), "FILE: the manifest must have schema 'workbench.trace/2'; got None"),
-        (lambda m: m.pop("target"), "FILE: the manifest lacks 'target', a text, the kernel's name"),
+        (lambda m: m.pop("target"), "FILE: the manifest lacks 'target', a string: the kernel's name"),
         (
             lambda m: m.pop("stages"),
             "FILE: the manifest lacks 'stages', an object of stage name -> {\"axes\": letters}, with at least one stage",

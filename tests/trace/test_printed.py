@@ -64,7 +64,7 @@ def test_forty_lines_of_a_kernel_with_a_wrong_scale_name_scores(tmp_path: Path) 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
     found = judged(tmp_path, "\n".join(lines(attention(CASE, scale_by=1.01), 10, "%.4g")))
     said = findings(found)
-    assert said[0] == "first wrong stage: scores = qk * scale, -inf where masked"
+    assert said[0] == "first wrong stage: scores, should be qk * scale, -inf where masked"
     assert "  outside the budget: 10 of 10 (100.0%)" in said
     assert "  judged from q, k and v alone: the bug may be anywhere up to scores" in said
     assert "  right where they were given, before it: qk" in said

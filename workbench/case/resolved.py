@@ -69,8 +69,8 @@ def check_heads(case: Any) -> None:
             raise Refusal(f"{name} must have one number per head (heads={case.heads}); got {len(x)}: {typed(x)}")
     if case.shared_kv and case.head_dim_v > case.head_dim:
         raise Refusal(
-            f"shared_kv: v is the first head_dim_v dims of k, so at most head_dim={case.head_dim}; got "
-            f"head_dim_v={case.head_dim_v}"
+            f"shared_kv: v is the first head_dim_v dims of k, so head_dim_v must be at most head_dim={case.head_dim}; "
+            f"got head_dim_v={case.head_dim_v}"
         )
 
 

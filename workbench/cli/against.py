@@ -40,7 +40,7 @@ against_option = click.option(
     "--against",
     metavar="OTHER",
     shell_complete=complete,
-    help="Compare with a second run: another TARGET, the same with splits=4,block_k=32, or split_k,splits=4",
+    help="Compare with another TARGET, or splits=4,block_k=32",
     type=Text(("  since=FILE", "Trace of an earlier run: list the code changes since, and check that they ran")),
 )
 

@@ -164,7 +164,7 @@ def _value(name: str, value: Any, options: Mapping[str, Any]) -> Any:
         said = f"{value:g}" if isinstance(value, float) else repr(value) if isinstance(value, str) else typed(value)
         words = WORDS.get(name, {})
         several = [word for word, of in words.items() if len(options.get(of) or ()) == 1 and isinstance(value, str)]
-        slash = f"; separate several values of a word by slashes: {several[0]}=.../{value}" if several else ""
+        slash = f"; to pass several values, separate them with slashes: {several[0]}=.../{value}" if several else ""
         raise Refusal(f"{str(refused).rpartition('; got ')[0]}; got {said}{slash}") from None
 
 

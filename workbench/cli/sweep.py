@@ -97,7 +97,7 @@ def sweep(
         cases = with_exposing(target, asked_for)
         if added := len(cases) - len(asked_for):
             each = f"{len(asked_for)} combination{'s' * (len(asked_for) != 1)}"
-            beside = f"{len(cases)} cases: {each}, {added} of comb and needle\n"
+            beside = f"{len(cases)} cases: {each}, plus {added} with comb or needle inputs\n"
     else:
         seeds = options["seed"] or (0,)
         cases = [case for seed in seeds for case in random_cases(target, random, seed, **random_limits(options))]

@@ -152,7 +152,7 @@ def _device(it: SharedObject, device: Gpu | None) -> Iterator[Check]:
         return
     if not it.machine_code and not it.ptx:
         return
-    held = ", ".join([*it.machine_code, *(f"PTX of {arch}" for arch in it.ptx)])
+    held = ", ".join([*it.machine_code, *(f"PTX for {arch}" for arch in it.ptx)])
     if device is None:
         yield _line("GPUs", True, f"{held}; no GPU here to compare with", "")
         return

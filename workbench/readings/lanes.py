@@ -57,11 +57,10 @@ class Lanes:
     def words(self) -> str:
         """What is wrong in it."""
         lanes = f"the {LANES} lanes of a row ({TOGETHER} of every {LANES * TOGETHER} columns each)"
-        if self.done:
-            lanes += f", except by the step lane ^ {self.done}"
+        how = f"are reduced by the step lane ^ {self.done} alone, not over" if self.done else "are not reduced over"
         if self.what == "sum":
-            return f"row sums are not reduced over {lanes}: each dim of out is divided by its lane's sum"
-        return f"row maxima are not reduced over {lanes} (tiles of {self.size} keys)"
+            return f"row sums {how} {lanes}: each dim of out is divided by its lane's sum"
+        return f"row maxima {how} {lanes} (tiles of {self.size} keys)"
 
 
 def lanes(sizes: Sequence[int], keys: int) -> Iterator[Lanes]:

@@ -120,9 +120,9 @@ def lse(target: Target, model: Model, right: Model) -> tuple[Lse | None, list[Fi
     tried(Lse({"right": 1.0, "1": more}), f"lse is {abs(more):.6g} too {'large' if more > 0 else 'small'}")
     text = f"lse is {a:.6g} * the right lse {b:+.6g} * the row maximum {c:+.6g}"
     tried(Lse({"right": a, "top": b, "1": c}), text)
-    x, beside = of_mean(right, answer), "times scale * q . mean of K over the keys"
+    x, beside = of_mean(right, answer), "* scale * (q . mean key)"
     times = _times(x[known], (actual - expected)[known])
-    tried(Lse({"right": 1.0, "mean": times}), f"lse has an extra {times:.6g} {beside}")
+    tried(Lse({"right": 1.0, "mean": times}), f"lse is the right lse plus {times:.6g} {beside}")
     if np.isfinite(of_out[known]).all():
         times = _times(x[known], (actual - of_out)[known])
         tried(Lse({"out": 1.0, "mean": times}), f"lse is the log of the denominator of out plus {times:.6g} {beside}")

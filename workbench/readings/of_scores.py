@@ -29,7 +29,7 @@ ONE_LEVEL = 0.01
 #: factor of scores below which they count for nothing
 STILL = 0.01
 #: what an experiment with equal scores adds to its finding
-_AT_Q_0 = " (measured with q = 0)"
+_AT_Q_0 = " (measured with all of q set to 0)"
 #: differences of which a curve is made, at most
 MOST = 6000
 

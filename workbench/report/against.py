@@ -261,7 +261,7 @@ def _explained(pair: Against) -> list[str]:
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
         f"{ratio(largest(first.over_budgets))} of the sum of both budgets",
         *_same_before(pair),
-        f"  largest error / budgets: {ratio(largest(nearest.over_budgets))}, in {nearest.name}",
+        f"  largest difference / budgets: {ratio(largest(nearest.over_budgets))}, in {nearest.name}",
     ]
 
 

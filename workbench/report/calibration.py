@@ -70,6 +70,6 @@ def _of_cast(name: str, cast: Cast) -> tuple[str, ...]:
     def words(cast: Cast) -> str:
         beyond = "/".join(dict.fromkeys([cast.overflow, cast.infinity]))
         nan = "" if cast.nan == "nan" else f", NaN: {cast.nan}"
-        return f"{cast.rounding}{', subnormals are 0' if cast.flushes else ''}, beyond the largest: {beyond}{nan}"
+        return f"{cast.rounding}{', subnormals are 0' if cast.flushes else ''}, overflow gives {beyond}{nan}"
 
     return name, words(cast), words(assumed), "" if cast == assumed else "<- differs"

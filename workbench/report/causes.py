@@ -151,7 +151,7 @@ def _reproduced(cause: Cause) -> str:
     fit = cause.fit
     if fit.of_nan_alone and fit.nan:
         return f"NaN in exactly the {fit.nan} elements that have it"
-    flips = f"; the other {fit.off} are one rounding away" if fit.off else ""
+    flips = f"; the other {fit.off} differ from the prediction by one rounding" if fit.off else ""
     found = f"{fit.of - fit.off} of {fit.of} elements within budget"
     return f"{found} (error / budget at most {ratio(fit.over_budget)}){flips}"
 
@@ -173,7 +173,7 @@ def _trial(judged: Diff, cause: Cause) -> str:
     """The fresh case that decided, and of what was measured how far the fit goes there."""
     trial = cause.trial
     assert trial is not None
-    return f"with {_changes(judged, trial.case)}" + (f": {trial.seen}, {trial.predicted}" if cause.measured else "")
+    return f"with {_changes(judged, trial.case)}" + (f": {trial.seen}; {trial.predicted}" if cause.measured else "")
 
 
 def _changes(judged: Diff, case: object) -> str:

@@ -69,7 +69,7 @@ def sentences(diff: OperationDiff, explained: OperationExplained | None = None) 
         said.append(f"verdict: {diff.verdict}" + (": every judged element is within its budget"
                     if diff.verdict in ("exact", "rounding") else ""))  # fmt: skip
     else:
-        known = f" = {definition(table, diff.origin)}"
+        known = f", should be {definition(table, diff.origin)}"
         if not diff[diff.origin].judged_from and diff.others:  # a stage that was not given may be the wrong one
             known = f" or one before it (not given: {', '.join(diff.others)})"
         said.append(f"verdict: {diff.verdict}; first wrong stage: {diff.origin}{known}")

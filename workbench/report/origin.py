@@ -92,7 +92,7 @@ def in_full(diff: Diff, known: Explanation) -> list[str]:
     elif stage.judged_from:
         lines.append(f"judged from {', '.join(stage.judged_from)}, the nearest inputs that were dumped")
     if known.right_before:
-        lines.append(f"right before it, as far as dumped: {', '.join(known.right_before)}")
+        lines.append(f"earlier stages that are right (of those dumped): {', '.join(known.right_before)}")
     return [*lines, *_unseen(diff, known), *_if_declared(diff, stage)]
 
 

@@ -136,7 +136,7 @@ def sentences(diff: ReferenceDiff, full: bool = False) -> list[str]:
 def _verdict(diff: ReferenceDiff) -> list[str]:
     if diff.origin is None:
         return [f"verdict: {diff.verdict}{_MEANING.get(diff.verdict) or _DOUBT.get(diff.doubt, '')}"]
-    return [f"verdict: {diff.verdict}; first wrong stage: {diff.origin} = {diff.definition(diff.origin)}"]
+    return [f"verdict: {diff.verdict}; first wrong stage: {diff.origin}, should be {diff.definition(diff.origin)}"]
 
 
 def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:

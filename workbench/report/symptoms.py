@@ -30,7 +30,7 @@ def lines(found: Symptoms) -> list[str]:
     few = f"; the likeliest {len(found.plausible)} are shown" if found.more else ""
     said = "one cause predicts" if count == 1 else f"{count} causes predict"
     made = [head, *([f"{_RIGHT} if {_values(found.rounding, table)}; else"] if found.rounding else [])]
-    made.append(f"{said} every number{'' if table.seeded else ', as far as random inputs tell'}{few}")
+    made.append(f"{said} every number{'' if table.seeded else ' (inputs are random, so this is approximate)'}{few}")
     for n, cause in enumerate(found.plausible, 1):
         made += _cause(n, cause, table)
     return [*made, *_deciding(found)]

@@ -84,7 +84,7 @@ def _heading(diff: Diff, known: Explanation, first: bool) -> str:
         given = f"only {' and '.join(ends)} {'was' if len(ends) == 1 else 'were'} given"
         return f"{verdict}first wrong stage: {stage.name} or one before it ({given})"
     measured = " (measured)" * stage.measured
-    return f"{verdict}{_which(stage, first)}: {stage.name}{measured} = {known.definition}"
+    return f"{verdict}{_which(stage, first)}: {stage.name}{measured}, should be {known.definition}"
 
 
 def _which(stage: StageDiff, first: bool) -> str:
@@ -144,7 +144,8 @@ def _lost_unseen(diff: Diff) -> list[str]:
     command = telling_command(diff.trace)
     runs = "write inputs that do" if command.split()[1] == "inputs" else "test for that"
     power = f"2^{round(math.log2(diff.unseen))}"
-    return [f"a dropped key whose weight should be below {power} in every row would not show in out; {runs}: {command}"]
+    hidden = f"a dropped key would not show in out if its correct weight is below {power} in every row"
+    return [f"{hidden}; {runs}: {command}"]
 
 
 def _right_all_the_same(diff: Diff) -> list[str]:

@@ -24,7 +24,7 @@ def with_mask(trace: Trace) -> Trace:
         assert run is not None
         return with_mask(run(case, None if inputs is None else restored(inputs, trace.inputs, found.largest)))
 
-    keys = f"added values of {found.largest:.4g} or less hide {found.keys} (row, key) pairs"
+    keys = f"bias values of {found.largest:.4g} or below mask {found.keys} (row, key) pairs"
     rows = (
         f"; {found.rows} rows are empty (no visible key), where 0, NaN, the mean of v and the result of these "
         "values are all accepted"

@@ -63,19 +63,19 @@ def _whole_numbers(x: Any) -> bool:
     return isinstance(x, list) and len(x) == 3 and all(isinstance(i, int) for i in x) and x[2] > 0
 
 
-_NAMES, _TEXTS = list_of("a list of stages"), list_of("a list of texts")
+_NAMES, _TEXTS = list_of("a list of stages"), list_of("a list of strings")
 _HASH = Rule("64 hexadecimal digits", lambda x: isinstance(x, str) and re.fullmatch("[0-9a-f]{64}", x) is not None)
 
 #: field -> what it is where it is not given (... where it must be), and its rule
 Fields = Mapping[str, tuple[Any, Rule]]
 _FIELDS: Fields = {
-    "target": (..., of_type(str, "a text, the kernel's name")),
+    "target": (..., of_type(str, "a string: the kernel's name")),
     "checksum": (None, _HASH),
     "stages": (..., Rule('an object of stage name -> {"axes": letters}, with at least one stage', _stages)),
-    "algorithm": (None, of_type(str, "a text")),
+    "algorithm": (None, of_type(str, "a string")),
     "case": ({}, of_type(dict, "an object of fields of a case")),
     "contract": ({}, of_type(dict, "an object of fields of a contract")),
-    "window": (None, of_type(str, 'a text such as "b=0,h=3,q=64:128"')),
+    "window": (None, of_type(str, 'a string such as "b=0,h=3,q=64:128"')),
     "requested": ([], _NAMES),
     "put_in": ([], _NAMES),
     "sparse": ([], _NAMES),

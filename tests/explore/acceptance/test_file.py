@@ -51,7 +51,7 @@ def test_a_file_says_what_is_drawn(tmp_path):
         ({"operation": "rmsnorm"}, "operation must be attention"),
         ({"lsee": True}, "a spec has no 'lsee'; did you mean lse\\? Use one of operation, case"),
         ({"lse": 1}, "must be of type bool"),
-        ({"case": {"seqlen": {"from": 9, "to": 3}}}, "to of seqlen is below from; got {from = 9, to = 3}"),
+        ({"case": {"seqlen": {"from": 9, "to": 3}}}, "seqlen needs from <= to; got {from = 9, to = 3}"),
         ({"case": {"seqlen": {"from": 9}}}, "a range of seqlen"),
         ({"case": {"seqlenk": 3}}, "no field 'seqlenk'; did you mean seqlen_k\\? Use one of "),
         ({"case": {"dtype": []}}, "must have a value"),

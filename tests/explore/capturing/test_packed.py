@@ -218,7 +218,7 @@ def test_a_wrong_gradient_of_a_packed_sequence_is_kept(tmp_path: Path) -> None:
     [
         ({"alibi_slopes": torch.ones(4)}, "flash_attn:flash_attn_varlen_func with alibi_slopes"),
         ({"dropout_p": 0.1}, "flash_attn:flash_attn_varlen_func with dropout_p"),
-        ({"max_seqlen_k": 4}, "but the longest is declared as"),
+        ({"max_seqlen_k": 4}, "allowed are 1 up to the declared maxima"),
     ],
 )
 def test_what_is_not_judged_is_told(flash_attn: Any, change: dict[str, Any], said: str, tmp_path: Path) -> None:

@@ -47,7 +47,9 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
     assert cause.id == "measured.elements" and cause.text.startswith("K is read wrong") and cause.proved
     assert cause.fit.stages == ("out",) and found.unexplained == ()
     (proof,) = [line for line in lines(judged, found) if "confirmed on 2 fresh cases" in line]
-    assert re.search(r"with --seed \d+: RMS error \d\.\de-?\d+, reduced to \d\.\de-\d+ by this cause$", proof)
+    assert re.search(
+        r"with --seed \d+: RMS error \d\.\de-?\d+ against the reference; \d\.\de-\d+ with this cause in it$", proof
+    )
 
 
 def test_what_has_a_name_is_told_by_its_name() -> None:

@@ -33,7 +33,7 @@ def test_the_sentence_comes_first_and_all_of_them_are_there() -> None:
     made = page(wrong())
     first, *others = findings(wrong(), details=False)
     assert [*made.lines] == [first.removeprefix("verdict: bug; "), *others]
-    assert made.lines[0].startswith("first wrong stage: merge_weight = ")
+    assert made.lines[0].startswith("first wrong stage: merge_weight, should be ")
     assert made.about == [headline(wrong().trace)] and made.verdict == "bug" and made.kind == "origin"
     assert [*made.commands] == [
         ("repeat", diff_command(wrong())),

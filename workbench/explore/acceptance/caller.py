@@ -173,7 +173,9 @@ class Caller:
             elif time.monotonic() > until:
                 raise Fault("time", f"it did not return within {limit_s:g} seconds")
             elif (held := resident_bytes(self.number)) > self.memory_gb * 1e9:
-                raise Fault("memory", f"its process took {held / 1e9:.3g} GB of memory, more than {self.memory_gb:g}")
+                raise Fault(
+                    "memory", f"its process used {held / 1e9:.3g} GB of memory; the limit is {self.memory_gb:g} GB"
+                )
         return found
 
     def _ended(self) -> Fault:

@@ -80,7 +80,7 @@ def _range(name: str, x: Any, where: str) -> Any:
         if {*x} != {"from", "to"} or not all(type(end) is int for end in ends):
             raise Refusal(f"{where}: a range of {name} has two integers, as {{from = 1, to = 256}}; got {dict(x)!r}")
         if ends[0] > ends[1]:
-            raise Refusal(f"{where}: to of {name} is below from; got {{from = {ends[0]}, to = {ends[1]}}}")
+            raise Refusal(f"{where}: {name} needs from <= to; got {{from = {ends[0]}, to = {ends[1]}}}")
         return Between(*ends)
     if isinstance(x, list):
         if not x:

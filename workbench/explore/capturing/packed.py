@@ -84,7 +84,7 @@ class PackedSnapshot:
         first, last, first_key, last_key = (int(x) for x in self.bounds.cpu())
         rows, keys = last - first, last_key - first_key
         if not (0 < rows <= self.whole.seqlen_q and 0 < keys <= self.whole.seqlen_k):
-            raise Refusal(f"a sequence of {rows} queries and {keys} keys, but the longest is declared as "
+            raise Refusal(f"a sequence has {rows} queries and {keys} keys; allowed are 1 up to the declared maxima "
                           f"{self.whole.seqlen_q} and {self.whole.seqlen_k}")  # fmt: skip
         places = _places(np.arange(self.count), rows, self.count, self.late)
         return rows, places[places < rows], keys

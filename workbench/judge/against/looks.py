@@ -98,7 +98,8 @@ def unread_nan(a: Question, b: Question) -> str:
     for side, x in (("A", a), ("B", b)):
         if names := [name for name in "kv" if not np.isfinite(getattr(x, name)[~x.read]).all()]:
             said.append(
-                f"{' and '.join(names)} of {side} {'has' if len(names) == 1 else 'have'} NaN in keys that no query sees"
+                f"{side}'s {' and '.join(names)} {'has' if len(names) == 1 else 'have'} NaN or inf in keys that no "
+                "query sees"
             )
     return said[0] if len(said) == 1 else ""
 

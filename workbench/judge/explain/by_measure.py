@@ -81,8 +81,8 @@ def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, 
     proof = found.proofs[0]
     trial = Trial(
         replace(run.case, seed=run.case.seed + proof.seed),
-        f"reduced to {scientific(proof.left)} by this cause",
-        f"RMS error {scientific(proof.error)}",
+        f"{scientific(proof.left)} with this cause in it",
+        f"RMS error {scientific(proof.error)} against the reference",
         True,
         int(answer.out.size),
         of=len(found.proofs),

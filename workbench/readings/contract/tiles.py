@@ -29,8 +29,8 @@ def tiles(subject: Subject) -> Iterator[Field]:
         if small is None or not small.differ.any():
             least, most = min(RISES), max(SMALL_RISES)
             reason = (
-                f"a maximum that rises by {least:g} rescales, one that rises by {most:g} does not: maxima lag or "
-                "are upper bounds"
+                f"the kernel rescales when the row max rises by {least:g}, but not by {most:g}: it rescales lazily or "
+                "uses an upper bound"
             )
             yield from (unread(name, reason) for name in NAMES)
             return
