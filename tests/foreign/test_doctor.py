@@ -75,7 +75,7 @@ def test_a_healthy_extension() -> None:
         (
             {"machine_code": ("sm_80", "sm_100a"), "ptx": ("sm_100",)},
             "GPUs",
-            "sm_80, sm_100a, PTX of sm_100; NVIDIA H200 is sm_90",
+            "sm_80, sm_100a, PTX for sm_100; NVIDIA H200 is sm_90",
             "build it for this GPU: nvcc -arch=sm_90, or TORCH_CUDA_ARCH_LIST=9.0 for torch's extension loader",
         ),
         (
