@@ -116,7 +116,7 @@ def _row(item: tuple[str, dict[str, Any]]) -> dict[str, Any]:
     name, fields = item
     case = Case(**fields)
     target = name if name in KERNELS else declared(_STYLES[name], "full")
-    trace = run(target, case, **({"backend": "emulator"} if name in KERNELS else {}))
+    trace = run(target, case, backend="emulator") if name in KERNELS else run(target, case)
     found = said(trace)
     row = {"kernel": name, "case": str(case)}
     if isinstance(found, str):

@@ -140,7 +140,7 @@ def _arithmetic(trace: Trace, f: Callable[..., Any]) -> Contract | str:
         return "accumulation"
     if narrow and d.accumulator_dtype not in ADDITIONS:
         return "accumulator_dtype"
-    return Contract(operands, d.accumulator_dtype, stored, d.exp_ulps)
+    return Contract(operands, d.accumulator_dtype, stored, exp_ulps=d.exp_ulps)
 
 
 def _field(d: Declared, name: str) -> Any:

@@ -60,7 +60,7 @@ def _product(name):
 
 
 def compiled(body):
-    """PTX for a kernel with that body, its tensor maps declared."""
+    """PTX of a kernel with that body, its tensor maps declared."""
     head = (
         "def kernel(x, out, n):\n"
         "    tiles = cuda.shared.array(0, int16, alignment=1024)\n"
