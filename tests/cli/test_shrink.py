@@ -55,7 +55,7 @@ def test_the_smallest_case_is_printed_and_its_test_fails_with_the_bug_alone(tmp_
     lines = result.stdout.splitlines()
     assert lines[0].startswith(f"start: {target}: float16 b=1 h=2 q=6 k=6 d=2")
     assert lines[2].endswith(" elements in q, k and v, down from 72")
-    assert any(line.startswith("  first wrong stage and cause of both: lse: lse is in base 2") for line in lines)
+    assert any(line.startswith("  both cases: first wrong stage lse; cause: lse is in base 2") for line in lines)
     assert any(line.startswith("  seqlen_k, with block_k 64: fails at 3 to 6; passes at 1, 2") for line in lines)
     source = out.read_text()
     assert 'contract="block_k=64"' in source and "base 2" in source

@@ -77,5 +77,5 @@ def test_a_keyword_that_is_lacking_is_told_with_where_the_spec_asks_for_it():
 def test_one_of_something_is_said_as_one(failed):
     assert ", 1 call)" in str(failed).splitlines()[0]
     assert Lying(shift=1, behind=1, rows=2).words == (
-        "starts 1 element past an aligned address; 1 element of poison after each row; 2 rows of poison between heads"
+        "each input starts 1 element past an aligned address; 1 element of poison after each row; 2 rows of poison between heads"
     )

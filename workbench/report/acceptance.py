@@ -37,7 +37,7 @@ def _counts(found: Acceptance) -> list[str]:
     """What else is to be known, a line each."""
     made = [f"families: {', '.join(f'{name} {n}' for name, n in found.families.items())}"] if found.families else []
     if found.worst is not None:
-        made.append(f"largest error / budget: {ratio(found.worst)}")
+        made.append(f"largest error / budget in the passed cases: {ratio(found.worst)}")
     if found.lacking and found.failure is None:
         made.append(f"out of time, not run: {', '.join(found.lacking)}; raise --seconds")
     if found.untestable:

@@ -125,9 +125,9 @@ def _same(found: Shrunk) -> str:
     if found.cause is None:
         of_start = found.of_start
         why = "no cause found" if of_start is None else f"cause of the initial case only: {of_start.text}"
-        return f"first wrong stage of both: {found.origin} ({found.kind}); {why}"
+        return f"both cases: first wrong stage {found.origin} ({found.kind}); {why}"
     some = "" if found.cause.stands else " (not confirmed on fresh cases)"
-    return f"first wrong stage and cause of both: {found.origin}: {found.cause.text}{some}"
+    return f"both cases: first wrong stage {found.origin}; cause: {found.cause.text}{some}"
 
 
 def _plain_inputs(found: Shrunk) -> Iterator[str]:

@@ -48,7 +48,8 @@ def test_what_is_measured_is_not_searched_in_pairs_and_other_tiles(monkeypatch: 
     assert cause.fit.stages == ("out",) and found.unexplained == ()
     (proof,) = [line for line in lines(judged, found) if "confirmed on 2 fresh cases" in line]
     assert re.search(
-        r"with --seed \d+: RMS error \d\.\de-?\d+ against the reference; \d\.\de-\d+ with this cause in it$", proof
+        r"with --seed \d+: RMS error \d\.\de-?\d+ against the reference; \d\.\de-\d+ with the cause injected into it$",
+        proof,
     )
 
 

@@ -55,7 +55,7 @@ class Lying(NamedTuple):
     @property
     def words(self) -> str:
         """How the memory layout differs from that of a contiguous array; empty if it does not."""
-        said = [f"starts {_of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
+        said = [f"each input starts {_of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
         said += [f"{_of(self.behind, 'element')} of poison after each row"] * bool(self.behind)
         return "; ".join([*said, *[f"{_of(self.rows, 'row')} of poison between heads"] * bool(self.rows)])
 

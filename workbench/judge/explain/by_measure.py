@@ -81,7 +81,7 @@ def _cause(run: Observed, found: Measured, finding: Finding, stages: tuple[str, 
     proof = found.proofs[0]
     trial = Trial(
         replace(run.case, seed=run.case.seed + proof.seed),
-        f"{scientific(proof.left)} with this cause in it",
+        f"{scientific(proof.left)} with the cause injected into it",
         f"RMS error {scientific(proof.error)} against the reference",
         True,
         int(answer.out.size),
