@@ -6,10 +6,13 @@ prose; blocks of code are left out.
 """
 
 import ast
+import io
 import re
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +148,11 @@ def _now(patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
 def _at(revision: str, patterns: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """The files of an older revision, by names that are the same kind of file today."""
-    for name in _git("ls-tree", "-r", "--name-only", revision).splitlines():
-        if any(Path(name).match(one) or (one.endswith("/*.py") and name.startswith(one[:-4]) and name.endswith(".py"))
-               for one in patterns):  # fmt: skip
-            yield name, _git("show", f"{revision}:{name}")
+    archive = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        for one in files:
+            if one.isfile() and any(fnmatch(one.name, pattern) for pattern in patterns):
+                yield one.name, files.extractfile(one).read().decode()  # type: ignore[union-attr]
 
 
 def _git(*words: str) -> str:

@@ -6,6 +6,7 @@ q [b, h, q, d], k and v [b, kv head, k, d]; mask bool, True where a key is seen,
 row sees a key. All return out and the natural lse. Their local variables are what kernels dump under the same names.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from workbench.reference.graph import stage
 
-LOG2E, LN2 = float(np.log2(np.e)), float(np.log(2))
+LOG2E, LN2 = math.log2(math.e), math.log(2)
 
 
 def seen(maximum):

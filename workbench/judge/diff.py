@@ -37,7 +37,7 @@ from workbench.judge.measured import MeasuredStages, measurement, with_measured
 from workbench.judge.presumed import Presumed, presumed
 from workbench.judge.selection import Selection
 from workbench.judge.sensitivity import with_sensitivity
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, SEVERITY, StageDiff, in_role, verdict_of
 from workbench.judge.understood import understood
 from workbench.judge.unseen import unseen
 from workbench.judge.usual_rules import Rule
@@ -121,7 +121,7 @@ class Diff:
     @property
     def origins(self) -> tuple[str, ...]:
         """Stages that are wrong on their own inputs, in data-flow order."""
-        return tuple(stage.name for stage in self.stages if stage.role == "origin")
+        return in_role(self.stages, "origin")
 
     @property
     def origin(self) -> str | None:
@@ -133,7 +133,7 @@ class Diff:
         """Stages that are right on their own inputs and wrong against q, k, v; and wrong ones behind a wrong one that
         could be judged end to end only.
         """
-        return tuple(stage.name for stage in self.stages if stage.role == "victim")
+        return in_role(self.stages, "victim")
 
     @property
     def results_despite_origin(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The judgement of one stage: its verdict and role, its worst elements, its errors along an axis."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -110,6 +110,11 @@ class StageDiff:
         if self.propagated is not None and self.propagated.summary.outside and not excused:
             return "victim"
         return "not judged" if self.decisive is None or self.verdict == "untestable" else "clean"
+
+    @property
+    def is_right(self) -> bool:
+        """Whether there is nothing to say of it: no victim, not suspicious, and judged."""
+        return self.role == "clean" and self.verdict in RIGHT_VERDICTS
 
     @property
     def right_from_inputs(self) -> bool:
@@ -236,3 +241,8 @@ class StageDiff:
         """An element with its index in the run."""
         index = {axis: i + self.first.get(axis, 0) for axis, i in zip(self.axes, found.place, strict=True)}
         return replace(found, index=index)
+
+
+def in_role(stages: Iterable[StageDiff], role: str) -> tuple[str, ...]:
+    """The names of the stages that play a role, such as "origin", in order."""
+    return tuple(stage.name for stage in stages if stage.role == role)

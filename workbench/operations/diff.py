@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from workbench.judge import diff as of_attention
 from workbench.judge.diff import Diff
-from workbench.judge.reference.diff import ReferenceDiff
-from workbench.operations.reference.call import diff_reference
-from workbench.reference.graph import Contract
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
+
+if TYPE_CHECKING:
+    from workbench.judge.reference.diff import ReferenceDiff
+    from workbench.reference.graph import Contract
 
 
 @overload
@@ -26,11 +27,11 @@ def diff(
     dtype: str | None = None,
     seed: int = 0,
     axes: Mapping[str, int] | None = None,
-    contract: str | Contract | None = None,
+    contract: "str | Contract | None" = None,
     arrays: str | None = None,
     device: str | None = None,
     backend: str = "auto",
-) -> ReferenceDiff: ...
+) -> "ReferenceDiff": ...
 def diff(of: Any, *, reference: Any = None, **given: Any) -> Any:
     """The judgement of a trace, stage by stage, as of `workbench.judge.diff.diff`; of a function, with a `reference` in
     plain code and `inputs`, as of `workbench.operations.reference.call.diff_reference`.
@@ -44,4 +45,6 @@ def diff(of: Any, *, reference: Any = None, **given: Any) -> Any:
     if reference is None or "inputs" not in given:
         missing = "inputs" if reference is not None else "reference"
         raise Refusal(f"diff takes a trace, or a function with reference= and inputs=; {missing} is missing")
+    from workbench.operations.reference.call import diff_reference  # a trace needs none of it
+
     return diff_reference(of, reference, **given)

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench.expectation.elements import Comparison
 from workbench.floats import to_float64
-from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, verdict_of
+from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, in_role, verdict_of
 from workbench.operations.causes.explain import OperationExplained, explain
 from workbench.operations.expected import Reference, held
 from workbench.operations.run import OperationRun, shape_of
@@ -58,7 +58,7 @@ class OperationDiff:
     @cached_property
     def origins(self) -> tuple[str, ...]:
         """Stages that are wrong by what they read, in data-flow order."""
-        return tuple(one.name for one in self.stages if one.role == "origin")
+        return in_role(self.stages, "origin")
 
     @property
     def origin(self) -> str | None:
@@ -68,7 +68,7 @@ class OperationDiff:
     @property
     def victims(self) -> tuple[str, ...]:
         """Stages that are wrong because of others alone."""
-        return tuple(one.name for one in self.stages if one.role == "victim")
+        return in_role(self.stages, "victim")
 
     @cached_property
     def assumed(self) -> dict[str, Any]:

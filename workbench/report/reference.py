@@ -3,24 +3,19 @@
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.text import Text
 
 from workbench.expectation.elements import Element, State
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff
 from workbench.records import number as plain_number
-from workbench.report.numbers import number, ratio, value
+from workbench.report.numbers import ratio, value
 from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
-from workbench.report.text import WIDTH, kind, plain, verdict, wrapped
+from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
 
 SCHEMA = "workbench.reference/1"
-COLUMNS = ("stage", "verdict", "error / budget", "over budget", "max abs error", "worst at", "actual", "expected")
-LEFT = ("stage", "verdict", "worst at")
-#: columns that a narrow screen does without, the most telling first
-SPARE = ("error / budget", "over budget", "worst at", "max abs error", "actual", "expected")
 #: stages that a short report shows a row each, at most
 SHOWN = 4
 _MEANING = {
@@ -39,10 +34,9 @@ def report(diff: ReferenceDiff, *, unicode: bool, width: int, full: bool = False
     come from.
     """
     fold = width if unicode else None
-    above = [Text(f"gate failed: {line}", style="bold red") for line in diff.gates]
     head = wrapped(diff.headline, "", fold)
     below = [line for text in sentences(diff, full) for line in wrapped(text, "", fold)]
-    return Group(*above, *head, table(diff, full).screen(unicode=unicode, width=width), *below)
+    return Group(*gates([diff]), *head, table(diff, full).screen(unicode=unicode, width=width), *below)
 
 
 def table(diff: ReferenceDiff, full: bool) -> Table:
@@ -52,15 +46,12 @@ def table(diff: ReferenceDiff, full: bool) -> Table:
     kinds = [kind(stage) for stage in shown]
     rest = [stage for stage in diff.stages if stage not in shown]
     for right in (False, True):
-        some = [stage for stage in rest if _is_right(stage) is right]
+        some = [stage for stage in rest if stage.is_right is right]
         if some:
-            rows.append(_row_of(some, right))
+            rows.append(row_of(some, "right" if right else "not right (-v)"))
             kinds.append("clean" if right else "victim")
-    return Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], kinds, left=LEFT, spare=SPARE)
-
-
-def _is_right(stage: StageDiff) -> bool:
-    return stage.role == "clean" and stage.verdict in RIGHT_VERDICTS
+    columns = columns_of(full=False)
+    return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
 
 
 def _shown(diff: ReferenceDiff) -> list[StageDiff]:
@@ -68,42 +59,20 @@ def _shown(diff: ReferenceDiff) -> list[StageDiff]:
     results = {one.name for one in diff.given if one.result}
     rank = sorted(
         diff.stages,
-        key=lambda one: (one.role != "origin", one.name not in results, _is_right(one)),
+        key=lambda one: (one.role != "origin", one.name not in results, one.is_right),
     )
     if len(rank) <= SHOWN:
         return [*diff.stages]
-    chosen = [one for one in rank[:SHOWN] if not _is_right(one) or one.name in results]
+    chosen = [one for one in rank[:SHOWN] if not one.is_right or one.name in results]
     return [one for one in diff.stages if one in chosen]
 
 
 def _cells(stage: StageDiff) -> dict[str, str]:
-    comparison = stage.reported
-    assert comparison is not None
-    found = comparison.summary
-    worst = stage.worst_of(comparison, 1)
-    if worst and worst[0].over_budget == 0:  # every element is as good as every other
-        worst = []
-    return {
-        "stage": stage.name,
-        "verdict": verdict(stage),
-        "error / budget": ratio(worst[0].over_budget) if worst else "0" if found.judged else "-",
-        "over budget": f"{found.outside}/{found.size}",
-        "max abs error": number(found.max_abs),
-        "worst at": place(worst[0]) if worst else "",
-        "actual": value(worst[0].actual) if worst else "",
-        "expected": value(worst[0].expected) if worst else "",
-    }
-
-
-def _row_of(stages: list[StageDiff], right: bool) -> dict[str, str]:
-    found = [one.reported.summary for one in stages if one.reported is not None]
-    worst = [one.worst.over_budget for one in found if one.worst is not None]
-    return dict.fromkeys(COLUMNS, "") | {
-        "stage": f"{len(stages)} more stage{'s' * (len(stages) > 1)}",
-        "verdict": "right" if right else "not right (-v)",
-        "error / budget": ratio(max(worst, default=0.0)),
-        "over budget": f"{sum(one.outside for one in found)}/{sum(one.size for one in found)}",
-    }
+    """As of attention, but that axes have no names."""
+    assert stage.reported is not None
+    worst = stage.worst_of(stage.reported, 1)
+    found = cells(stage)
+    return found | {"worst at": place(worst[0]) if found["worst at"] else ""}
 
 
 def place(element: Element) -> str:
@@ -197,7 +166,7 @@ def in_short(diff: ReferenceDiff) -> str:
 
 def html(diff: ReferenceDiff) -> str:
     """The report for Jupyter."""
-    above = lines_html([*(f"gate failed: {line}" for line in diff.gates), diff.headline])
+    above = lines_html([*(line.plain for line in gates([diff])), diff.headline])
     return above + table(diff, full=False).html() + lines_html(sentences(diff))
 
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from typing import Protocol
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -13,9 +14,7 @@ from workbench.case.stages import RESULTS
 from workbench.expectation.elements import Element
 from workbench.judge.diff import Diff
 from workbench.judge.explain.explain import Explained
-from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
-from workbench.judge.table import Row
-from workbench.operations.run import OperationRun
+from workbench.judge.stage import StageDiff
 from workbench.report import tables
 from workbench.report.causes import lines as causes
 from workbench.report.causes import none_found
@@ -27,7 +26,6 @@ from workbench.report.remarks import notes, remarks
 from workbench.report.tables import Table, new_screen
 from workbench.report.words import findings
 from workbench.trace.headline import headline
-from workbench.trace.trace import Trace
 
 COLUMNS = (
     "stage",
@@ -57,6 +55,13 @@ LEFT = ("stage", "verdict", "worst at")
 RACES = "check for races and unwritten reads:"
 #: verdicts that pass, but are not shown in green
 DOUBTFUL = ("suspicious", "biased")
+
+
+class Gated(Protocol):
+    """A run of which something may stand above the verdict."""
+
+    @property
+    def gates(self) -> tuple[str, ...]: ...
 
 
 def place(element: Element) -> str:
@@ -117,7 +122,7 @@ def stage_table(diff: Diff, full: bool) -> Table:
     rows = [cells(stage) | ({"bits lost": bits_lost(diff, stage)} if full else {}) for stage in shown]
     kinds = [kind(stage) for stage in shown]
     if folded:
-        rows.append(_row_of_right(folded))
+        rows.append(row_of(folded, "right"))
         kinds.append("clean")
     return Table(columns, [[row[name] for name in columns] for row in rows], kinds, left=LEFT, spare=SPARE)
 
@@ -127,25 +132,20 @@ def _folded(diff: Diff) -> list[StageDiff]:
     if not diff.origins:
         return []
     right = [
-        stage
-        for stage in diff.rows
-        if stage.role == "clean"
-        and stage.verdict in RIGHT_VERDICTS
-        and not (stage.reason or stage.measured or stage.name in RESULTS)
+        stage for stage in diff.rows if stage.is_right and not (stage.reason or stage.measured or stage.name in RESULTS)
     ]
     return right if len(right) >= FOLDED_FROM else []
 
 
-def _row_of_right(stages: Sequence[StageDiff]) -> dict[str, str]:
-    """The cells of several right stages in one row."""
-    found = [stage.reported for stage in stages if stage.reported is not None]
-    worst = [stage.worst(1)[0].over_budget for stage in stages if stage.worst(1)]
-    size = sum(one.summary.size for one in found)
+def row_of(stages: Sequence[StageDiff], verdict: str) -> dict[str, str]:
+    """The cells of several stages in one row."""
+    found = [stage.reported.summary for stage in stages if stage.reported is not None]
+    worst = [one.worst.over_budget for one in found if one.worst is not None]
     return dict.fromkeys(COLUMNS, "") | {
-        "stage": f"{len(stages)} more stages",
-        "verdict": "right",
+        "stage": f"{len(stages)} more stage{'s' * (len(stages) > 1)}",
+        "verdict": verdict,
         "error / budget": ratio(max(worst, default=0.0)),
-        "over budget": f"0/{size}",
+        "over budget": f"{sum(one.outside for one in found)}/{sum(one.size for one in found)}",
     }
 
 
@@ -220,7 +220,7 @@ def sentences(diff: Diff, full: bool) -> list[str]:
     return [*findings(diff, full=full), *notes(diff), *(remarks(diff) if full else [])]
 
 
-def gates(traces: Iterable[Trace | Row | OperationRun]) -> list[Text]:
+def gates(traces: Iterable[Gated]) -> list[Text]:
     """What stands above the verdicts, a line each."""
     lines = dict.fromkeys(gate for trace in traces for gate in trace.gates)
     return [Text(f"gate failed: {line}", style="bold red") for line in lines]

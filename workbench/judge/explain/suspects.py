@@ -17,7 +17,7 @@ from workbench.expectation.elements import Comparison, State
 from workbench.expectation.expectation import Expectation
 from workbench.expectation.observed import Observed
 from workbench.floats import to_float64
-from workbench.judge.stage import RIGHT_VERDICTS, StageDiff
+from workbench.judge.stage import StageDiff
 from workbench.reference.dataflow import unseen_upstream, upstream
 from workbench.reference.stage import Table
 
@@ -51,7 +51,7 @@ def suspects(run: Observed, stages: Sequence[StageDiff], stage: StageDiff) -> Su
     right = next((one for one in stages if one.name == other), None)
     if right is None or not stage.upstream or right.name not in run.dumped or stage.propagated is None:
         return None
-    if right.role != "clean" or right.verdict not in RIGHT_VERDICTS or right.propagated is None:
+    if not right.is_right or right.propagated is None:
         return None
     summary = right.propagated.summary
     whole = summary.judged == summary.size > 0 and not summary.count(State.ABSENT)

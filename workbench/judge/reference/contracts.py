@@ -14,7 +14,7 @@ from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, RIGHT_VERDICTS, IfDeclared, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
 from workbench.reference.graph.contract import CASTS, usual
 from workbench.reference.graph.forward import upstream
@@ -105,7 +105,7 @@ def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contrac
 
 
 def _right(stages: Sequence[StageDiff]) -> bool:
-    return all(stage.verdict in RIGHT_VERDICTS and stage.role == "clean" for stage in stages)
+    return all(stage.is_right for stage in stages)
 
 
 def _outside(stages: Sequence[StageDiff]) -> int:
@@ -139,7 +139,7 @@ def _with_excuses(
         return stages
 
     def excuses(other: Contract, sharp: bool) -> bool:
-        return all(_excuses(stage) for stage in under(graph, other, given, sharp=sharp))
+        return _right(under(graph, other, given, sharp=sharp))
 
     found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
@@ -150,7 +150,7 @@ def _with_excuses(
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
         tried = {stage.name: stage for stage in under(graph, other, given)}
-        if not all(_excuses(tried[stage.name]) for stage in stages):
+        if not all(tried[stage.name].is_right for stage in stages):
             continue
         rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
         if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
@@ -182,11 +182,6 @@ def _is_carried(graph: Graph, name: str) -> bool:
     """Whether the last turn of a stage is made of turns before it."""
     *before, last = graph.latest(name)
     return bool(before) and bool(upstream(graph, [last]).intersection(before))
-
-
-def _excuses(stage: StageDiff) -> bool:
-    """Whether nothing is beyond even the statistical budget, and nothing is left unjudged that was judged."""
-    return stage.verdict in RIGHT_VERDICTS and stage.role == "clean"
 
 
 def _fits(before: StageDiff, after: StageDiff) -> int:

@@ -10,7 +10,7 @@ from workbench.judge.reference.contracts import Beyond, judged
 from workbench.judge.reference.given import Arrays, Given, called, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
-from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff
+from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
 from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
 from workbench.refusal import Refusal, unknown
@@ -57,7 +57,7 @@ class ReferenceDiff:
     @property
     def origins(self) -> tuple[str, ...]:
         """Stages that are wrong by what they read, in order."""
-        return tuple(one.name for one in self.stages if one.role == "origin")
+        return in_role(self.stages, "origin")
 
     @property
     def origin(self) -> str | None:
@@ -67,7 +67,7 @@ class ReferenceDiff:
     @property
     def victims(self) -> tuple[str, ...]:
         """Stages that are wrong because of others alone."""
-        return tuple(one.name for one in self.stages if one.role == "victim")
+        return in_role(self.stages, "victim")
 
     @property
     def fails(self) -> bool:

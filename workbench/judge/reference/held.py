@@ -24,6 +24,7 @@ class Held:
     """One array, held against both."""
 
     given: Given
+    judged_from: tuple[str, ...]  #: the nearest of the given arrays that it is made of
     isolated: Comparison  #: of the stages before it that the kernel gave
     propagated: Comparison  #: of the inputs alone
     open: tuple[Line, ...]  #: lines of the reference that leave elements of the isolated one without a budget
@@ -37,23 +38,16 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
     dumps = dumps_of(graph, given)
     choices = {place: dumps[place] for one in given if is_whole(one.x.dtype) for place in one.places}
     from_inputs = _expected(graph, contract, choices, names)
-    alone = {place for one in given if not behind(graph, one, given) for place in one.places}
+    before = {one.name: _behind(graph, one, given) for one in given}
+    alone = {place for one in given if not before[one.name] for place in one.places}
     isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
     found = []
     for one in given:
-        if {*one.places} <= alone:
-            own = _compared(graph, contract, one, from_inputs, choices, sharp=sharp and one.result, alone=True)
-            found.append(Held(one, own, own, _open(from_inputs, one)))
-        else:
-            own = _compared(graph, contract, one, isolated, dumps, sharp=sharp and one.result, alone=False)
-            found.append(
-                Held(
-                    one,
-                    own,
-                    _compared(graph, contract, one, from_inputs, choices, sharp=False, alone=True),
-                    _open(isolated, one),
-                )
-            )
+        by_inputs = {*one.places} <= alone
+        of, known = (from_inputs, choices) if by_inputs else (isolated, dumps)
+        own = _compared(graph, contract, one, of, known, sharp=sharp and one.result, alone=by_inputs)
+        whole = own if by_inputs else _compared(graph, contract, one, from_inputs, choices, sharp=False, alone=True)
+        found.append(Held(one, before[one.name], own, whole, _open(of, one)))
     return tuple(found)
 
 
@@ -62,7 +56,7 @@ def dumps_of(graph: Graph, given: Sequence[Given]) -> dict[str, Any]:
     return {place: _like(graph, x) for one in given for place, x in zip(one.places, one.turns, strict=True)}
 
 
-def behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]:
+def _behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]:
     """The nearest of the given arrays that one is made of, in order; its own earlier turns among them."""
     nodes = {i: other.name for other in given for i in other.nodes}
     queue, seen, found = [j for i in one.nodes for j in graph.nodes[i].reads], set[int](), set[str]()

@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
-from workbench.judge.reference.held import Held, behind, dumps_of, held
+from workbench.judge.reference.held import Held, dumps_of, held
 from workbench.judge.reference.lines import short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph, undecided
@@ -64,7 +64,7 @@ def is_broken(stage: StageDiff) -> bool:
 
 def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given]) -> StageDiff:
     name, x = one.given.name, one.given.x
-    before = behind(graph, one.given, given)
+    before = one.judged_from
     isolated, reason = one.isolated, ""
     narrow = [other.name for other in given if other.name in before and _may_be_wider(other, contract)]
     if narrow and isolated.summary.outside and not one.propagated.summary.outside:

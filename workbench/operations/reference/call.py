@@ -84,7 +84,7 @@ def _judged(
     **more: Any,
 ) -> ReferenceDiff:
     """The mildest judgement of all references, each the worst of all calls."""
-    functions = [reference] if isinstance(reference, str) or callable(reference) else list(reference)
+    functions = _each(reference)
     if not functions:
         raise Refusal("reference takes a function or several; got none")
     found: list[ReferenceDiff] = []
@@ -100,6 +100,10 @@ def _judged(
             break
     best = min(found, key=_severity)
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
+
+
+def _each(reference: References) -> list[str | Function]:
+    return [reference] if isinstance(reference, str) or callable(reference) else list(reference)
 
 
 def _severity(one: ReferenceDiff) -> tuple[bool, int]:
@@ -139,7 +143,7 @@ def _repeat(
     backend: str,
 ) -> str:
     """The command that judges the same again; empty where something has no name in a file."""
-    references = [reference] if isinstance(reference, str) or callable(reference) else list(reference)
+    references = _each(reference)
     named = [one for one in references if isinstance(one, str)]
     where = str(inputs) if isinstance(inputs, str | Path) else ""
     if ":" not in target or len(named) < len(references) or not where or isinstance(contract, Contract):

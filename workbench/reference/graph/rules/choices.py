@@ -34,6 +34,18 @@ class Exact:
         return max(one.bits for one in s.reads)
 
 
+class Flat(Exact):
+    """What jumps from one value to another: it has no slope."""
+
+    def linear(self, s: Site, i: int, e: Any) -> Any:
+        return 0.0 * spread(0.0, s.y)
+
+    squared = linear
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
+
+
 @dataclass(frozen=True)
 class Extreme(Exact):
     """The larger or the smaller of two, or along axes. It is exact and monotone, so that the ends of intervals bound
@@ -142,7 +154,7 @@ class Where(Exact):
 
 
 @dataclass(frozen=True)
-class Compare(Exact):
+class Compare(Flat):
     """1 or 0, off by 1 where the operands' errors leave it open."""
 
     name: str
@@ -150,14 +162,6 @@ class Compare(Exact):
 
     def value(self, a: Any, b: Any) -> Any:
         return getattr(array_namespace(a, b), self.name)(a, b)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * spread(0.0, s.y)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
 
     def beyond(self, s: Site) -> Amount:
         if s.exact:
@@ -170,7 +174,7 @@ class Compare(Exact):
 
 
 @dataclass(frozen=True)
-class Logical(Exact):
+class Logical(Flat):
     """and, or, not of such: open where an operand is."""
 
     name: str
@@ -183,9 +187,6 @@ class Logical(Exact):
         return s.xp.minimum(spread(e, s.y), spread(1.0, s.y))
 
     squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
 
     def beyond(self, s: Site) -> Amount:
         return 0.0
@@ -227,7 +228,7 @@ class Quotient(Exact):
 
 
 @dataclass(frozen=True)
-class Step(Exact):
+class Step(Flat):
     """A monotone function that jumps, such as floor, or a cast to 8 bits: as far as it goes between the ends of the
     interval.
     """
@@ -237,14 +238,6 @@ class Step(Exact):
 
     def value(self, x: Any, **attributes: Any) -> Any:
         return self.f(x, **attributes)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * spread(0.0, s.y)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
 
     def beyond(self, s: Site) -> Amount:
         if s.exact:

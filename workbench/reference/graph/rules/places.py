@@ -7,13 +7,13 @@ from typing import Any
 
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import Amount
-from workbench.reference.graph.rules.choices import Exact
+from workbench.reference.graph.rules.choices import Exact, Flat
 from workbench.reference.graph.shapes import spread
 from workbench.reference.graph.site import Site
 
 
 @dataclass(frozen=True)
-class Place(Exact):
+class Place(Flat):
     """Where an order puts elements: argmax, argsort. What ties within the budgets leave open is infinite: no bound."""
 
     name: str  #: argmax, argmin, argsort
@@ -24,14 +24,6 @@ class Place(Exact):
         if self.name == "argsort":
             return xp.argsort(x, axis=axis, stable=True)
         return getattr(xp, self.name)(x, axis=axis, keepdims=keepdims)
-
-    def linear(self, s: Site, i: int, e: Any) -> Any:
-        return 0.0 * spread(0.0, s.y)
-
-    squared = linear
-
-    def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
 
     def beyond(self, s: Site) -> Amount:
         """Infinite at each place that another element might have."""
