@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import Element, State
+from workbench.explore.reference_shrink import ReferenceShrunk
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff
@@ -14,6 +15,7 @@ from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
+from workbench.work import ENDED
 
 SCHEMA = "workbench.reference/1"
 #: stages that a short report shows a row each, at most
@@ -162,6 +164,16 @@ def _nearest(diff: ReferenceDiff) -> str | None:
 def in_short(diff: ReferenceDiff) -> str:
     """The report as plain text."""
     return plain(report(diff, unicode=False, width=WIDTH))
+
+
+def shrunk(found: ReferenceShrunk) -> str:
+    """What stands above the report of the smallest case."""
+    return f"smallest of {found.tried} tried cases{ENDED[found.ended_by]}:"
+
+
+def shrunk_in_short(found: ReferenceShrunk) -> str:
+    """What `workbench shrink --reference` shows, for `print`."""
+    return f"{shrunk(found)}\n{in_short(found.diff)}"
 
 
 def html(diff: ReferenceDiff) -> str:

@@ -15,6 +15,7 @@ from workbench.foreign.plain import Returned, read, run_plain
 from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
 from workbench.judge.stage import SEVERITY
+from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.inputs import Given, dtype_of, inputs_of
 from workbench.raised import as_raised
 from workbench.reference.graph import Contract, Graph, parse, trace
@@ -33,6 +34,7 @@ def diff_reference(
     dtype: str | None = None,
     seed: int = 0,
     axes: Mapping[str, int] | None = None,
+    distribution: str = "",
     contract: str | Contract | None = None,
     arrays: str | None = None,
     device: str | None = None,
@@ -41,7 +43,7 @@ def diff_reference(
     """The judgement of a function by a reference in plain code, element by element.
 
     target, reference: functions, or file.py:function; both take the inputs by keyword. Of several references the run is
-    right where it is under one. inputs, dtype, seed, axes: as of `inputs_of`. contract: words as --contract takes them
+    right where it is under one. inputs, dtype, seed, axes, distribution: as of `inputs_of`. contract: words as --contract takes them
     (`operands=...,stored=...`), or a Contract; None: nothing is declared. arrays, device: a library and a device for
     what the function takes, where that is not as the inputs are; backend: where its kernels of numba.cuda run.
 
@@ -50,15 +52,17 @@ def diff_reference(
     Refusal for what does not fit, and for a reference that cannot be traced; Raised where a function raises;
     Unavailable for what this machine lacks.
     """
-    given = inputs_of(inputs, dtype, seed, axes or {})
+    given = inputs_of(inputs, dtype, seed, axes or {}, distribution)
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
     found = target_of(target)
     if not found.is_foreign:
         raise Refusal(f"with a reference TARGET is FILE.py:FUNCTION, or a function; got {found.name}")
     run = run_plain(found.function(), given, name=found.name, arrays=arrays, device=device, backend=backend)
-    words = _repeat(found.name, reference, inputs, dtype, seed, axes or {}, contract, arrays, device, backend)
-    case = ", ".join([*(f"{axis}={n}" for axis, n in (axes or {}).items()), of, f"seed {seed}"])
+    asked = {"dtype": dtype, "seed": seed or None, "distribution": distribution or None, "arrays": arrays,
+             "device": device, "backend": None if backend == "auto" else backend, "contract": contract}  # fmt: skip
+    words = repeat_command("diff", found.name, reference, inputs, axes or {}, asked)
+    case = ReferenceCase(axes or {}, of, seed, distribution).words
     return _judged(run.returned, reference, given, promise, of, target=run.target, gates=run.gates, notes=run.notes,
                    case=case, repeat=words)  # fmt: skip
 
@@ -130,27 +134,18 @@ def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph,
         raise Raised(f"reference {found.name} raised:\n{as_raised(error)}") from None
 
 
-def _repeat(
-    target: str,
-    reference: References,
-    inputs: Given,
-    dtype: str | None,
-    seed: int,
-    axes: Mapping[str, int],
-    contract: str | Contract | None,
-    arrays: str | None,
-    device: str | None,
-    backend: str,
+def repeat_command(
+    verb: str, target: str, reference: References, inputs: Given, axes: Mapping[str, int], asked: Mapping[str, Any]
 ) -> str:
-    """The command that judges the same again; empty where something has no name in a file."""
+    """The command that does the same again; empty where something has no name in a file. asked: other options by name,
+    None where nobody said one.
+    """
     references = _each(reference)
     named = [one for one in references if isinstance(one, str)]
     where = str(inputs) if isinstance(inputs, str | Path) else ""
-    if ":" not in target or len(named) < len(references) or not where or isinstance(contract, Contract):
+    if ":" not in target or len(named) < len(references) or not where or isinstance(asked.get("contract"), Contract):
         return ""
-    said = {"dtype": dtype, "seed": seed or None, "arrays": arrays, "device": device}
-    said |= {"backend": None if backend == "auto" else backend, "contract": contract}
     words = [word for one in named for word in ("--reference", one)] + ["--inputs", where]
-    words += spellings.said({name: x for name, x in said.items() if x is not None})
+    words += spellings.said({name: x for name, x in asked.items() if x is not None})
     words += ["--axes", ",".join(f"{axis}={n}" for axis, n in axes.items())] if axes else []
-    return command("diff", target, map(shlex.quote, words))
+    return command(verb, target, map(shlex.quote, words))
