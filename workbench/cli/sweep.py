@@ -87,7 +87,12 @@ def sweep(
     judged in this process and printed as a table. So it is with --reference and --inputs, whose --axes take lists such
     as T=64/65/128.
     """
-    of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}
+    of_attention: dict[str, Any] = {
+        "random": random,
+        "timeout": case_timeout,
+        "memory_gb": case_memory_gb,
+        "disk_gb": disk_gb,
+    }
     of_attention |= {"jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
     if references := options.pop("references"):
         return sweep_reference(target, references, {**options, **of_attention}, as_json=as_json)

@@ -43,9 +43,10 @@ def diff_reference(
     """The judgement of a function by a reference in plain code, element by element.
 
     target, reference: functions, or file.py:function; both take the inputs by keyword. Of several references the run is
-    right where it is under one. inputs, dtype, seed, axes, distribution: as of `inputs_of`. contract: words as --contract takes them
-    (`operands=...,stored=...`), or a Contract; None: nothing is declared. arrays, device: a library and a device for
-    what the function takes, where that is not as the inputs are; backend: where its kernels of numba.cuda run.
+    right where it is under one. inputs, dtype, seed, axes, distribution: as of `inputs_of`. contract: words as
+    --contract takes them (`operands=...,stored=...`), or a Contract; None: nothing is declared. arrays, device: a
+    library and a device for what the function takes, where that is not as the inputs are; backend: where its kernels of
+    numba.cuda run.
 
     The function runs twice, on copies of the inputs between guards, with fresh memory full of NaN.
 

@@ -1,9 +1,9 @@
 """Other values of inputs, made of those that a function returned: large, tiny, alike, outliers, gates at either end.
 
-A distribution leaves every input in what its values show of its domain (`domain_of`). Arrays of whole numbers, of masks,
-of rows that sum up to 1 or have a length of 1, and what else is no plain float, stay as they are. Signs stay, and so do
-zeros and the side of 0 and 1 on which gates lie. What values do not show, such as a mean that belongs to another input,
-no distribution knows.
+A distribution leaves every input in what its values show of its domain (`domain_of`). Arrays of whole numbers, of
+masks, of rows that sum up to 1 or have a length of 1, and what else is no plain float, stay as they are. Signs and
+zeros stay, and gates stay between 0 and 1. What values do not show no distribution knows, such as a mean that belongs
+to another input.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -123,8 +123,8 @@ def changed(name: str, inputs: Mapping[str, Any], seed: int, fixed: Collection[s
 def domain_of(x: Array) -> str:
     """What the values of an input show of the values that it may have.
 
-    FIXED: no float of 16 bits or more, fewer than 2 elements, non-finite values; all whole numbers, all equal, or of few
-    distinct values; nonnegative and summing up to 1 along an axis, or of length 1 along one; ordered along an axis.
+    FIXED: no float of 16 bits or more, fewer than 2 elements, non-finite values; all whole numbers, all equal, or few
+    distinct values; of length 1 along an axis, or nonnegative with sums of 1 along one; ordered along an axis.
     """
     if x.dtype not in FLOATS or x.size < 2:
         return FIXED
