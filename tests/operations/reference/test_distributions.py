@@ -36,7 +36,7 @@ PROBS = np.exp(X) / np.exp(X).sum(-1, keepdims=True)
         (X > 0, FIXED),
         ((X > 0).astype(np.float32), FIXED),
         (np.where(X > 0, 0, -np.inf), FIXED),
-        (np.arange(640).reshape(40, 16), FIXED),
+        (np.arange(640.0).reshape(40, 16), FIXED),
         (np.float32([0.5, 0.75, 1.5, 6.0])[RANDOM.integers(4, size=(40, 16))], FIXED),
         (np.ones(16, np.float32), FIXED),
         (np.float32(1e-6).reshape(1), FIXED),

@@ -1,7 +1,7 @@
 """A function, or arrays, judged by a plain reference in one call."""
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,9 @@ def diff_reference(
              "device": device, "backend": None if backend == "auto" else backend, "contract": contract}  # fmt: skip
     words = repeat_command("diff", found.name, reference, inputs, axes or {}, asked)
     case = ReferenceCase(axes or {}, of, seed, distribution).words
-    return _judged(run.returned, reference, given, promise, of, target=run.target, gates=run.gates, notes=run.notes,
-                   case=case, repeat=words)  # fmt: skip
+    graphs = (traced(one, given) for one in each(reference))
+    return judged_returned(run.returned, graphs, promise, of, target=run.target, gates=run.gates, notes=run.notes,
+                           case=case, repeat=words)  # fmt: skip
 
 
 def diff_results(
@@ -77,24 +78,20 @@ def diff_results(
     given = inputs_of(inputs, None, 0, {})
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
-    return _judged((read(actual, "actual"),), reference, given, promise, of, target="actual", case=of)
+    graphs = (traced(one, given) for one in each(reference))
+    return judged_returned((read(actual, "actual"),), graphs, promise, of, target="actual", case=of)
 
 
-def _judged(
+def judged_returned(
     returned: Sequence[Returned],
-    reference: References,
-    inputs: Mapping[str, Any],
+    graphs: Iterable[tuple[Graph, str]],
     contract: Contract | None,
     dtype: str,
     **more: Any,
 ) -> ReferenceDiff:
-    """The mildest judgement of all references, each the worst of all calls."""
-    functions = _each(reference)
-    if not functions:
-        raise Refusal("reference takes a function or several; got none")
+    """The mildest judgement of all references, graphs with their names, each the worst of all calls."""
     found: list[ReferenceDiff] = []
-    for one in functions:
-        graph, name = traced(one, inputs)
+    for graph, name in graphs:
         calls = [
             diff_arrays(graph, call.arrays, call.unwritten, target=more["target"], reference=name, contract=contract,
                         dtype=dtype, **{key: x for key, x in more.items() if key != "target"})
@@ -107,8 +104,12 @@ def _judged(
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
 
 
-def _each(reference: References) -> list[str | Function]:
-    return [reference] if isinstance(reference, str) or callable(reference) else list(reference)
+def each(reference: References) -> list[str | Function]:
+    """The references; Refusal of none."""
+    found = [reference] if isinstance(reference, str) or callable(reference) else list(reference)
+    if not found:
+        raise Refusal("reference takes a function or several; got none")
+    return found
 
 
 def _severity(one: ReferenceDiff) -> tuple[bool, int]:
@@ -141,7 +142,7 @@ def repeat_command(
     """The command that does the same again; empty where something has no name in a file. asked: other options by name,
     None where nobody said one.
     """
-    references = _each(reference)
+    references = each(reference)
     named = [one for one in references if isinstance(one, str)]
     where = str(inputs) if isinstance(inputs, str | Path) else ""
     if ":" not in target or len(named) < len(references) or not where or isinstance(asked.get("contract"), Contract):

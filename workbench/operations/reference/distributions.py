@@ -13,7 +13,6 @@ import numpy as np
 
 from workbench.arrays import as_numpy, as_torch
 from workbench.floats import FLOATS, largest, to_float64, unit_roundoff
-from workbench.foreign.plain import is_array
 from workbench.refusal import Refusal, unknown
 
 #: domains: any number; none below 0; from 0 to 1; none above 0; and what stays as it is
@@ -29,6 +28,7 @@ CHANNELS = 16
 #: a gate is 2^-u away from 0 or 1; of a 16-bit dtype no gate rounds to 1
 NEAR = (3.0, 7.0)
 
+_NAMES = {one.name for one in FLOATS}
 Array = np.ndarray
 #: float64 values of an input, its domain, random numbers -> other values
 Change = Callable[[Array, str, np.random.Generator], Array]
@@ -108,9 +108,7 @@ def changed(name: str, inputs: Mapping[str, Any], seed: int, fixed: Collection[s
         raise Refusal(unknown("distribution", name, DISTRIBUTIONS))
     found = dict(inputs)
     for place, (key, x) in enumerate(inputs.items()):
-        if not name or key in fixed or not is_array(x):
-            continue
-        before = as_numpy(x, f"input {key}", (x.dtype,)) if isinstance(x, np.ndarray) else _of_torch(x)
+        before = None if not name or key in fixed else as_float_array(x)
         if before is not None and (domain := domain_of(before)) != FIXED:
             wide = to_float64(before)
             made = DISTRIBUTIONS[name](wide, domain, np.random.default_rng((seed, place)))
@@ -123,10 +121,10 @@ def changed(name: str, inputs: Mapping[str, Any], seed: int, fixed: Collection[s
 def domain_of(x: Array) -> str:
     """What the values of an input show of the values that it may have.
 
-    FIXED: no float of 16 bits or more, fewer than 2 elements, non-finite values; all whole numbers, all equal, or few
-    distinct values; of length 1 along an axis, or nonnegative with sums of 1 along one; ordered along an axis.
+    FIXED: fewer than 2 elements, non-finite values; all whole numbers, all equal, or few distinct values; of length 1
+    along an axis, or nonnegative with sums of 1 along one; ordered along an axis.
     """
-    if x.dtype not in FLOATS or x.size < 2:
+    if x.size < 2:
         return FIXED
     wide = to_float64(x)
     if not np.isfinite(wide).all() or (wide == np.round(wide)).all() or (wide == wide.flat[0]).all():
@@ -153,7 +151,7 @@ def _is_symmetric(x: Array) -> bool:
     return x.shape[-1] == x.shape[-2] > 1 and bool((x == x.swapaxes(-1, -2)).all())
 
 
-def _of_torch(x: Any) -> Array | None:
-    """A tensor in NumPy; None of a dtype that is no float of 16 bits or more, and of what is no tensor."""
-    name = str(getattr(x, "dtype", "")).removeprefix("torch.")
-    return as_numpy(x, "input", FLOATS) if hasattr(x, "detach") and name in {one.name for one in FLOATS} else None
+def as_float_array(x: Any) -> Array | None:
+    """An array of NumPy or torch in NumPy; None of a dtype that is no float of 16 bits or more, and of what is none."""
+    ours = isinstance(x, np.ndarray) or hasattr(x, "detach")
+    return as_numpy(x, "input") if ours and str(x.dtype).removeprefix("torch.") in _NAMES else None
