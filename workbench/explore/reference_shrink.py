@@ -40,7 +40,7 @@ def shrink_reference(
     seconds: float | None = None,
 ) -> ReferenceShrunk:
     """The smallest case, from `start` on, that fails with the same verdict, gates and first wrong stage: first plainer
-    values, then axes halved and by one less, alone and two of one size together. `start` names every axis that may
+    values, then smaller sizes of axes, alone and two of one size together. `start` names every axis that may
     shrink. judge: the judgement of a case; a Refusal of it passes the case over. Refusal where `start` does not fail.
     """
     first = judge(start)
@@ -81,10 +81,14 @@ def _smaller(case: ReferenceCase) -> Iterator[ReferenceCase]:
     for name in plainer[:of]:
         yield replace(case, distribution=name)
     sizes = case.axes
-    for step in (lambda n: n // 2, lambda n: n - 1):
-        for axis in sorted(sizes, key=lambda axis: -sizes[axis]):
-            if sizes[axis] > 1:
-                yield replace(case, axes={**sizes, axis: step(sizes[axis])})
-        for a, b in combinations(sizes, 2):  # that go together, such as queries and keys
-            if sizes[a] == sizes[b] > 1:
-                yield replace(case, axes={**sizes, a: step(sizes[a]), b: step(sizes[b])})
+    for axis in sorted(sizes, key=lambda axis: -sizes[axis]):
+        for n in _below(sizes[axis]):
+            yield replace(case, axes={**sizes, axis: n})
+    for a, b in combinations(sizes, 2):  # that go together, such as queries and keys
+        for n in _below(sizes[a]) if sizes[a] == sizes[b] else ():
+            yield replace(case, axes={**sizes, a: n, b: n})
+
+
+def _below(n: int) -> list[int]:
+    """Sizes that are tried in place of n: of a bug in the last part of a tile a half or one less alone may have none."""
+    return sorted({one for one in (1, 2, 3, n // 4, n // 2, n // 2 + 1, 3 * n // 4, n - 1) if 0 < one < n})
