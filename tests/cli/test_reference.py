@@ -95,6 +95,22 @@ def test_a_document_says_what_the_report_says() -> None:
     assert stage["outside"] <= stage["judged"] == stage["size"] == 128 and len(stage["worst"]["index"]) == 2
 
 
+def test_pages_and_pictures_are_written(tmp_path: Path) -> None:
+    done = run("diff", "kernel.py:right", *ASKED, "--html", "page.html", "--out", "seen")
+    assert done.exit_code == 0 and "page: page.html" in done.stdout and "pictures: seen/" in done.stdout
+    written = {path.name for path in (tmp_path / "seen").iterdir()}
+    stages = {f"01-out-{kind}.png" for kind in ("histogram", "errors", "heatmap", "sources")}
+    assert written == {"overview.png", "diff.json", *stages}
+    html = (tmp_path / "page.html").read_text()
+    assert "every judged element is within its budget" in html and html.count("data:image/png;base64") == 3
+    both = run("diff", "kernel.py:right", *ASKED, "--distribution", "large,tiny", "--html", "both.html", "--json")
+    assert [one["case"] for one in json.loads(both.stdout)["runs"]] == [
+        "float32, large inputs, seed 0",
+        "float32, tiny inputs, seed 0",
+    ]
+    assert "0 of 2 runs fail" in (tmp_path / "both.html").read_text()
+
+
 def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
     done = run("show", "kernel.py:wrong", "weights[0,0:2]", *ASKED)
     assert done.exit_code == 0, done.output
@@ -115,7 +131,7 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
         (["diff", *ASKED], "TARGET is missing"),
         (["diff", "flash", *ASKED], "TARGET is FILE.py:FUNCTION, or a function; got flash"),
         (["diff", "kernel.py:right", *ASKED, "--causal"], "--reference takes no --causal"),
-        (["diff", "kernel.py:right", *ASKED, "--html", "x.html"], "--reference takes no --html"),
+        (["diff", "kernel.py:right", *ASKED, "--measure"], "--reference takes no --measure"),
         (["diff", "kernel.py:right", *ASKED, "--operation", "rope"], "--reference takes no --operation"),
         (["diff", "kernel.py:right", *ASKED, "--axes", "rows=2.5"], "--axes rows is a whole number"),
         (["diff", "kernel.py:right", *ASKED, "--contract", "stored=weight"], "contract stores 'weight'; did you mean"),

@@ -181,9 +181,9 @@ def diff(
     from workbench.trace.join import is_trace
 
     if references := options.pop("references"):
-        asked = dict(options, html=html, measure=measure, out=out)
+        asked, where = dict(options, measure=measure), {"html": html, "out": out}
         fails = failing(fail_on)
-        return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose)
+        return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose, **where)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

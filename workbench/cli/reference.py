@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,15 +47,24 @@ def diff_reference(
     fails: frozenset[str],
     as_json: bool,
     verbose: bool,
+    html: Path | None,
+    out: Path | None,
 ) -> None:
-    """Judge a function by references on each dtype and seed that is asked for; exits with 1 where one fails."""
+    """Judge a function by references on each case that is asked for; exits with 1 where one fails."""
     from workbench.judge.fails import classed
     from workbench.progress import shown
+    from workbench.report.page import reference as page
+    from workbench.report.pictures import reference as pictures
     from workbench.report.reference import document, report
     from workbench.report.text import console
 
     with shown():
         found = list(judged(target, references, options))
+        for n, one in enumerate(found):
+            if out is not None:
+                pictures.save(one, out if len(found) == 1 else out / f"{n:03d}")
+        if html is not None:
+            page.save(html, found)
     if as_json:
         documents = [document(one) for one in found]
         many = {"schema": "workbench.references/1", "runs": documents}
@@ -65,6 +75,10 @@ def diff_reference(
             if n:
                 screen.print()
             screen.print(report(one, unicode=screen.is_terminal, width=screen.width, full=verbose), crop=False)
+        if out is not None:
+            screen.print(f"pictures: {out}/", soft_wrap=True)
+        if html is not None:
+            click.echo(f"page: {html}")
     sys.exit(BUG if any(classed(one) in fails for one in found) else 0)
 
 

@@ -90,5 +90,5 @@ def _smaller(case: ReferenceCase) -> Iterator[ReferenceCase]:
 
 
 def _below(n: int) -> list[int]:
-    """Sizes that are tried in place of n: of a bug in the last part of a tile a half or one less alone may have none."""
+    """Sizes that are tried in place of n: a bug in the last part of a tile may not show at a half, or at one less."""
     return sorted({one for one in (1, 2, 3, n // 4, n // 2, n // 2 + 1, 3 * n // 4, n - 1) if 0 < one < n})

@@ -81,6 +81,8 @@ def _failure(failure: Failure) -> list[str]:
     """What failed, a line each."""
     one = failure.problem
     made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.words}"]
+    if isinstance(one, ReferenceProblem) and one.lying.words:
+        made.append("  if its inputs always lie contiguously, say so in the spec: `contiguous = true`")
     judged = failure.judged
     if judged is None:
         return [*made, *_not_taken(failure)]

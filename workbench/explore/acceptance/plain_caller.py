@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workbench.explore.acceptance.arena import ALIGNED, Place, contiguous
+from workbench.explore.acceptance.arena import ALIGNED, Place, contiguous, of
 from workbench.explore.acceptance.caller import Caller, Fault
 from workbench.foreign.memory import unwritten
 from workbench.foreign.plain import ACCEPTED, Returned, as_array, is_array
@@ -27,8 +27,8 @@ class Strided(NamedTuple):
     def words(self) -> str:
         """How the memory layout differs from that of contiguous arrays; empty if it does not."""
         said = ["each input is a view of one whose last two axes are the other way round"] * self.turned
-        said += [f"each input starts {self.shift} elements past an aligned address"] * bool(self.shift)
-        return "; ".join(said + [f"{self.behind} elements of poison after each row"] * bool(self.behind))
+        said += [f"each input starts {of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
+        return "; ".join(said + [f"{of(self.behind, 'element')} of poison after each row"] * bool(self.behind))
 
 
 def call(

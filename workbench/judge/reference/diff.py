@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
@@ -15,6 +16,9 @@ from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
 from workbench.refusal import Refusal, unknown
 from workbench.shown import shown_by
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +110,20 @@ class ReferenceDiff:
             raise Refusal(unknown("stage", name, [one.name for one in self.stages]))
         return found
 
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench diff --html`, one file. Refusal where nothing can be written there."""
+        shown_by("page.reference.save", path, [self])
+
+    def plot(self) -> "Figure":
+        """A row for each stage with its largest errors, a matplotlib Figure."""
+        return shown_by("pictures.overview.overview", self.stages, self.headline)
+
+    def plot_sources(self, name: str, element: Sequence[int] | None = None) -> "Figure":
+        """Where the budget of an element of a stage comes from, by line of the reference, a matplotlib Figure. element:
+        as of `sources`; None: the one farthest beyond its budget.
+        """
+        return shown_by("pictures.sources.sources", self, name, element)
+
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --reference --json`, of plain Python values."""
         return shown_by("reference.document", self)
@@ -118,7 +136,7 @@ class ReferenceDiff:
         return shown_by("reference.in_short", self)
 
     def _repr_html_(self) -> str:
-        return shown_by("reference.html", self)
+        return shown_by("page.reference.html", self)
 
 
 def diff_arrays(
