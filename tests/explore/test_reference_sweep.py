@@ -61,7 +61,7 @@ def test_every_combination_is_a_row() -> None:
 def test_the_smallest_case_that_fails() -> None:
     ran = invoked("shrink", "own.py:tail", *ASKED, "--axes", "T=70", "--distribution", "large")
     assert ran.exit_code == 1 and ran.stdout.startswith("smallest of ")
-    assert "own.py:tail by own.py:naive: T=33, D=1, float32, signs inputs, seed 0" in ran.stdout
+    assert "own.py:tail against own.py:naive: T=33, D=1, float32, signs inputs, seed 0" in ran.stdout
     assert "--distribution signs --axes T=33,D=1" in ran.stdout
     told = json.loads(invoked("shrink", "own.py:tail", *ASKED, "--json").stdout)
     assert told["complete"] and told["origin"] == "total"
