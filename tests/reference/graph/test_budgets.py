@@ -305,14 +305,9 @@ def test_operands_are_rounded_in_contractions_and_nowhere_else(f: Any, rounds: b
     assert np.all(usual > 100 * strict) if rounds else np.array_equal(usual, strict)
 
 
-@pytest.mark.parametrize(
-    ("f", "tokens"),
-    [(outer_products, 16), (outer_products, 1), (matrix, 16), (matrix, 1), (products, 16)],
-    ids=lambda x: getattr(x, "__name__", str(x)),
-)
-def test_a_kernel_that_rounds_its_operands_is_within(f: Any, tokens: int) -> None:
-    """One token too, which is added to a state of 0."""
-    k, v, decay = float32(tokens, 8), float32(tokens, 8), np.ones(tokens, np.float32)
+@pytest.mark.parametrize("f", [outer_products, matrix, products], ids=lambda f: f.__name__)
+def test_a_kernel_that_rounds_its_operands_is_within(f: Any) -> None:
+    k, v, decay = float32(16, 8), float32(16, 8), np.ones(16, np.float32)
     made = {name: result(f, Contract(operands=name), k=k, v=v, decay=decay) for name in ("float32", "bfloat16")}
     narrow = [round_to(x.astype(np.float64) * 1.1, "bfloat16") for x in (k, v)]
     actual = narrow[0].T @ narrow[1]
@@ -638,3 +633,12 @@ def test_what_float32_holds_but_for_its_size_may_be_flushed(f: Any) -> None:
 @pytest.mark.parametrize("f", [BELOW["product"], BELOW["square"]], ids=["product", "square"])
 def test_what_float32_holds_is_exact_at_usual_sizes(f: Any) -> None:
     assert np.all(result(f, x=float32(8, 8).astype(ml_dtypes.bfloat16)).budget.bound == 0)
+
+
+@pytest.mark.parametrize("f", [outer_products, matrix], ids=lambda f: f.__name__)
+def test_operands_of_the_first_token_are_rounded_too(f: Any) -> None:
+    """Its product is added to a state of 0, which rounds nothing."""
+    k, v = float32(1, 8), float32(1, 8)
+    made = result(f, Contract(operands="bfloat16"), k=k, v=v, decay=np.ones(1, np.float32))
+    narrow = [round_to(x.astype(np.float64) * 1.1, "bfloat16") for x in (k, v)]
+    assert within(narrow[0].T @ narrow[1], made, statistical=True)
