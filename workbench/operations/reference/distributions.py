@@ -21,8 +21,9 @@ ANY, POSITIVE, GATES, LOG_GATES, FIXED = "any", "positive", "gates", "log-gates"
 CODES = 16
 #: how far from 1 sums and lengths of rows are that were normalised in the dtype of the array, in its unit roundoffs
 NORMALISED = 16
-#: factors: exact in every dtype. Of N(0, 1) in float16 products of two tiny ones are no denormals of float32
-LARGE, TINY, OUTLIER = 2.0**3, 2.0**-8, 2.0**5
+#: factors: exact in every dtype. Of N(0, 1) in float16 products of two tiny ones are no denormals of float32, and an
+#: outlier times 64 others is no infinity
+LARGE, TINY, OUTLIER = 2.0**2, 2.0**-8, 2.0**4
 #: one channel of so many is an outlier
 CHANNELS = 16
 #: a gate is 2^-u away from 0 or 1; of a 16-bit dtype no gate rounds to 1
@@ -35,7 +36,7 @@ Change = Callable[[Array, str, np.random.Generator], Array]
 
 
 def _large(x: Array, domain: str, _: np.random.Generator) -> Array:
-    """8 times as large; gates as they are."""
+    """4 times as large; gates as they are."""
     return x * LARGE if domain in (ANY, POSITIVE) else x
 
 
@@ -45,7 +46,7 @@ def _tiny(x: Array, domain: str, _: np.random.Generator) -> Array:
 
 
 def _outliers(x: Array, domain: str, random: np.random.Generator) -> Array:
-    """32 times as large in one channel of 16, along the last axis; gates as they are."""
+    """16 times as large in one channel of 16, along the last axis; gates as they are."""
     if domain not in (ANY, POSITIVE) or x.shape[-1] < 2:
         return x
     factor = np.ones(x.shape[-1])
