@@ -181,9 +181,11 @@ def diff(
     from workbench.trace.join import is_trace
 
     if references := options.pop("references"):
-        asked, where = dict(options, measure=measure), {"html": html, "out": out}
+        asked = dict(options, measure=measure)
         fails = failing(fail_on)
-        return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose, **where)
+        return diff_reference(
+            target, references, asked, fails=fails, as_json=as_json, verbose=verbose, html=html, out=out
+        )
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

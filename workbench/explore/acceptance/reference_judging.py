@@ -1,6 +1,7 @@
 """Answers of a function, judged by a plain reference and counted."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -88,9 +89,7 @@ class ReferenceJudge:
                 if one.case.distribution and (said := _overflow(what)):
                     self._not_judged(one, said)
                     return None
-                repeated = any(answer.same(other) for other in before)
-                words = "it returned the result of a previous call, which had other inputs at the same addresses"
-                return Failure(one, index, "wrong", words if repeated else "results are over budget", found)
+                return Failure(one, index, "wrong", _how(found, answer, before), found)
             if classed(found) in DOUBTED and self._doubted_again(one):
                 return Failure(one, index, "wrong", "no default arithmetic explains its errors, on any seed", found)
             if index % TWICE == 0 and (second := self._other_bits(one, what, answer)) is not None:
@@ -125,7 +124,7 @@ class ReferenceJudge:
         told = {"dtype": case.dtype, "seed": case.seed or None, "distribution": case.distribution or None,
                 "arrays": spec.arrays or None, "device": spec.device, "contract": spec.contract}  # fmt: skip
         own = bool(spec.fixed and case.distribution)  # of which no command knows
-        repeat = "" if own else repeat_command("diff", target, spec.reference, spec.inputs, case.axes, told)
+        repeat = "" if own else repeat_command(target, spec.reference, spec.inputs, case.axes, told)
         try:
             return judged_returned(
                 (answer,), what.graphs, promise, what.dtype, target=target, case=case.words, repeat=repeat
@@ -170,6 +169,13 @@ class ReferenceJudge:
         same = second.same(answer)
         self.deterministic = same and self.deterministic is not False
         return None if same else second
+
+
+def _how(found: ReferenceDiff, answer: Returned, before: Sequence[Returned]) -> str:
+    """How results are wrong, where that is seen without a search."""
+    if any(answer.same(other) for other in before):
+        return "it returned the result of a previous call, which had other inputs at the same addresses"
+    return "part of its results was never written" if found.verdict == "missing" else "results are over budget"
 
 
 def _overflow(what: Asked) -> str:

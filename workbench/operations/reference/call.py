@@ -62,7 +62,7 @@ def diff_reference(
     run = run_plain(found.function(), given, name=found.name, arrays=arrays, device=device, backend=backend)
     asked = {"dtype": dtype, "seed": seed or None, "distribution": distribution or None, "arrays": arrays,
              "device": device, "backend": None if backend == "auto" else backend, "contract": contract}  # fmt: skip
-    words = repeat_command("diff", found.name, reference, inputs, axes or {}, asked)
+    words = repeat_command(found.name, reference, inputs, axes or {}, asked)
     case = ReferenceCase(axes or {}, of, seed, distribution).words
     graphs = (traced(one, given) for one in each(reference))
     return judged_returned(run.returned, graphs, promise, of, target=run.target, gates=run.gates, notes=run.notes,
@@ -137,10 +137,10 @@ def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph,
 
 
 def repeat_command(
-    verb: str, target: str, reference: References, inputs: Given, axes: Mapping[str, int], asked: Mapping[str, Any]
+    target: str, reference: References, inputs: Given, axes: Mapping[str, int], asked: Mapping[str, Any]
 ) -> str:
-    """The command that does the same again; empty where something has no name in a file. asked: other options by name,
-    None where nobody said one.
+    """The command that judges the same again; empty where something has no name in a file. asked: other options by
+    name, None where nobody said one.
     """
     references = each(reference)
     named = [one for one in references if isinstance(one, str)]
@@ -150,4 +150,4 @@ def repeat_command(
     words = [word for one in named for word in ("--reference", one)] + ["--inputs", where]
     words += spellings.said({name: x for name, x in asked.items() if x is not None})
     words += ["--axes", ",".join(f"{axis}={n}" for axis, n in axes.items())] if axes else []
-    return command(verb, target, map(shlex.quote, words))
+    return command("diff", target, map(shlex.quote, words))
