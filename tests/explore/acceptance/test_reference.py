@@ -3,7 +3,8 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from workbench.explore.acceptance.reference_spec import ReferenceSpec
 from workbench.explore.acceptance.run import Acceptance, accept
 from workbench.explore.draw import Between
 from workbench.explore.reference_shrink import shrink_reference
+from workbench.foreign.plain import Returned
+from workbench.foreign.plain import read as returned
 from workbench.operations.reference.case import ReferenceCase
 
 NAIVE = """
@@ -155,6 +158,36 @@ def test_what_no_reference_takes_is_not_judged(folder: Path, judge: ReferenceJud
     other = ReferenceJudge(judge.caller, spec)
     assert other.failure_at(ReferenceProblem("edges", ReferenceCase({"T": 17}, "float32")), 1) is None
     assert other.untestable["edges"] == 1 and "AssertionError" in other.why and not other.judged_cases
+
+
+def states(x: Any, y: Any) -> Any:
+    state = np.zeros((x.shape[1], y.shape[1]))
+    for t in range(len(x)):
+        state = state + (x[t] * 1.1)[:, None] * y[t][None, :]
+    return state
+
+
+def tokens(seed: int, dtype: str, T: int = 4, K: int = 8) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {name: random.standard_normal((T, n)).astype(dtype) for name, n in (("x", K), ("y", 8))}
+
+
+@pytest.mark.parametrize(("K", "off", "verdict"), [(8, 0.0, "judged"), (1, 0.0, "untestable"), (1, np.nan, "fails")])
+def test_a_kernel_that_rounds_operands_is_not_wrong_where_its_product_reads_as_a_scaling(
+    K: int, off: float, verdict: str
+) -> None:
+    """An outer product with a vector of one element has the shapes of a scaling, whose operands nobody rounds."""
+
+    class Here(ReferenceJudge):
+        def _call(self, one: Any, what: Any, inputs: Any = None) -> Returned:
+            x, y = (one.astype(np.float32) for one in what.inputs.values())
+            narrow = (x * np.float32(1.1)).astype("bfloat16").astype(np.float32)
+            return returned((narrow.T @ y).astype(np.float32) + np.float32(off), "kernel")
+
+    judge = Here(cast(Any, SimpleNamespace(target="kernel")), ReferenceSpec(states, tokens, {"K": Between(1, 8)}))
+    failure = judge.failure_at(ReferenceProblem("one", ReferenceCase({"K": K}, "bfloat16")), 1)
+    found = "fails" if failure else "untestable" if judge.untestable else "judged"
+    assert found == verdict and ("is no product of matrices" in judge.why) == (verdict == "untestable")
 
 
 def test_families_are_those_of_the_inputs(spec: ReferenceSpec) -> None:

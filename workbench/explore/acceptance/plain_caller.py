@@ -52,6 +52,7 @@ def call(
         "places": places, "values": values, "order": [*inputs], "results": start, "stale": blocks,
         "libraries": {name: "numpy" if isinstance(inputs[name], np.ndarray | np.generic) else "torch"
                       for name in arrays},
+        "device": "cuda" if any(getattr(x, "is_cuda", False) for x in inputs.values()) else None,
         "fresh": caller.fresh, "recorded": caller.calls // 2 % 2 == 1, "earlier": bool(last),
     }  # fmt: skip
     try:

@@ -64,7 +64,8 @@ class PlainCalls:
             put(read_(self.last[0]))
         libraries = {key: self.arrays or said for key, said in asked["libraries"].items()}
         main = next((one for one in libraries.values() if one != "numpy"), "numpy")
-        device = {one: home(one, self.device if one != "numpy" else None) for one in {*libraries.values(), main}}
+        said = self.device or asked["device"]
+        device = {one: home(one, said if one != "numpy" else None) for one in {*libraries.values(), main}}
         self.handed.leave(asked["stale"], main, device[main])
         given = dict(asked["values"])
         for key, place in asked["places"].items():

@@ -16,10 +16,14 @@ from workbench.floats import DTYPES, largest
 from workbench.foreign.plain import ACCEPTED, Returned
 from workbench.judge.fails import classed
 from workbench.judge.reference.diff import ReferenceDiff
+from workbench.judge.reference.lines import short
+from workbench.judge.reference.stages import is_broken
 from workbench.operations.reference.call import each, judged_returned, repeat_command, traced
 from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.inputs import dtype_of
 from workbench.reference.graph import Contract, Graph, budgets, parse
+from workbench.reference.graph.node import Line
+from workbench.reference.graph.patterns import patterns_of
 from workbench.refusal import Refusal
 
 _NAMES = {one.name for one in ACCEPTED}
@@ -72,6 +76,8 @@ class ReferenceJudge:
     deterministic: bool | None = None
     stale: Returned | None = None  #: a right answer of another case
     why: str = ""  #: why a case was not judged, the first
+    #: by reference its lines with products whose operands a contract rounds, at usual sizes
+    contracted: list[set[Line]] = field(default_factory=list)
 
     def failure_at(self, one: ReferenceProblem, index: int) -> Failure | None:
         """What fails on a problem; None where nothing does."""
@@ -86,7 +92,7 @@ class ReferenceJudge:
             answer = self._call(one, what)
             found = self.judged(what, answer)
             if classed(found) in FAILS:
-                if one.case.distribution and (said := _overflow(what)):
+                if said := (_overflow(what) if one.case.distribution else "") or self._scaling(what, found):
                     self._not_judged(one, said)
                     return None
                 return Failure(one, index, "wrong", _how(found, answer, before), found)
@@ -163,12 +169,33 @@ class ReferenceJudge:
                 return False
         return True
 
+    def _scaling(self, what: Asked, found: ReferenceDiff) -> str:
+        """Where a wrong result may come from rounded operands of a product that at these sizes reads as a scaling of
+        elements, as an outer product with a vector of one element does; empty of none.
+        """
+        operands = found.contract.operands != "float32" or DTYPES[what.dtype].itemsize == 2
+        if not operands or any(is_broken(stage) for stage in found.stages):
+            return ""
+        if not self.contracted:
+            usual = asked(self.spec, replace(self.spec.usual, dtype=what.case.dtype))
+            self.contracted.extend(_contracted(graph) for graph, _ in usual.graphs)
+        for (graph, _), lines in zip(what.graphs, self.contracted, strict=True):
+            lost = {node.line for node in graph.nodes if node.op == "multiply"} & lines - _contracted(graph)
+            if lost:
+                return f"{short(min(lost))} is no product of matrices on {what.case.words}"
+        return ""
+
     def _other_bits(self, one: ReferenceProblem, what: Asked, answer: Returned) -> Returned | None:
         """A second answer to the same call, where its bits are others."""
         second = self._call(one, what)
         same = second.same(answer)
         self.deterministic = same and self.deterministic is not False
         return None if same else second
+
+
+def _contracted(graph: Graph) -> set[Line]:
+    """The lines with products whose operands a contract rounds."""
+    return {graph.nodes[i].line for i in patterns_of(graph).contractions}
 
 
 def _how(found: ReferenceDiff, answer: Returned, before: Sequence[Returned]) -> str:
