@@ -17,7 +17,7 @@ from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
 from workbench.reference.graph.contract import CASTS, usual
-from workbench.reference.graph.forward import upstream
+from workbench.reference.graph.plan import upstream
 
 #: names of the 16-bit dtypes
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)

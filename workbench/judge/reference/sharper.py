@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.graph import Contract, Graph, budget_at
-from workbench.reference.graph.forward import upstream
+from workbench.reference.graph.plan import upstream
 
 #: share of a forward bound from which on an error is asked again: beyond reverse mode's it would be wrong, and that is
 #: seldom less than a hundredth
