@@ -25,19 +25,26 @@ OTHERS = 4
 WORK, LARGEST = 4e7, 2e7
 
 
-def asked(graph: Graph, nodes: Sequence[int], beyond: np.ndarray) -> list[tuple[int, ...]]:
-    """The elements of an array that are asked, of which `beyond` says the error in units of the forward bound."""
+def affordable(graph: Graph, nodes: Sequence[int]) -> int:
+    """How many elements of an array are asked at most; 0 of one that is too dear."""
     size = sum(prod(graph.nodes[i].shape) for i in upstream(graph, nodes))
-    if size > LARGEST or not beyond.size:
+    return 0 if size > LARGEST else int(min(max(WORK / max(size, 1), OTHERS), MOST))
+
+
+def asked(beyond: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """The elements of an array that are asked, of which `beyond` says the error in units of the forward bound."""
+    if not most or not beyond.size:
         return []
-    most = int(min(max(WORK / max(size, 1), OTHERS), MOST))
+    spread = np.linspace(0, beyond.size - 1, min(OTHERS, beyond.size)).astype(int)
+    others = [tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in map(int, spread)]
+    return list(dict.fromkeys([*farthest(beyond, most, LEFT_OPEN), *others]))
+
+
+def farthest(beyond: np.ndarray, most: int, least: float) -> list[tuple[int, ...]]:
+    """The elements of which it is largest, at most so many, and above the least."""
     flat = np.nan_to_num(beyond.ravel(), nan=0.0, posinf=0.0)
     order = np.argsort(-flat, kind="stable")[:most]
-    chosen = [int(i) for i in order if flat[i] > LEFT_OPEN]
-    spread = np.linspace(0, flat.size - 1, min(OTHERS, flat.size)).astype(int)
-    return [
-        tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])
-    ]
+    return [tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in order if flat[i] > least]
 
 
 def sharper(

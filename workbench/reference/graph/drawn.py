@@ -47,6 +47,8 @@ class Drawn:
     value: Any  #: in float64, without a rounding
     deviation: Any  #: root of the mean square of what the runs are off; NaN where one of them is no number
     samples: int
+    #: the same of what the errors of one run have in common: what they are as a share of the values, and their mean
+    common: tuple[float, float] = (0.0, 0.0)
 
 
 @np.errstate(all="ignore")
@@ -60,6 +62,7 @@ def drawn(
     centres: dict[int, Any] = {}
     values: dict[int, Any] = {}
     squares: dict[int, Any] = dict.fromkeys(asked, 0.0)
+    shared: dict[int, list[tuple[float, float]]] = {i: [] for i in asked}
     left, exact = samples, True
     while left > 0 or exact:
         several = min(rows, left + exact)
@@ -67,18 +70,29 @@ def drawn(
         for i, one in run.over():
             if i not in values:
                 values[i] = array_namespace(one.first).asarray(one.first, copy=True)
-            squares[i] = squares[i] + _squares(one, values[i])
+            if one.several and is_float(values[i]):
+                off = array_namespace(one.value).where(one.value == values[i], 0.0, one.value - values[i])
+                squares[i] = squares[i] + array_namespace(off).sum(off * off, axis=0)
+                shared[i] += [in_common(off[k], values[i]) for k in range(several)]
         left, exact = left - several + exact, False
-    return {i: Drawn(values[i], _deviation(squares[i], values[i], samples), samples) for i in values}
+    return {
+        i: Drawn(values[i], _deviation(squares[i], values[i], samples), samples, _root(shared[i], samples))
+        for i in values
+    }
 
 
-def _squares(one: Rows, value: Any) -> Any:
-    """Sum over the runs of the squares of what they are off."""
-    if not one.several or not is_float(value):
-        return 0.0
-    xp = array_namespace(value)
-    off = xp.where(one.value == value, 0.0, one.value - value)
-    return xp.sum(off * off, axis=0)
+def in_common(error: Any, value: Any) -> tuple[float, float]:
+    """The factor that fits errors best, error = factor value, and their mean; of those that are numbers."""
+    xp = array_namespace(error)
+    known = xp.isfinite(error) & xp.isfinite(value)
+    error, value = xp.where(known, error, 0.0), xp.where(known, value, 0.0)
+    size = float(xp.sum(value * value))
+    return float(xp.sum(error * value)) / size if size else 0.0, float(xp.sum(error)) / max(int(xp.sum(known)), 1)
+
+
+def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]:
+    factor, offset = (sum(x * x for x in column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
+    return (factor / samples) ** 0.5, (offset / samples) ** 0.5
 
 
 def _deviation(squares: Any, value: Any, samples: int) -> Any:
