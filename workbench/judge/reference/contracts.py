@@ -290,4 +290,4 @@ def _weaker(
             yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)
     if dtype in NARROW:
         for which in ROUNDS if graph.saved else ROUNDS[1:]:
-            yield f"round={which}", replace(contract, round=f"{which}:{dtype}")
+            yield f"round={which}", replace(contract, operands=dtype, round=f"{which}:{dtype}")

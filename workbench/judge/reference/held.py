@@ -10,8 +10,8 @@ from workbench.arrays import as_torch, on_cpu
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import DTYPES, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.samples import LOOSE, BySamples, Samples, judged_by_samples
-from workbench.judge.reference.sharper import affordable, asked, farthest, sharper
+from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
+from workbench.judge.reference.sharper import affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
@@ -131,8 +131,8 @@ def _compared(
     stored: Any = 0.0
     by = None
     if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
-        # what is stored in 16 bits was computed in more: half an ulp of what it may have been
-        stored = ulp(abs(value) + np.where(np.isfinite(budget.bound), budget.bound, 0.0), dtype) / 2
+        # what is stored in 16 bits was computed in more: half an ulp of what it is stored as
+        stored = ulp(np.where(np.isfinite(actual), actual, value), dtype) / 2
     if whole:
         budget = Budget(np.maximum(budget.bound, APART), np.maximum(budget.statistical, APART), np.inf)
     elif samples is not None:
@@ -175,21 +175,14 @@ def _sharpened(
     """The budget, smaller where reverse mode was asked, and drawn where there is none or forward ones are loose."""
     graph, contract = samples.graph, samples.contract
     error = np.maximum(abs(actual - value) - stored, 0.0)
-    most = affordable(graph, one.nodes) if sharp else 0
 
-    def reverse(places: Sequence[tuple[int, ...]], budget: Budget) -> tuple[Budget, np.ndarray]:
+    def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
         bound, likely, known = budget.bound.copy(), budget.statistical.copy(), np.zeros(value.shape, bool)
+        places = asked(off, min(most, affordable(graph, one.nodes)))
         found = sharper(graph, contract, one.places, places, dumps) if places else {}
         for place, (worst, usual) in found.items():
             bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
             known[place] = np.isfinite(worst)
         return replace(budget, bound=bound, statistical=likely), known
 
-    def again(beyond: np.ndarray, budget: Budget) -> tuple[Budget, np.ndarray]:
-        return reverse(farthest(beyond, most, 0.0), budget)
-
-    places = asked(error / budget.bound, most)
-    sharper_, known = reverse(places, budget)
-    ratio = [budget.bound[place] / sharper_.bound[place] for place in places if sharper_.bound[place] > 0]
-    loose = sharp and (not places or float(np.median(ratio or [1.0])) > LOOSE)
-    return judged_by_samples(samples, one.nodes, error, value, sharper_, known, again if loose else None)
+    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None)

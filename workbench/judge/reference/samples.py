@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench.arrays import on_cpu
+from workbench.judge.reference.sharper import MOST
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Graph
 from workbench.reference.graph.drawn import Drawn, drawn, in_common
@@ -25,8 +26,17 @@ WRONG, LIKELY = 16.0, 8.0
 #: deviations from which on a worst case says nothing of an element: a sum of a million equal roundings has 1,700, and
 #: forward bounds are up to six times those of reverse mode where nothing explodes
 USELESS = 2.0**14
-#: times the bound of reverse mode from which on forward bounds are loose, so that elements are drawn that are not asked
-LOOSE = 16.0
+#: deviations up to which a statistical budget of reverse mode decides: that of a million elements is 13 of them, where
+#: first order is all. Beyond, as of a recurrence that amplifies its roundings, samples do
+SHARP = 32.0
+#: elements that are asked in reverse mode first: where half of them are not SHARP, others would not be
+FEW = 4
+#: root mean square of errors, in deviations, that roundings of a contract have at least. Those of hardware have 0.74 of
+#: what is drawn, a kernel that does half of what it may 0.5
+SMALL = 1 / 8
+#: times what samples have in common, a factor or an offset, that errors have at most: 16 samples and one rounding more
+#: are beyond it once in 8,000 times, and roundings of hardware once in 200,000
+COMMON = 5.0
 #: where the exact value is 0, as of a first token's gradient, the least deviation, as a share of a typical one
 OF_ZERO = 0.1
 
@@ -66,13 +76,16 @@ class Samples:
         return parts[0] if len(parts) == 1 else np.stack(parts)
 
     def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
-        """Whether errors of several turns have no more in common, a factor or an offset, than those of samples do."""
-        for i, error in zip(nodes, errors, strict=True):
-            one = self._first[i]
-            found = in_common(error, on_cpu(one.value))
-            if any(abs(x) > LIKELY * most for x, most in zip(found, one.common, strict=True)):
-                return False
-        return True
+        """Whether errors of several turns look like those of samples: as large, and with no more in common."""
+        return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
+
+
+def _is_alike(one: Drawn, error: np.ndarray) -> bool:
+    figures = np.abs(error) / on_cpu(one.deviation)
+    figures = figures[np.isfinite(figures)]
+    large = figures.size > 0 and float(np.sqrt(np.mean(figures**2))) >= SMALL
+    common = zip(in_common(error, on_cpu(one.value)), one.common, strict=True)
+    return large and all(abs(x) <= COMMON * most for x, most in common)
 
 
 def _floored(one: Drawn) -> np.ndarray:
@@ -83,34 +96,44 @@ def _floored(one: Drawn) -> np.ndarray:
     return np.where(value == 0, np.maximum(deviation, least), deviation)
 
 
+#: asks so many elements in reverse mode, the farthest off first: budgets that are smaller or the same, and which it
+#: answered
+Reverse = Callable[[np.ndarray, Budget, int], tuple[Budget, np.ndarray]]
+
+
 @np.errstate(all="ignore")
 def judged_by_samples(
-    samples: Samples, nodes: Sequence[int], error: np.ndarray, value: np.ndarray, budget: Budget, known: np.ndarray,
-    reverse: Callable[[np.ndarray, Budget], tuple[Budget, np.ndarray]] | None,
+    samples: Samples, nodes: Sequence[int], error: np.ndarray, value: np.ndarray, budget: Budget,
+    reverse: Reverse | None,
 ) -> tuple[Budget, BySamples | None]:  # fmt: skip
     """The budget with drawn ones in it, and where.
 
-    error: of each element, beyond half an ulp of what it is stored in. known: elements whose budget is of reverse mode,
-    which stays. reverse: None where forward bounds are good enough, so that nothing is drawn but what has no bound;
-    else what asks elements again that are farther off than samples are, of a budget that is given.
+    error: of each element, beyond half an ulp of what it is stored in. reverse: None where nothing is drawn but what
+    has no worst case.
     """
     size = np.broadcast_to(budget.size, value.shape)
-    lacking = np.isfinite(value) & ~known & (~np.isfinite(budget.bound) | (budget.bound >= size))
-    asked = lacking if reverse is None else np.isfinite(value) & ~known
+    lacking = np.isfinite(value) & (~np.isfinite(budget.bound) | (budget.bound >= size))
+    asked = lacking if reverse is None else np.isfinite(value)
     if not asked.any():
         return budget, None
     deviation = samples.deviation(nodes)
+    if reverse is not None:
+        off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
+        while True:
+            budget, answered = reverse(off, budget, most)
+            sharp = answered & (budget.statistical <= SHARP * deviation)
+            if most == MOST or 2 * sharp.sum() < answered.sum():
+                break
+            most = MOST
+        asked = asked & ~sharp
     beyond = asked & (error > LIKELY * deviation)
-    if reverse is not None and (beyond & ~lacking).any():
-        budget, answered = reverse(np.where(beyond & ~lacking, error / deviation, 0.0), budget)
-        asked, beyond = asked & ~answered, beyond & ~answered
     count = np.where(beyond, AGAIN, FIRST)
     if beyond.any():
         deviation = np.where(beyond, samples.deviation(nodes, again=True), deviation)
     # a budget as large as the values themselves would pass a 0
     reach = np.minimum(np.maximum(abs(value), _typical(value)), size)
-    asked &= np.isfinite(deviation) & (WRONG * deviation < reach)
-    lacking &= asked
+    asked = asked & np.isfinite(deviation) & (WRONG * deviation < reach)
+    lacking = lacking & asked
     decides = lacking | (asked & (budget.bound > USELESS * deviation))
     bound = np.where(decides, WRONG * deviation, budget.bound)
     likely = np.where(asked, LIKELY * deviation, budget.statistical)

@@ -13,9 +13,8 @@ import numpy as np
 from workbench.reference.graph import Contract, Graph, budget_at
 from workbench.reference.graph.plan import upstream
 
-#: share of a forward bound from which on an error is asked again: beyond reverse mode's it would be wrong, and that is
-#: seldom less than a hundredth
-LEFT_OPEN = 0.01
+#: deviations from which on an element is asked: the worst case of a single rounding is 1.7 of them
+LEFT_OPEN = 1.0
 #: elements of a result that are asked at most, the farthest off first
 MOST = 64
 #: of these, some that are spread evenly, whatever their error
@@ -31,20 +30,15 @@ def affordable(graph: Graph, nodes: Sequence[int]) -> int:
     return 0 if size > LARGEST else int(min(max(WORK / max(size, 1), OTHERS), MOST))
 
 
-def asked(beyond: np.ndarray, most: int) -> list[tuple[int, ...]]:
-    """The elements of an array that are asked, of which `beyond` says the error in units of the forward bound."""
-    if not most or not beyond.size:
+def asked(off: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """The elements of an array that are asked, of which `off` says how many deviations they are off."""
+    if not most or not off.size:
         return []
-    spread = np.linspace(0, beyond.size - 1, min(OTHERS, beyond.size)).astype(int)
-    others = [tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in map(int, spread)]
-    return list(dict.fromkeys([*farthest(beyond, most, LEFT_OPEN), *others]))
-
-
-def farthest(beyond: np.ndarray, most: int, least: float) -> list[tuple[int, ...]]:
-    """The elements of which it is largest, at most so many, and above the least."""
-    flat = np.nan_to_num(beyond.ravel(), nan=0.0, posinf=0.0)
+    flat = np.nan_to_num(off.ravel(), nan=0.0, posinf=0.0)
     order = np.argsort(-flat, kind="stable")[:most]
-    return [tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in order if flat[i] > least]
+    chosen = [int(i) for i in order if flat[i] > LEFT_OPEN]
+    spread = np.linspace(0, flat.size - 1, min(OTHERS, flat.size)).astype(int)
+    return [tuple(int(k) for k in np.unravel_index(i, off.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])]
 
 
 def sharper(

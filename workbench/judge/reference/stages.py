@@ -95,17 +95,20 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
 
 def _drawn(found: Comparison, by: BySamples) -> str:
     """What samples decided, and what the worst case did."""
-    worst = found.summary.worst
-    if worst is not None and found.outside.any():
-        if not by.decides[worst.place]:
-            return "the worst element is beyond its worst case"
-        off, samples = by.deviations[worst.place], by.samples[worst.place]
-        return f"the worst element is {off:.3g} deviations off, drawn by {samples} samples; it has no worst case"
-    if not by.where.any():
-        return ""
-    place = np.unravel_index(int(np.argmax(np.where(by.where, by.deviations, -1.0))), by.where.shape)
-    n, size, off, samples = int(by.where.sum()), by.where.size, by.deviations[place], by.samples[place]
-    return f"{n} of {size} elements are judged by {samples} samples: at most {off:.3g} deviations off"
+
+    def said(some: np.ndarray) -> str:
+        place = np.unravel_index(int(np.argmax(np.where(some, by.deviations, -1.0))), some.shape)
+        return f"{by.deviations[place]:.3g} deviations off, drawn by {by.samples[place]} samples"
+
+    outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
+    if found.outside.any():
+        if outside.any():
+            return f"{int(outside.sum())} elements without a worst case are wrong, the worst {said(outside)}"
+        return "the wrong elements are beyond their worst case" if by.decides.any() else ""
+    if beyond.any():
+        return f"the worst {said(beyond)}"
+    n = int(by.decides.sum())
+    return f"{n} of {by.where.size} elements have no worst case: at most {said(by.decides)}" if n else ""
 
 
 def _why(found: Comparison, lines: Sequence[Line]) -> str:

@@ -98,7 +98,7 @@ def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]
 def _deviation(squares: Any, value: Any, samples: int) -> Any:
     xp = array_namespace(value)
     zero = xp.zeros(value.shape, dtype=xp.float64)
-    return zero if none(squares) else xp.sqrt(zero + squares / samples)
+    return zero if none(squares) else xp.asarray(xp.sqrt(zero + squares / samples))
 
 
 def _alive(plan: Plan) -> int:
