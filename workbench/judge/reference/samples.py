@@ -75,6 +75,11 @@ class Samples:
         parts = [_floored(found[i]) for i in nodes]
         return parts[0] if len(parts) == 1 else np.stack(parts)
 
+    def value(self, nodes: Sequence[int]) -> np.ndarray:
+        """What is exact, several turns along a first axis."""
+        parts = [on_cpu(self._first[i].value) for i in nodes]
+        return parts[0] if len(parts) == 1 else np.stack(parts)
+
     def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
         """Whether errors of several turns look like those of samples: as large, and with no more in common."""
         return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
