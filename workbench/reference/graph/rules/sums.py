@@ -148,13 +148,13 @@ class Contraction:
     def own(self, s: Site) -> Own:
         """g(n - 1), and one product where float32 does not hold it; operands as the contract says."""
         n, c, u, cut, products = self._counts(s)
-        whole = Operand(s.held, **self.terms(s))
+        whole = Operand(s.held, **self.terms(s, sized=cut or not s.chance))
         size, squares = whole.size, whole.of_squares
         if s.contract.accumulate == "tensor-core":
             worst = gamma(max(n, 1), u) * size
         else:
             worst = gamma(n - 1 + products, u) * size
-        worst = worst + n * c.floor_of_addition * (size != 0)
+        worst = worst if none(worst) else worst + n * c.floor_of_addition * (size != 0)
         own = u * u * (whole.prefixes(whole.value) + products * squares) + n * c.floor_of_addition**2
         rounds = [s.rounds(one.bits) for one in s.reads]
         a, b = (abs(one.held) for one in s.reads)
@@ -179,11 +179,12 @@ class Contraction:
         exact = product_bits(tuple(one.bits for one in s.reads)) <= FLOAT32_BITS
         return n, s.contract, u, cut, int(narrow or not exact)
 
-    def terms(self, s: Site) -> dict[str, Any]:
-        """The products that it adds."""
+    def terms(self, s: Site, sized: bool = True) -> dict[str, Any]:
+        """The products that it adds; what they add up to in magnitude only where it is asked."""
         n, _, _, _, products = self._counts(s)
         a, b = (one.held for one in s.reads)
-        return {"additions": n - 1 + products, "terms": n, "size": abs(a) @ abs(b), "of_squares": (a * a) @ (b * b)}
+        size = abs(a) @ abs(b) if sized else 0.0
+        return {"additions": n - 1 + products, "terms": n, "size": size, "of_squares": (a * a) @ (b * b)}
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         a, b = s.reads
