@@ -55,7 +55,8 @@ def _largest(error: np.ndarray, deviation: np.ndarray) -> float:
 
 def main() -> None:
     """Prints the table."""
-    every, found = int(sys.argv[1]) if len(sys.argv) > 1 else 4, defaultdict(list)
+    every = int(sys.argv[1]) if len(sys.argv) > 1 else 4
+    found = defaultdict[tuple[str, str], list[tuple[float, float]]](list)
     for number, run in enumerate(runs.runs()):
         if number % every == 0:
             found[run["operation"], run["dtype"]] += [*worst(run)]
