@@ -97,7 +97,7 @@ def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]
 
 def _deviation(squares: Any, value: Any, samples: int) -> Any:
     xp = array_namespace(value)
-    zero = xp.zeros(value.shape, dtype=xp.float64)
+    zero = xp.zeros_like(value, dtype=xp.float64)
     return zero if none(squares) else xp.asarray(xp.sqrt(zero + squares / samples))
 
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from array_api_compat import device
+
 from workbench.floats import array_namespace
 from workbench.reference.arithmetic import gamma
 from workbench.reference.graph.contract import ADDITIONS
@@ -102,7 +104,7 @@ class Running:
         axis = s.attributes["axis"] % x.ndim
         places = [1] * x.ndim
         places[axis] = -1
-        n = xp.reshape(xp.arange(x.shape[axis], dtype=xp.float64), tuple(places))
+        n = xp.reshape(xp.arange(x.shape[axis], dtype=xp.float64, device=device(x)), tuple(places))
         size, squares = self.value(abs(x), axis=axis), self.value(x * x, axis=axis)
         u, y = s.u, s.held
         worst = n * u / (1 - n * u) * size + (n + 1) * s.contract.floor * (size != 0)
