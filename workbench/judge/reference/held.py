@@ -176,9 +176,12 @@ def _sharpened(
     graph, contract = samples.graph, samples.contract
     error = np.maximum(abs(actual - value) - stored, 0.0)
 
+    known, done = np.zeros(value.shape, bool), set[tuple[int, ...]]()
+
     def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
-        bound, likely, known = budget.bound.copy(), budget.statistical.copy(), np.zeros(value.shape, bool)
-        places = asked(off, min(most, affordable(graph, one.nodes)))
+        bound, likely = budget.bound.copy(), budget.statistical.copy()
+        places = [at for at in asked(off, min(most, affordable(graph, one.nodes))) if at not in done]
+        done.update(places)
         found = sharper(graph, contract, one.places, places, dumps) if places else {}
         for place, (worst, usual) in found.items():
             bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)

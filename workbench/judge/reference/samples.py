@@ -21,7 +21,10 @@ from workbench.reference.graph.expected import placed
 #: samples of a first pass, and of the one that elements beyond LIKELY are asked again with: of the smallest of a
 #: million deviations 16 samples see a third, and 64 two thirds
 FIRST, AGAIN = 16, 64
-#: deviations beyond which an element is wrong, and suspicious.
+#: deviations beyond which an element is wrong, and suspicious. Of 535 results of 334 right runs the worst elements are
+#: 1.2 deviations off in the median, and 4.5 at most (`python -m campaigns.drawn_budgets 3`): roundings of hardware have
+#: 0.74 of what is drawn, of a million elements the largest is then 3.7, and 64 samples see no less than two thirds of a
+#: deviation. The other half of LIKELY is for roundings that are alike; WRONG is twice that, since it has no other proof
 WRONG, LIKELY = 16.0, 8.0
 #: deviations from which on a worst case says nothing of an element: a sum of a million equal roundings has 1,700, and
 #: forward bounds are up to six times those of reverse mode where nothing explodes
