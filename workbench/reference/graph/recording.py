@@ -92,8 +92,8 @@ class Recording:
     def graph(self, results: Mapping[str, int]) -> Graph:
         """What was recorded."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
-        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
-                     frozenset(self.inside))  # fmt: skip
+        inside = frozenset(self.inside)
+        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions), inside=inside)
 
 
 def _of_torch() -> tuple[str, ...]:
