@@ -111,6 +111,26 @@ def test_an_element_that_few_samples_call_wrong_is_asked_again(monkeypatch: pyte
     assert f"drawn by {AGAIN} samples" in found.reason
 
 
+def chosen(a, b, v):  # type: ignore[no-untyped-def]
+    places = np.argmax(a @ b, axis=-1)
+    return np.take_along_axis(v, places[:, None], axis=-1)
+
+
+def test_a_choice_that_rounding_may_turn_is_no_bug_and_another_is() -> None:
+    rng = np.random.default_rng(1)
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in (("a", (300, 64)), ("v", (300, 8)))}
+    given["b"] = rng.standard_normal((64, 8)).astype(np.float32)
+    given["b"][:, 1] = given["b"][:, 0] * np.float32(1 + 2.0**-22)
+    exact = np.argmax(given["a"].astype(np.float64) @ given["b"].astype(np.float64), -1)
+    close = np.isin(exact, (0, 1))
+    other = np.where(close, 1 - exact, exact)
+    made = np.take_along_axis(given["v"], other[:, None], -1)
+    assert close.sum() > 30 and of(chosen, given, made, words="").verdict == "untestable"
+    row = int(np.flatnonzero(~close)[0])
+    made[row] = given["v"][row, (exact[row] + 1) % 8]
+    assert of(chosen, given, made, words="").verdict == "bug"
+
+
 def gated(x, w):  # type: ignore[no-untyped-def]
     hidden = x @ w
     gate = 1 / (1 + np.exp(-hidden))
