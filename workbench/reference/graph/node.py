@@ -50,6 +50,10 @@ class Graph:
     stages: Mapping[str, tuple[int, ...]]  #: name -> the nodes that had it, one a turn
     results: Mapping[str, int]
     decisions: tuple[Decision, ...] = field(default=())
+    #: nodes within one call of a library, such as the row's maximum of a softmax, whose result nobody sees
+    inside: frozenset[int] = frozenset()
+    #: values that the forward pass kept, as the backward pass reads them: nodes of their own, which nothing else reads
+    saved: frozenset[int] = frozenset()
 
     def places(self) -> dict[str, int]:
         """Every name by which a value can be asked: `name`, its last value, and `name[i]`, that of iteration i; results
