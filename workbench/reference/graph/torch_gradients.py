@@ -26,6 +26,10 @@ from workbench.refusal import Refusal
 _COMPARES = frozenset("equal not_equal less less_equal greater greater_equal maximum minimum max min".split())
 
 
+#: number of autograd's nodes for operations that have no derivative
+_WITHOUT = 2**64 - 1
+
+
 class Backward:
     """The backward pass of one run."""
 
@@ -44,11 +48,13 @@ class Backward:
         with torch.enable_grad(), torch.autograd._force_original_view_tracking(True), kept:  # type: ignore[attr-defined]
             yield
 
-    def note(self) -> None:
-        """What autograd has recorded since the last call is of the line that is being run."""
+    def note(self, made: Any) -> None:
+        """What autograd has recorded since the last call is of the line that is being run, which has made something."""
         if (now := _counted()) > self._next:
             self._lines |= dict.fromkeys(range(self._next, now), self.run.line())
             self._next = now
+        elif isinstance(made, Tensor) and made.grad_fn is not None and made.grad_fn._sequence_nr() == _WITHOUT:
+            self._lines.setdefault(_WITHOUT, self.run.line())
 
     def _line(self) -> Line:
         """The line whose backward pass is under way."""
@@ -110,8 +116,11 @@ class Backward:
         self.run.backward = (sys._getframe().f_code, self._line)
         try:
             return torch.autograd.grad(heads, leaves, gradients, allow_unused=True)
-        except NotImplementedError as error:  # an operation without a derivative
-            self.run.refuse(str(error).partition("\n")[0])
+        except RuntimeError as error:
+            if not str(error).startswith("derivative for"):
+                raise
+            line = self._lines.get(_WITHOUT, Line("?", 0))
+            raise Refusal(f"{line}: {str(error).partition(chr(10))[0]} in torch.autograd") from None
         finally:
             self.run.backward = None
 

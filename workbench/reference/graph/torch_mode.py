@@ -35,6 +35,7 @@ from workbench.reference.graph.torch_moves import COPIES, VIEWS
 from workbench.reference.graph.torch_parts import Parts
 from workbench.reference.graph.torch_places import PLACES, put_at, sort_stable
 from workbench.reference.graph.torch_schema import facts, fixed, flat, is_unknown, number, written
+from workbench.reference.graph.torch_shares import Shares
 from workbench.reference.graph.torch_sums import SUMS
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 
@@ -59,6 +60,7 @@ class Dispatch(TorchDispatchMode):
         self.empty = Empty(run)
         self.within: list[Any] = []  #: the operations that are being decomposed, one inside another
         self.parts = Parts(run)
+        self.shares = Shares(run)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -140,6 +142,8 @@ class Dispatch(TorchDispatchMode):
         if rule is None:
             return NotImplemented
         try:
+            if self.run.backward is not None and name in Shares.NAMES and not more:
+                return self.shares.made(name, x, rule)
             return rule(*x, **more)
         except TypeError as error:  # an overload with other arguments
             self.run.refuse(f"no rule for torch.ops.{func} with these arguments ({error})")

@@ -20,15 +20,15 @@ _MAKERS = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, torch.Tensor.n
 class Numbers(TorchFunctionMode):
     """Of one run."""
 
-    def __init__(self, run: Recording, note: Callable[[], None] | None = None) -> None:
+    def __init__(self, run: Recording, note: Callable[[Any], None] | None = None) -> None:
         super().__init__()
         self.run = run
-        self.note = note  #: called after each
+        self.note = note  #: called with what each has made
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = self._made(func, args, kwargs or {})
         if self.note is not None:
-            self.note()
+            self.note(made)
         return made
 
     def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
