@@ -58,10 +58,10 @@ def softmax_again(run: Recording, i: int) -> int:
         i = nodes[i].reads[0]
     if nodes[i].op != "divide":
         return start
-    weights, total = _source(run, nodes[i].reads[0], _NOTES), nodes[i].reads[1]
-    added = nodes[_source(run, total, PASSES)]
-    off = nodes[_source(run, nodes[weights].reads[0], _NOTES)] if nodes[weights].op == "exp" else None
-    if off is None or off.op != "subtract" or added.op != "sum" or _source(run, added.reads[0], _NOTES) != weights:
+    weights, total = source(run, nodes[i].reads[0], _NOTES), nodes[i].reads[1]
+    added = nodes[source(run, total)]
+    off = nodes[source(run, nodes[weights].reads[0], _NOTES)] if nodes[weights].op == "exp" else None
+    if off is None or off.op != "subtract" or added.op != "sum" or source(run, added.reads[0], _NOTES) != weights:
         return start
     x, shift = off.reads
     if nodes[shift].shape != nodes[total].shape:
@@ -79,7 +79,8 @@ def softmax_again(run: Recording, i: int) -> int:
     return found
 
 
-def _source(run: Recording, i: int, through: frozenset[str] | tuple[str, ...]) -> int:
+def source(run: Recording, i: int, through: frozenset[str] | tuple[str, ...] = PASSES) -> int:
+    """The node whose elements node i has, moved or noted as something else."""
     while run.nodes[i].op in through:
         i = run.nodes[i].reads[0]
     return i
