@@ -64,7 +64,9 @@ def cast(inputs: dict[str, Any], dtype: str) -> dict[str, Any]:
     return {name: x.to(getattr(torch, dtype)) for name, x in inputs.items()}
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize(
+    "name", ["online", "layernorm", "cross_entropy", "swiglu", "linear_attention", "decisions", "causal_conv", "routed"]
+)
 def test_float32_of_the_function_itself_is_right_in_every_element(name: str) -> None:
     f, inputs = PLAIN[name]
     found = diff_reference(f, f, inputs, gradients=True)

@@ -102,7 +102,7 @@ PLAIN = {
     "rmsnorm": (rmsnorm, {"x": drawn(T, D), "weight": drawn(D, seed=1)}), "layernorm": (layernorm, AFFINE),
     "layernorm by hand": (by_hand, AFFINE), "cross_entropy": (cross_entropy, CLASSES), "picked": (picked, CLASSES),
     "swiglu": (swiglu, {"x": drawn(T, D), "gate": drawn(D, 12, seed=1), "up": drawn(D, 12, seed=2), "down": drawn(12, D)}),
-    "linear_attention": (linear_attention, QKV | {"g": -drawn(T, 1).abs()}),
+    "linear_attention": (linear_attention, {name: x[:6, :4] for name, x in QKV.items()} | {"g": -drawn(6, 1).abs()}),
     "decisions": (decisions, {"x": drawn(T, D), "y": drawn(T, D, seed=1)}),
     "causal_conv": (causal_conv, {"x": drawn(2, 4, T), "weight": drawn(4, 1, 4), "bias": drawn(4)}),
     "routed": (routed, {"x": drawn(T, D), "router": drawn(D, 6, seed=1), "experts": drawn(6, D, 5)}),
