@@ -7,7 +7,6 @@ for more. So the nodes of the backward pass follow those of the forward pass, wi
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ import torch
 from workbench.floats import DTYPES as FLOATS
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.gradients import Gradients
-from workbench.reference.graph.node import Graph, Line
+from workbench.reference.graph.node import Graph, Line, Node
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.recording import Backward, Recording, significant
+from workbench.reference.graph.rules import CONSTANT, INPUT
 from workbench.reference.graph.torch_again import softmax_again, source
 from workbench.reference.graph.torch_tensor import Tensor, plain_array
 from workbench.refusal import Refusal
@@ -116,10 +116,13 @@ class Autograd:
         return run.graph(nodes | made, cotangents=names, gradients=gradients, saved=self._saved(), again=run.again)
 
     def _own(self, x: Tensor) -> int:
-        """A node of its own: one gradient may be another, or that of a result."""
-        node, nodes = x.traced.again().node_of_run, self.run.nodes
-        nodes[node] = replace(nodes[node], line=nodes[nodes[node].reads[0]].line)
-        return node
+        """A node of its own: one gradient may be another, or that of a result. What was computed may be factored."""
+        node, nodes = x.traced.node_of_run, self.run.nodes
+        computed = nodes[source(self.run, node)].op not in (INPUT, CONSTANT)
+        nodes.append(
+            Node("factored" if computed else "named", (node,), {}, tuple(x.shape), x.traced.dtype, nodes[node].line)
+        )
+        return len(nodes) - 1
 
     def _back(self, heads: list[Any], gradients: list[Any], leaves: list[Any]) -> tuple[Any, ...]:
         self.run.backward = Backward(sys._getframe().f_code, self._line, len(self.run.nodes))
