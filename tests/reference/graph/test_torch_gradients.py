@@ -111,8 +111,10 @@ def test_a_function_with_a_backward_of_its_own_has_its_lines() -> None:
 
 def test_what_the_forward_pass_keeps_is_marked() -> None:
     graph = trace(softmax, QKV, gradients=Gradients(0))
-    (probs,) = graph.saved
-    assert graph.nodes[probs].op == "named" and graph.nodes[probs].shape == (16, 16)
+    assert {(graph.nodes[i].op, graph.nodes[i].shape) for i in graph.saved} == {
+        ("named", (16, 16)),
+        ("matmul", (16, 8)),
+    }
     # inputs are what they are, and what a maximum compares is no other choice
     assert not trace(lambda x: x.exp().amax(-1), {"x": X}, gradients=Gradients(0)).saved & {
         i for i, node in enumerate(graph.nodes) if node.op == "equal"
@@ -161,6 +163,26 @@ def test_a_maximum_s_gradient_has_a_budget_where_elements_come_near() -> None:
     found = budgets(graph, Contract(), names=["dx"])["dx"]
     g = graph.nodes[graph.inputs["dresult"]].value
     assert found.budget.bound[0, 0] >= 0.5 * abs(1.1 * g[0]) and np.all(found.budget.bound[2] <= 1e-6)
+
+
+def in_einsum(q, k, v):
+    probs = torch.softmax(torch.einsum("bthd,bshd->bhts", q, k), -1)
+    return torch.einsum("bhts,bshd->bthd", probs, v)
+
+
+def test_delta_is_that_of_flash_attention_too() -> None:
+    """A kernel in bfloat16 reads its own out, rounded, in the sum of dout out."""
+    wide = {name: x.reshape(2, 8, 1, 8).expand(2, 8, 3, 8).clone() for name, x in QKV.items()}
+    batched = {name: x.reshape(2, 1, 8, 8) for name, x in QKV.items()}
+    for f, inputs in (
+        (attention, QKV),
+        (softmax, QKV),
+        (in_einsum, wide),
+        (lambda q, k, v: (q @ k.mT).softmax(-1) @ v, batched),
+    ):
+        graph = check(f, inputs)
+        kept = [i for i in graph.saved if graph.nodes[i].op == "matmul"]
+        assert len(kept) == 1 and any(node.op == "maximum" for node in graph.nodes if node.line.backward)
 
 
 def test_the_sum_of_a_softmax_s_backward_pass_does_not_cancel() -> None:

@@ -10,11 +10,11 @@ from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.rules import CONSTANT, INPUT
 
-#: how far back from a value to the product of matrices or the sum that it is made of, at most: from the gradient of a
-#: softmax's maximum, written by hand, it is 5
-DEPTH = 6
-#: what autograd calls operations whose operands are spread: it sums their gradients
-_SPREADS = ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "ExpandBackward")
+#: how far back from a value to the products of matrices and sums that it is made of, at most: from the gradient of a
+#: softmax's maximum, written by hand, to the sum of dout out it is 9
+DEPTH = 12
+#: what autograd calls operations by which a softmax is written by hand: it sums the gradients of what they spread
+_SPREADS = ("SubBackward", "DivBackward")
 #: primitives after which a softmax is one still
 _NOTES = ("named", "cast")
 
@@ -53,7 +53,7 @@ def softmax_again(run: Recording, i: int) -> int:
     a softmax nearly 0.
     """
     nodes, notes, start = run.nodes, list[int](), i
-    while nodes[i].op in _NOTES:
+    while nodes[i].op in PASSES:
         notes.append(i)
         i = nodes[i].reads[0]
     if nodes[i].op != "divide":

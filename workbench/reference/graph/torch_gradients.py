@@ -156,7 +156,7 @@ class Autograd:
     def _saved(self) -> frozenset[int]:
         """Copies that a kernel may keep in fewer bits: where a comparison reads one, that would be another choice."""
         nodes = self.run.nodes
-        copies = {x.node_of_run for x in self._copies.values()}
+        copies = self.run.kept | {x.node_of_run for x in self._copies.values()}
         compared = set[int]()
         for node in nodes:
             for j in node.reads if node.op in _COMPARES else ():

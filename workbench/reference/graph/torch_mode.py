@@ -30,6 +30,7 @@ from workbench.reference.graph.torch_creation import (
     drawn_into,
     like,
 )
+from workbench.reference.graph.torch_delta import of_divisor
 from workbench.reference.graph.torch_elementwise import ELEMENTWISE
 from workbench.reference.graph.torch_empty import Empty
 from workbench.reference.graph.torch_moves import COPIES, VIEWS
@@ -135,7 +136,8 @@ class Dispatch(TorchDispatchMode):
             if name == "select_backward":
                 return self.parts.of_select(*x)
             if name == "sum" and is_of_spread():
-                x = (summed_again(x[0]), *x[1:])
+                total = SUMS["sum"](summed_again(x[0]), *x[1:])
+                return of_divisor(total, x[0].node_of_run)
             if name == "add" and len(x) == 2 and all(isinstance(one, Traced) for one in x):
                 return self.parts.added(x[0], x[1], ELEMENTWISE["add"])
         known = fixed(x, more, func)
