@@ -18,8 +18,8 @@ from workbench.foreign.target import target_of
 from workbench.judge.reference.given import matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.samples import LIKELY, WRONG, Samples
-from workbench.operations.reference.call import traced
 from workbench.operations.reference.inputs import inputs_of
+from workbench.operations.reference.traced import traced
 from workbench.reference.graph import parse
 
 

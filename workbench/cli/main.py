@@ -42,7 +42,7 @@ from workbench.cli.options import (
     run_options,
     values_option,
 )
-from workbench.cli.reference import diff_reference, reference_option
+from workbench.cli.reference import diff_reference, reference_option, refuse_of_reference
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -186,6 +186,7 @@ def diff(
         return diff_reference(
             target, references, asked, fails=fails, as_json=as_json, verbose=verbose, html=html, out=out
         )
+    refuse_of_reference(options)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

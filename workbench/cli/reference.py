@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from workbench.operations.reference.case import ReferenceCase
 
 #: options of a case and of a run that a reference takes
-TAKEN = ("dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "inputs", "axes")
+TAKEN = (
+    "dtype", "seed", "distribution", "arrays", "device", "contract", "backend", "inputs", "axes", "gradients",
+)  # fmt: skip
 #: what `--reference` of `show` was, before it took a function
 EXPECTED = "--expected shows what elements should be"
 
 
 def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --reference, which may be repeated, to a command."""
+    """Add --reference, which may be repeated, and --gradients to a command."""
+    gradients = click.option("--gradients", is_flag=True, help="Judge gradients, too, through torch.autograd")
     return click.option(
         "--reference",
         "references",
@@ -36,7 +39,14 @@ def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=False,
         flag_value="",
         help="Judge by a plain function of yours on --inputs",
-    )(command)
+    )(gradients(command))
+
+
+def refuse_of_reference(options: dict[str, Any]) -> None:
+    """Take --gradients out of `options`; Refusal where it was given without --reference."""
+    if options.pop("gradients"):
+        instead = "--operation attention_backward,gradients"
+        raise Refusal(f"--gradients is of --reference; of a forward pass of attention pass {instead}")
 
 
 def diff_reference(
@@ -192,6 +202,7 @@ def _checked(target: str | None, references: Sequence[str], options: Mapping[str
             ".safetensors, .npz or .pt file of them"
         )
     asked = {name: options[name] for name in ("arrays", "device", "backend", "contract") if options.get(name)}
+    asked["gradients"] = bool(options.get("gradients"))
     if asked.get("arrays") == "numpy":  # as it is where nobody says otherwise
         del asked["arrays"]
     return asked

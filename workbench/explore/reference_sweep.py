@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.explore.swept import SweepRow, Swept, failed, largest, swept
-from workbench.operations.reference.call import References, diff_reference
+from workbench.operations.reference.call import diff_reference
 from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.inputs import Given
+from workbench.operations.reference.traced import References
 from workbench.refusal import Refusal
 
 

@@ -13,14 +13,16 @@ from workbench.explore.acceptance.plain_caller import call
 from workbench.explore.acceptance.reference_families import ReferenceProblem, made, nudge
 from workbench.explore.acceptance.reference_spec import ReferenceSpec
 from workbench.floats import DTYPES, largest
-from workbench.foreign.plain import ACCEPTED, Returned
+from workbench.foreign.plain import ACCEPTED, PlainRun, Returned
 from workbench.judge.fails import classed
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import short
 from workbench.judge.reference.stages import is_broken
-from workbench.operations.reference.call import each, judged_returned, repeat_command, traced
+from workbench.operations.reference.call import judged_run
 from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.inputs import dtype_of
+from workbench.operations.reference.repeat import repeat_command
+from workbench.operations.reference.traced import each, traced
 from workbench.reference.graph import Contract, Graph, budgets, parse
 from workbench.reference.graph.node import Line
 from workbench.reference.graph.patterns import patterns_of
@@ -132,9 +134,8 @@ class ReferenceJudge:
         own = bool(spec.fixed and case.distribution)  # of which no command knows
         repeat = "" if own else repeat_command(target, spec.reference, spec.inputs, case.axes, told)
         try:
-            return judged_returned(
-                (answer,), what.graphs, promise, what.dtype, target=target, case=case.words, repeat=repeat
-            )
+            run = PlainRun(target, (answer,))
+            return judged_run(lambda _: run, what.graphs, promise, what.dtype, case=case.words, repeat=repeat)
         except Refusal as refusal:
             raise Fault("raised", str(refusal)) from None
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from workbench.explore.draw import Among, Between
 from workbench.floats import DTYPES
-from workbench.operations.reference.call import References
 from workbench.operations.reference.case import ReferenceCase, axes_of
 from workbench.operations.reference.inputs import Given
+from workbench.operations.reference.traced import References
 from workbench.refusal import Refusal, unknown
 
 #: sizes of an axis of which nothing is said, in units of its default, and so many more: past the end of a second tile

@@ -22,7 +22,7 @@ from workbench.explore.reference_shrink import ReferenceShrunk, shrink_reference
 from workbench.explore.shrink.shrink import Shrunk, shrink
 from workbench.foreign.find import name_of
 from workbench.judge.explain.explain import Explained
-from workbench.operations.reference.call import each
+from workbench.operations.reference.traced import each
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.shown import shown_by

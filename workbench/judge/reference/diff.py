@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
 from workbench.judge.reference.contracts import Beyond, judged
-from workbench.judge.reference.given import Arrays, Given, called, matched
+from workbench.judge.reference.given import Arrays, Given, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
@@ -158,7 +158,7 @@ def diff_arrays(
     """
     given = matched(graph, arrays, unwritten, target)
     found = judged(graph, given, contract, dtype)
-    names = {node: called(graph, key) for key, node in graph.results.items()}
+    names = {node: graph.called(key) for key, node in graph.results.items()}
     missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
     return ReferenceDiff(
         target,

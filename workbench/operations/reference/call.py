@@ -1,29 +1,22 @@
 """A function, or arrays, judged by a plain reference in one call."""
 
-import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.arrays import as_torch, of_torch
-from workbench.case import spellings
-from workbench.case.user_code import running
-from workbench.foreign.plain import Returned, read, run_plain
+from workbench.foreign.plain import PlainRun, read, run_plain
 from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
 from workbench.judge.stage import SEVERITY
 from workbench.operations.reference.case import ReferenceCase
+from workbench.operations.reference.gradients import ThroughAutograd, cotangents
 from workbench.operations.reference.inputs import Given, dtype_of, inputs_of
-from workbench.raised import as_raised
-from workbench.reference.graph import Contract, Graph, parse, trace
-from workbench.refusal import Raised, Refusal, Unavailable
-from workbench.suggested import command
-
-Function = Callable[..., Any]
-References = str | Function | Sequence[str | Function]
+from workbench.operations.reference.repeat import repeat_command
+from workbench.operations.reference.traced import Function, References, each, traced
+from workbench.reference.graph import Contract, Gradients, Graph, parse
+from workbench.refusal import Refusal
 
 
 def diff_reference(
@@ -39,6 +32,7 @@ def diff_reference(
     arrays: str | None = None,
     device: str | None = None,
     backend: str = "auto",
+    gradients: bool = False,
 ) -> ReferenceDiff:
     """The judgement of a function by a reference in plain code, element by element.
 
@@ -46,7 +40,8 @@ def diff_reference(
     right where it is under one. inputs, dtype, seed, axes, distribution: as of `inputs_of`. contract: words as
     --contract takes them (`operands=...,stored=...`), or a Contract; None: nothing is declared. arrays, device: a
     library and a device for what the function takes, where that is not as the inputs are; backend: where its kernels of
-    numba.cuda run.
+    numba.cuda run. gradients: those of all float inputs are judged, too, `d<input>`, through torch.autograd; gradients
+    of results are inputs that the reference does not take, `d<result>`, or drawn from the seed.
 
     The function runs twice, on copies of the inputs between guards, with fresh memory full of NaN.
 
@@ -59,31 +54,51 @@ def diff_reference(
     found = target_of(target)
     if not found.is_foreign:
         raise Refusal(f"with a reference TARGET is FILE.py:FUNCTION, or a function; got {found.name}")
-    run = run_plain(found.function(), given, name=found.name, arrays=arrays, device=device, backend=backend)
+    function = found.function()
+
+    def once(given: Mapping[str, Any], graph: Graph | None) -> PlainRun:
+        """A run; with gradients as a graph asks for them."""
+        if graph is None:
+            return run_plain(function, given, name=found.name, arrays=arrays, device=device, backend=backend)
+        beside = cotangents(graph, given)
+        own = {name: x for name, x in given.items() if name not in beside}
+        through = ThroughAutograd(function, found.name, graph)
+        numpy = any(isinstance(x, np.ndarray) for x in own.values())
+        run = run_plain(function, own, name=found.name, arrays=arrays or ("torch" if numpy else None), device=device,
+                        backend=backend, beside=beside, through=through)  # fmt: skip
+        return replace(run, notes=(*run.notes, *through.notes))
+
     asked = {"dtype": dtype, "seed": seed or None, "distribution": distribution or None, "arrays": arrays,
              "device": device, "backend": None if backend == "auto" else backend, "contract": contract}  # fmt: skip
-    words = repeat_command(found.name, reference, inputs, axes or {}, asked)
+    words = repeat_command(found.name, reference, inputs, axes or {}, asked, gradients)
     case = ReferenceCase(axes or {}, of, seed, distribution).words
-    graphs = (traced(one, given) for one in each(reference))
-    return judged_returned(run.returned, graphs, promise, of, target=run.target, gates=run.gates, notes=run.notes,
-                           case=case, repeat=words)  # fmt: skip
+    forward = None if gradients else once(given, None)
+    of_autograd = Gradients(seed, of) if gradients else None
+    graphs = (traced(one, given, of_autograd) for one in each(reference))
+    return judged_run(lambda graph: forward or once(given, graph), graphs, promise, of, case=case, repeat=words)
 
 
 def diff_results(
-    actual: Any, reference: References, inputs: Mapping[str, Any], *, contract: str | Contract | None = None
+    actual: Any,
+    reference: References,
+    inputs: Mapping[str, Any],
+    *,
+    contract: str | Contract | None = None,
+    gradients: bool = False,
 ) -> ReferenceDiff:
     """The judgement of what a kernel returned on `inputs`: an array, a tuple of them, or a dict by name; otherwise as
-    `diff_reference`.
+    `diff_reference`. With gradients a dict of `d<input>` among others, and all `d<result>` are inputs.
     """
     given = inputs_of(inputs, None, 0, {})
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
-    graphs = (traced(one, given) for one in each(reference))
-    return judged_returned((read(actual, "actual"),), graphs, promise, of, target="actual", case=of)
+    run = PlainRun("actual", (read(actual, "actual"),))
+    graphs = (traced(one, given, Gradients() if gradients else None) for one in each(reference))
+    return judged_run(lambda _: run, graphs, promise, of, case=of)
 
 
-def judged_returned(
-    returned: Sequence[Returned],
+def judged_run(
+    run: Callable[[Graph], PlainRun],
     graphs: Iterable[tuple[Graph, str]],
     contract: Contract | None,
     dtype: str,
@@ -92,10 +107,11 @@ def judged_returned(
     """The mildest judgement of all references, graphs with their names, each the worst of all calls."""
     found: list[ReferenceDiff] = []
     for graph, name in graphs:
+        made = run(graph)
         calls = [
-            diff_arrays(graph, call.arrays, call.unwritten, target=more["target"], reference=name, contract=contract,
-                        dtype=dtype, **{key: x for key, x in more.items() if key != "target"})
-            for call in returned
+            diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=name, contract=contract,
+                        dtype=dtype, gates=made.gates, notes=made.notes, **more)
+            for call in made.returned
         ]  # fmt: skip
         found.append(max(calls, key=_severity))
         if not found[-1].fails and found[-1].verdict != "suspicious":
@@ -104,50 +120,5 @@ def judged_returned(
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
 
 
-def each(reference: References) -> list[str | Function]:
-    """The references; Refusal of none."""
-    found = [reference] if isinstance(reference, str) or callable(reference) else list(reference)
-    if not found:
-        raise Refusal("reference takes a function or several; got none")
-    return found
-
-
 def _severity(one: ReferenceDiff) -> tuple[bool, int]:
     return one.fails, SEVERITY.index(one.verdict)
-
-
-def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph, str]:
-    """The graph of a reference on inputs, and its name; one that raises on NumPy arrays and may be written for torch
-    gets tensors. Refusal as of `trace`; Raised where it raises.
-    """
-    found = target_of(reference)
-    if not found.is_foreign:
-        raise Refusal(f"a reference is FILE.py:FUNCTION, or a function; got {found.name}")
-    function = found.function()
-    try:
-        with running(function):
-            return trace(function, inputs), found.name
-    except (Refusal, Unavailable, KeyboardInterrupt):
-        raise
-    except Exception as error:
-        numpy = [name for name, x in inputs.items() if isinstance(x, np.ndarray)]
-        if numpy and of_torch(error, function, "numpy"):
-            return traced(reference, {**inputs, **{name: as_torch(inputs[name], name) for name in numpy}})
-        raise Raised(f"reference {found.name} raised:\n{as_raised(error)}") from None
-
-
-def repeat_command(
-    target: str, reference: References, inputs: Given, axes: Mapping[str, int], asked: Mapping[str, Any]
-) -> str:
-    """The command that judges the same again; empty where something has no name in a file. asked: other options by
-    name, None where nobody said one.
-    """
-    references = each(reference)
-    named = [one for one in references if isinstance(one, str)]
-    where = str(inputs) if isinstance(inputs, str | Path) else ""
-    if ":" not in target or len(named) < len(references) or not where or isinstance(asked.get("contract"), Contract):
-        return ""
-    words = [word for one in named for word in ("--reference", one)] + ["--inputs", where]
-    words += spellings.said({name: x for name, x in asked.items() if x is not None})
-    words += ["--axes", ",".join(f"{axis}={n}" for axis, n in axes.items())] if axes else []
-    return command("diff", target, map(shlex.quote, words))
