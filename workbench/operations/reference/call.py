@@ -11,11 +11,13 @@ import numpy as np
 from workbench.arrays import as_torch, of_torch
 from workbench.case import spellings
 from workbench.case.user_code import running
-from workbench.foreign.plain import Returned, read, run_plain
+from workbench.foreign.plain import Returned, is_array, read, run_plain
 from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
+from workbench.judge.reference.given import Given as Matched
+from workbench.judge.reference.given import matched
 from workbench.judge.stage import SEVERITY
-from workbench.operations.reference.inputs import Given, dtype_of, inputs_of
+from workbench.operations.reference.inputs import Given, dtype_of, inputs_of, is_made
 from workbench.raised import as_raised
 from workbench.reference.graph import Contract, Graph, parse, trace
 from workbench.refusal import Raised, Refusal, Unavailable
@@ -59,8 +61,16 @@ def diff_reference(
     run = run_plain(found.function(), given, name=found.name, arrays=arrays, device=device, backend=backend)
     words = _repeat(found.name, reference, inputs, dtype, seed, axes or {}, contract, arrays, device, backend)
     case = ", ".join([*(f"{axis}={n}" for axis, n in (axes or {}).items()), of, f"seed {seed}"])
-    return _judged(run.returned, reference, given, promise, of, target=run.target, gates=run.gates, notes=run.notes,
-                   case=case, repeat=words)  # fmt: skip
+
+    def again(n: int) -> tuple[dict[str, Any], Returned]:
+        fresh = inputs_of(inputs, dtype, seed + n, axes or {})
+        if _same(fresh, given):
+            raise Refusal(f"inputs are the same with seed {seed + n}")
+        run = run_plain(found.function(), fresh, name=found.name, arrays=arrays, device=device, backend=backend)
+        return fresh, run.returned[0]
+
+    return _judged(run.returned, reference, given, promise, of, again if is_made(inputs) else None, target=run.target,
+                   gates=run.gates, notes=run.notes, case=case, repeat=words)  # fmt: skip
 
 
 def diff_results(
@@ -81,9 +91,12 @@ def _judged(
     inputs: Mapping[str, Any],
     contract: Contract | None,
     dtype: str,
+    again: Callable[[int], tuple[dict[str, Any], Returned]] | None = None,
     **more: Any,
 ) -> ReferenceDiff:
-    """The mildest judgement of all references, each the worst of all calls."""
+    """The mildest judgement of all references, each the worst of all calls. `again`: a call on fresh inputs, and those
+    inputs.
+    """
     functions = _each(reference)
     if not functions:
         raise Refusal("reference takes a function or several; got none")
@@ -92,7 +105,8 @@ def _judged(
         graph, name = traced(one, inputs)
         calls = [
             diff_arrays(graph, call.arrays, call.unwritten, target=more["target"], reference=name, contract=contract,
-                        dtype=dtype, **{key: x for key, x in more.items() if key != "target"})
+                        dtype=dtype, again=_by(one, again, more["target"]),
+                        **{key: x for key, x in more.items() if key != "target"})
             for call in returned
         ]  # fmt: skip
         found.append(max(calls, key=_severity))
@@ -100,6 +114,27 @@ def _judged(
             break
     best = min(found, key=_severity)
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
+
+
+def _by(
+    reference: str | Function, again: Callable[[int], tuple[dict[str, Any], Returned]] | None, target: str
+) -> Callable[[int], tuple[Graph, tuple[Matched, ...]]] | None:
+    """What a call on fresh inputs gave, matched with what the reference makes of them."""
+    if again is None:
+        return None
+
+    def made(n: int) -> tuple[Graph, tuple[Matched, ...]]:
+        inputs, returned = again(n)
+        graph = traced(reference, inputs)[0]
+        return graph, matched(graph, returned.arrays, returned.unwritten, target)
+
+    return made
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sets of inputs hold the same arrays."""
+    arrays = [(x, b.get(name)) for name, x in a.items() if is_array(x)]
+    return all(y is not None and x.shape == y.shape and bool((x == y).all()) for x, y in arrays)
 
 
 def _each(reference: References) -> list[str | Function]:

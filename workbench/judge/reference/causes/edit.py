@@ -1,0 +1,123 @@
+"""An edit: other nodes in the place of some of a graph, and the graph with them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from workbench.reference.graph import Graph
+from workbench.reference.graph.node import Line, Node
+from workbench.reference.graph.recording import significant
+from workbench.reference.graph.rules import CONSTANT
+
+
+class Draft:
+    """What takes the place of one node: new nodes, the last of which has the value that others read.
+
+    A read of 0 or more is a node of the graph, `node` itself as it was; ~k is the k-th new one.
+    """
+
+    def __init__(self, graph: Graph, node: int) -> None:
+        self.graph, self.node = graph, node
+        self.nodes: list[Node] = []
+
+    @property
+    def old(self) -> Node:
+        """The node whose place is taken."""
+        return self.graph.nodes[self.node]
+
+    def of(self, read: int) -> Node:
+        """A node that may be read."""
+        return self.graph.nodes[read] if read >= 0 else self.nodes[~read]
+
+    def add(self, op: str, *reads: int, shape: Sequence[int] | None = None, **attributes: Any) -> int:
+        """A new node; of the shape that its operands have together unless said, and of the last one's dtype that is no
+        constant.
+        """
+        found = np.broadcast_shapes(*(self.of(j).shape for j in reads)) if shape is None else tuple(shape)
+        of = next((self.of(j) for j in reversed(reads) if self.of(j).op != CONSTANT), self.of(reads[-1]))
+        self.nodes.append(Node(op, reads, attributes, found, of.dtype, self.old.line))
+        return ~(len(self.nodes) - 1)
+
+    def hold(self, value: Any, dtype: Any = np.float64) -> int:
+        """A constant."""
+        x = np.asarray(value, dtype)
+        self.nodes.append(Node(CONSTANT, (), {}, x.shape, x.dtype, self.old.line, x, significant(x)))
+        return ~(len(self.nodes) - 1)
+
+    def again(self, *reads: int, shape: Sequence[int] | None = None, **attributes: Any) -> int:
+        """The old node, which reads others, or has other attributes; of its own shape unless said."""
+        old = self.old
+        found = {**old.attributes, **attributes}
+        self.nodes.append(replace(old, reads=reads or old.reads, shape=tuple(shape or old.shape), attributes=found))
+        return ~(len(self.nodes) - 1)
+
+    def take(self, read: int, axis: int, places: Any) -> int:
+        """Elements at places, or in a slice, along an axis."""
+        of = self.of(read)
+        n = of.shape[axis]
+        count = len(range(n)[places]) if isinstance(places, slice) else len(places)
+        shape = (*of.shape[:axis], count, *of.shape[axis + 1 :])
+        return self.add("index", read, shape=shape, index=(slice(None),) * axis + (places,))
+
+
+Make = Callable[[Draft], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """One change of what a reference computes."""
+
+    nodes: tuple[int, ...]  #: whose value is another
+    make: Make  #: fills the draft of each
+    words: str  #: what is done, behind the name of the first node
+    family: str
+    size: int  #: how unlikely it is: the smallest first
+
+    def part(self, graph: Graph, node: int) -> tuple[Node, ...] | None:
+        """What takes the place of a node; None where it reads less than the others of the edit, as in a first turn."""
+        draft = Draft(graph, node)
+        try:
+            self.make(draft)
+        except IndexError:
+            return None
+        return tuple(draft.nodes)
+
+    def line(self, graph: Graph) -> Line:
+        """Where the reference does it right."""
+        return graph.nodes[self.nodes[0]].line
+
+
+def edited(graph: Graph, edit: Edit) -> tuple[Graph, tuple[int, ...]]:
+    """The graph of an edit, and where each node's value is in it."""
+    nodes, places, own = list[Node](), list[int](), list[int]()
+    chosen = {*edit.nodes}
+    for i, node in enumerate(graph.nodes):
+        nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
+        own.append(len(nodes) - 1)
+        if i in chosen:
+            first = len(nodes)
+            for one in edit.part(graph, i) or ():
+                reads = (own[i] if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
+                nodes.append(replace(one, reads=tuple(reads)))
+        places.append(len(nodes) - 1)
+    stages = {name: tuple(places[i] for i in turns) for name, turns in graph.stages.items()}
+    results = {name: places[i] for name, i in graph.results.items()}
+    inputs = {name: own[i] for name, i in graph.inputs.items()}
+    decisions = tuple(replace(one, node=places[one.node]) for one in graph.decisions)
+    return Graph(tuple(nodes), inputs, stages, results, decisions), tuple(places)
+
+
+def fits(graph: Graph, other: Graph) -> bool:
+    """Whether edits of one graph are edits of the other: the same nodes, of other values."""
+    return len(graph.nodes) == len(other.nodes) and all(
+        (a.op, a.reads, a.shape, a.line) == (b.op, b.reads, b.shape, b.line)
+        for a, b in zip(graph.nodes, other.nodes, strict=True)
+    )
+
+
+def size(node: Node) -> int:
+    """How many elements a node has."""
+    return prod(node.shape)
