@@ -89,7 +89,7 @@ def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) ->
     return found
 
 
-def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
+def stored(graph: Graph, contract: Contract) -> dict[int, str]:
     """Node -> the stage of the contract as which it is stored."""
     found, places = dict[int, str](), graph.places()
     for name in contract.stored:
@@ -116,7 +116,7 @@ class _Run:
         elements: Mapping[int, int | None],
     ) -> None:  # fmt: skip
         self.graph, self.contract, self.dumps, self.asked, self.elements = graph, contract, dumps, asked, elements
-        self.patterns, self.stored = patterns_of(graph), _stored(graph, contract)
+        self.patterns, self.stored = patterns_of(graph), stored(graph, contract)
         self.order = sorted(upstream(graph, asked, dumps))
         self.readers = self._readers()
         self.left = dict(self.readers)

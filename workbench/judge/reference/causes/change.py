@@ -27,6 +27,8 @@ class Changed(NamedTuple):
 
 #: dtypes in which a value may be stored: how they are called, and how unlikely they are
 CASTS = {"bfloat16": ("bfloat16", 1), "float16": ("float16", 1), "float8_e4m3fn": ("e4m3", 2), "float8_e5m2": ("e5m2", 3)}
+#: elements that a kernel takes at once
+TILES = (8, 16, 32, 64, 128, 256, 512)
 #: what keeps a denominator or a logarithm from 0
 EPSILONS = tuple(10.0**-k for k in (5, 6, 8, 12, 4, 7, 10, 3))
 
@@ -34,7 +36,7 @@ EPSILONS = tuple(10.0**-k for k in (5, 6, 8, 12, 4, 7, 10, 3))
 def changes(node: Node, lengths: Sequence[int]) -> Iterator[Changed]:
     """What may be done to a value too much; `lengths`: of axes that play a part in it."""
     if is_whole(node.dtype):
-        yield from _of_whole(node)
+        yield from _of_whole(node, lengths)
         return
     if node.op == CONSTANT and bool((node.value == np.round(node.value)).all()) and abs(node.value).max() <= 128:
         yield _SYMMETRIC
@@ -68,13 +70,33 @@ def _factors(lengths: Sequence[int]) -> Iterator[tuple[str, float, int]]:
         yield f"1 / {n}", 1 / n, 2
 
 
-def _of_whole(node: Node) -> Iterator[Changed]:
+def _of_whole(node: Node, lengths: Sequence[int]) -> Iterator[Changed]:
     if np.dtype(node.dtype).kind == "b":
         return
     yield Changed("is larger by 1", "offset", 1, _larger(1, np.int64))
     yield Changed("is smaller by 1", "offset", 1, _larger(-1, np.int64))
     if node.dtype.itemsize == 1 and node.dtype.kind == "i":
         yield _SYMMETRIC
+    for n in lengths:
+        for t in TILES:
+            if t < n:
+                yield Changed(f"is taken modulo {t}", "offset", 2, _modulo(t, 0))
+                start = (n - 1) // t * t
+                said = f"is counted from the start of the last tile of {t}: {start} is missing"
+                yield Changed(said, "offset", 2, _modulo(start, start))
+
+
+def _modulo(by: int, first: int) -> Change:
+    """x less the largest multiple of a number, from `first` on."""
+
+    def change(d: Draft, x: int) -> int:
+        c = d.hold(by, np.int64)
+        if first:
+            inside = d.add("greater_equal", x, c)
+            return d.add("where", inside, d.add("subtract", x, c), x)
+        return d.add("subtract", x, d.add("multiply", c, d.add("floor_divide", x, c)))
+
+    return change
 
 
 #: of codes in 8 bits: a symmetric format has no -128

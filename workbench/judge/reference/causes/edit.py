@@ -10,7 +10,7 @@ import numpy as np
 from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Line, Node
 from workbench.reference.graph.recording import significant
-from workbench.reference.graph.rules import CONSTANT
+from workbench.reference.graph.rules import CONSTANT, INPUT
 
 
 class Draft:
@@ -72,9 +72,16 @@ class Edit:
 
     nodes: tuple[int, ...]  #: whose value is another
     make: Make  #: fills the draft of each
-    words: str  #: what is done, behind the name of the first node
+    name: str  #: of what is changed
+    said: str  #: how
     family: str
     size: int  #: how unlikely it is: the smallest first
+    returned: bool = False  #: whether it is done to what is returned alone, and not to what others read
+
+    @property
+    def words(self) -> str:
+        """In one sentence."""
+        return f"{self.name} {self.said}"
 
     def part(self, graph: Graph, node: int) -> tuple[Node, ...] | None:
         """What takes the place of a node; None where it reads less than the others of the edit, as in a first turn."""
@@ -86,16 +93,19 @@ class Edit:
         return tuple(draft.nodes)
 
     def line(self, graph: Graph) -> Line:
-        """Where the reference does it right."""
-        return graph.nodes[self.nodes[0]].line
+        """Where the reference does it right: of an input where it is read first."""
+        i = self.nodes[0]
+        if graph.nodes[i].op == INPUT:
+            i = next((j for j, node in enumerate(graph.nodes) if i in node.reads), i)
+        return graph.nodes[i].line
 
 
 def edited(graph: Graph, edit: Edit) -> tuple[Graph, tuple[int, ...]]:
     """The graph of an edit, and where each node's value is in it."""
     nodes, places, own = list[Node](), list[int](), list[int]()
-    chosen = {*edit.nodes}
+    chosen, read = {*edit.nodes}, own if edit.returned else places
     for i, node in enumerate(graph.nodes):
-        nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
+        nodes.append(replace(node, reads=tuple(read[j] for j in node.reads)))
         own.append(len(nodes) - 1)
         if i in chosen:
             first = len(nodes)

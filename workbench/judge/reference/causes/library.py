@@ -6,12 +6,12 @@ from functools import partial
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import Change, changes
+from workbench.judge.reference.causes.change import TILES, Change, changes
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
-from workbench.judge.reference.causes.places import TILES, along, moved
+from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
 from workbench.reference.graph import Graph
@@ -53,33 +53,33 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     turns = {i: group for group in groups for i in group}
     readers = _readers(graph, nodes, given)
     for group in groups:
-        for step in _of(graph, group, turns, names, readers):
-            yield from _in_turns(group, step)
+        for name, step in _of(graph, group, turns, names, readers):
+            yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
+    yield from _of_returned(graph, nodes, names)
 
 
 def _of(
     graph: Graph, group: tuple[int, ...], turns: Mapping[int, tuple[int, ...]], names: Names,
     readers: Mapping[int, int],
-) -> Iterator[Step]:  # fmt: skip
+) -> Iterator[tuple[str, Step]]:  # fmt: skip
     """What may take the place of the nodes of a group, which are alike."""
     i = group[-1]
     node, name = graph.nodes[i], names.of(i)
     own = node.op not in MOVES or i in names.own or node.op in ("concat", "write")
     if own and (node.op != CONSTANT or node.value.ndim):
         for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node)):
-            yield f"{name} {said}", family, size, partial(_of_value, change)
+            yield name, (said, family, size, partial(_of_value, change))
     for k, j in enumerate(node.reads):
         one = graph.nodes[j]
         if readers.get(j, 0) < 2 or (one.op == CONSTANT and not one.value.ndim) or (node.op in PASSES):
             continue
         for said, family, size, change in (*changes(one, _lengths(graph, j)), *moved(one)):
-            yield f"{names.of(j)} {said}, in {name} only", family, size + 1, partial(_of_operand, change, k)
-    for said, family, size, make in (*steps_of(graph, i), *parts_of(graph, i)):
-        yield f"{name} {said}", family, size, make
-    several = len(group) > 1
-    for said, family, size, make in of_turns(graph, group, turns, names) if several else operands_of(graph, i, names):
-        yield f"{name} {said}", family, size, make
+            yield names.of(j), (f"{said}, in {name} only", family, size + 1, partial(_of_operand, change, k))
+    for step in (*steps_of(graph, i), *parts_of(graph, i)):
+        yield name, step
+    for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
+        yield name, step
 
 
 def _of_value(change: Change, d: Draft) -> None:
@@ -110,10 +110,20 @@ def _readers(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> dict
     return found
 
 
-def _in_turns(group: tuple[int, ...], step: Step) -> Iterator[Edit]:
+def _of_returned(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
+    """What is done to a result, where others read it as it should be."""
+    read = {j for i in nodes for j in graph.nodes[i].reads}
+    for i in dict.fromkeys(graph.results.values()):
+        if i in nodes and i in read:
+            for said, family, size, change in (*changes(graph.nodes[i], _lengths(graph, i)), *moved(graph.nodes[i])):
+                make = partial(_of_value, change)
+                yield Edit((i,), make, names.of(i), f"{said}, where it is returned only", family, size + 1, True)
+
+
+def _in_turns(group: tuple[int, ...], name: str, step: Step) -> Iterator[Edit]:
     """In all turns of a loop, in the first or the last one, and at the ends of chunks of turns."""
-    words, family, size, make = step
-    yield Edit(group, make, words, family, size)
+    said, family, size, make = step
+    yield Edit(group, make, name, said, family, size)
     n = len(group)
     if n < 2:
         return
@@ -126,8 +136,8 @@ def _in_turns(group: tuple[int, ...], step: Step) -> Iterator[Edit]:
             some[f"in the last turn of each {tile}"] = ends
             some[f"in the first turn of each {tile}"] = group[::tile]
             some[f"in the first turn of each {tile} but the first"] = group[tile::tile]
-    for said, nodes in some.items():
-        yield Edit(nodes, make, f"{words}, {said}", family, size + OF_SOME)
+    for when, nodes in some.items():
+        yield Edit(nodes, make, name, f"{said}, {when}", family, size + OF_SOME)
 
 
 def _of_axes(graph: Graph, nodes: Sequence[int]) -> Iterator[Edit]:
@@ -143,12 +153,12 @@ def _of_axes(graph: Graph, nodes: Sequence[int]) -> Iterator[Edit]:
         counts = [i for i in nodes if _counts(graph, i, n)]
         for words, size, places in parts(n):
             make = partial(_without, n, places)
-            yield Edit(tuple(some), make, f"every {ops} over {n} leaves out {words}", "part", size + 1)
+            yield Edit(tuple(some), make, f"every {ops} over {n}", f"leaves out {words}", "part", size + 1)
             if counts:
                 both = tuple(sorted({*some, *counts}))
                 left = len(np.arange(n)[places])
-                said = f"every {ops} over {n} leaves out {words}, and its mean is over {left}"
-                yield Edit(both, make, said, "part", size + 1)
+                said = f"leaves out {words}, and means are over {left}"
+                yield Edit(both, make, f"every {ops} over {n}", said, "part", size + 1)
 
 
 def _counts(graph: Graph, i: int, n: int) -> bool:
@@ -178,7 +188,7 @@ def _confined(graph: Graph, nodes: Sequence[int], given: Collection[int], slab: 
         for axis, n in enumerate(shape):
             if n == slab.length:
                 make = partial(_at, edit.make, axis, slab.places)
-                yield replace(edit, make=make, words=f"{edit.words}, {slab.words}", size=edit.size + 1)
+                yield replace(edit, make=make, said=f"{edit.said}, {slab.words}", size=edit.size + 1)
 
 
 def _at(make: Make, axis: int, places: tuple[int, ...], d: Draft) -> None:

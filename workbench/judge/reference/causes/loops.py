@@ -7,6 +7,11 @@ from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Line
 from workbench.reference.graph.rules import INPUT
 
+#: steps in a body of one line, at most
+LONGEST = 32
+#: turns that are a loop where nothing of another line is between them: two steps of a line may be alike
+TURNS = 3
+
 
 def classes(graph: Graph, nodes: Sequence[int]) -> list[tuple[int, ...]]:
     """The nodes, in order, those of one place in a loop's body together: a node a turn."""
@@ -20,9 +25,10 @@ def classes(graph: Graph, nodes: Sequence[int]) -> list[tuple[int, ...]]:
     for line, some in lines.items():
         for run in _runs(some):
             does = [_does(graph, i) for i in run]
-            n = _period(does)
-            for k, i in enumerate(run):
-                found.setdefault((line, *does[:n], k % n), []).append(i)
+            for first, n, turns in _repeats(does):
+                for at in range(first, first + n * turns):
+                    k = (at - first) % n
+                    found.setdefault((line, first, *does[first : first + n], k), []).append(run[at])
     return sorted(map(tuple, found.values()), key=lambda one: one[-1])
 
 
@@ -43,7 +49,22 @@ def _runs(nodes: Sequence[int]) -> Iterator[list[int]]:
     yield run
 
 
-def _period(does: Sequence[Any]) -> int:
-    """How many steps repeat: all where none do."""
-    n = len(does)
-    return next(k for k in range(1, n + 1) if n % k == 0 and [*does] == [*does[:k]] * (n // k))
+def _repeats(does: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
+    """Where steps begin that repeat, how many they are, and how often: once where they do not."""
+    at = single = 0
+    while at < len(does):
+        for n in range(1, min(LONGEST, (len(does) - at) // TURNS) + 1):
+            turns = 1
+            while does[at + n * turns : at + n * (turns + 1)] == does[at : at + n] and at + n * (turns + 1) <= len(does):
+                turns += 1
+            if turns >= TURNS:
+                if single < at:
+                    yield single, at - single, 1
+                yield at, n, turns
+                at += n * turns
+                single = at
+                break
+        else:
+            at += 1
+    if single < at:
+        yield single, at - single, 1

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 from workbench.reference.graph import Graph
-from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.words import words
+from workbench.reference.graph.rules import CONSTANT, RULES
 
 #: characters of an expression that a report spells out
 LONGEST = 48
+#: what only moves elements, and is called as what it moves
+MOVES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named", "as_float"})
 
 
 class Names:
@@ -21,14 +22,27 @@ class Names:
         self._order = sorted(self.own)
 
     def of(self, i: int) -> str:
-        """The name, or an expression of names; what only moves elements is called as what it moves."""
-        while i not in self.own and self.graph.nodes[i].op in PASSES and len(self.graph.nodes[i].reads) == 1:
-            i = self.graph.nodes[i].reads[0]
-        if i in self.own:
-            return self.own[i]
-        said = words(self.graph, i)
-        return said if len(said) <= LONGEST else f"{self.graph.nodes[i].op} of this line"
+        """The name, or an expression of names."""
+        said = self._said(i, 3)
+        node = self.graph.nodes[i]
+        return said if len(said) <= LONGEST else f"the {node.op} of line {node.line.number}"
 
     def before(self, i: int) -> Iterator[int]:
         """Nodes that have a name, before a node, the nearest first."""
         return (j for j in reversed(self._order) if j < i)
+
+    def _said(self, i: int, depth: int) -> str:
+        node = self.graph.nodes[i]
+        while i not in self.own and node.op in MOVES:
+            i = node.reads[0]
+            node = self.graph.nodes[i]
+        if i in self.own:
+            return self.own[i]
+        if node.op == CONSTANT:
+            return f"{node.value.item():g}" if node.value.ndim == 0 else f"the array of line {node.line.number}"
+        if not depth:
+            return "..."
+        form = RULES[node.op].words
+        read = [self._said(j, depth - 1) for j in node.reads]
+        several = form.count("{") > 1 or form[0] != "{" and "(" not in form
+        return str(form.format(*(f"({one})" if several and " " in one else one for one in read)))

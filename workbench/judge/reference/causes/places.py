@@ -5,13 +5,11 @@ from functools import partial
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import Change, Changed
+from workbench.judge.reference.causes.change import TILES, Change, Changed
 from workbench.judge.reference.causes.edit import Draft
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph.node import Node
 
-#: elements that a kernel takes at once
-TILES = (8, 16, 32, 64, 128, 256, 512)
 
 
 def moved(node: Node) -> Iterator[Changed]:

@@ -6,6 +6,7 @@ from math import log, prod
 from typing import Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from workbench.floats import round_to, to_float64
 from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Named
@@ -19,6 +20,8 @@ from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.stages import is_broken
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Graph
+from workbench.reference.graph.contract import CASTS
+from workbench.reference.graph.forward import stored
 from workbench.work import Work
 
 #: share of the error, root mean square, that an edit leaves at most to be looked at
@@ -55,7 +58,7 @@ class Screen:
         read = [other for other in scene.given if stage.judged_from or is_whole(other.x.dtype)]
         own = self.one.places if len(self.one.places) == 1 else ()
         dumps = {name: x for name, x in dumps_of(scene.graph, read).items() if name not in own}
-        self.replay = Replay(scene.graph, self.one.nodes, dumps)
+        self.replay = Replay(scene.graph, self.one.nodes, dumps, _dtypes(scene))
         self.actual = to_float64(self.one.x)
         self.budget = np.broadcast_to(np.asarray(found.budget, np.float64), self.actual.shape)
         expected = to_float64(found.expected)
@@ -81,10 +84,11 @@ def explain(scene: Scene, work: Work) -> Explained:
     """The causes of what is wrong in a run, searched for until `work` is over."""
     search, left = _Search(scene, work), [stage.name for stage in scene.origins]
     causes = list[Cause]()
-    for stage in scene.origins:
-        if stage.name in left and not is_broken(stage) and (found := search.cause(stage)) is not None:
-            causes.append(found)
-            left = [name for name in left if name not in found.stages]
+    with threadpool_limits(1, "blas"):
+        for stage in scene.origins:
+            if stage.name in left and not is_broken(stage) and (found := search.cause(stage)) is not None:
+                causes.append(found)
+                left = [name for name in left if name not in found.stages]
     return Explained(tuple(causes), tuple(left), tuple(search.withdrawn), search.tried, search.ended_by)
 
 
@@ -185,12 +189,23 @@ class _Search:
         return Named(edit.words, edit.line(self.scene.graph))
 
 
+def _dtypes(scene: Scene) -> dict[int, str]:
+    """Node -> the dtype that it is rounded to by the contract."""
+    contract = scene.contract
+    found = {i: contract.stored[name] for i, name in stored(scene.graph, contract).items()}
+    if CASTS in contract.stored:
+        casts = (i for i, node in enumerate(scene.graph.nodes) if node.op == "cast")
+        found = dict.fromkeys(casts, contract.stored[CASTS]) | found
+    return {i: dtype for i, dtype in found.items() if dtype != "float32"}
+
+
 def _distinct(fits: Sequence[Fit], graph: Graph) -> list[Fit]:
-    """Those that give other numbers, or lie in another line."""
+    """Those that give other numbers, or the same in another way and line."""
     found = list[Fit]()
     for fit in fits:
-        line = fit.edit.line(graph)
-        if not any(abs(fit.left - one.left) <= SAME * fit.left and one.edit.line(graph) == line for one in found):
+        line, said = fit.edit.line(graph), fit.edit.said
+        same = (one.edit for one in found if abs(fit.left - one.left) <= SAME * fit.left)
+        if not any(one.line(graph) == line or one.said == said for one in same):
             found.append(fit)
     return found
 

@@ -50,7 +50,7 @@ def _left_out(graph: Graph, i: int) -> Iterator[Step]:
     for k, j in enumerate(node.reads):
         if graph.nodes[j].shape == node.shape and is_whole(graph.nodes[j].dtype) == is_whole(node.dtype):
             others = [graph.nodes[x] for x in node.reads if x != j]
-            if graph.nodes[j].op == CONSTANT and len(node.reads) > 1:
+            if graph.nodes[j].op == CONSTANT and node.op != "write" and len(node.reads) > 1:
                 continue
             said = _of_others(node.op, others)
             yield said, "left out", 1 if k == 0 or node.op != "subtract" else 3, _alone(k)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import rounded
+from workbench.judge.reference.causes.change import TILES, rounded
 from workbench.judge.reference.causes.edit import Draft, Make
-from workbench.judge.reference.causes.places import TILES, tiled
+from workbench.judge.reference.causes.places import tiled
 from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Node
 
