@@ -26,7 +26,12 @@ class Changed(NamedTuple):
 
 
 #: dtypes in which a value may be stored: how they are called, and how unlikely they are
-CASTS = {"bfloat16": ("bfloat16", 1), "float16": ("float16", 1), "float8_e4m3fn": ("e4m3", 2), "float8_e5m2": ("e5m2", 3)}
+CASTS = {
+    "bfloat16": ("bfloat16", 1),
+    "float16": ("float16", 1),
+    "float8_e4m3fn": ("e4m3", 2),
+    "float8_e5m2": ("e5m2", 3),
+}
 #: elements that a kernel takes at once
 TILES = (8, 16, 32, 64, 128, 256, 512)
 #: what keeps a denominator or a logarithm from 0
@@ -100,7 +105,9 @@ def _modulo(by: int, first: int) -> Change:
 
 
 #: of codes in 8 bits: a symmetric format has no -128
-_SYMMETRIC = Changed("is clamped to at least -127", "clamp", 1, lambda d, x: d.add("maximum", x, d.hold(-127, np.int64)))
+_SYMMETRIC = Changed(
+    "is clamped to at least -127", "clamp", 1, lambda d, x: d.add("maximum", x, d.hold(-127, np.int64))
+)
 
 
 def _scaled(c: float) -> Change:

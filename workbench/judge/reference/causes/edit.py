@@ -1,6 +1,6 @@
 """An edit: other nodes in the place of some of a graph, and the graph with them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -76,7 +76,6 @@ class Edit:
     said: str  #: how
     family: str
     size: int  #: how unlikely it is: the smallest first
-    returned: bool = False  #: whether it is done to what is returned alone, and not to what others read
 
     @property
     def words(self) -> str:
@@ -100,24 +99,38 @@ class Edit:
         return graph.nodes[i].line
 
 
-def edited(graph: Graph, edit: Edit) -> tuple[Graph, tuple[int, ...]]:
-    """The graph of an edit, and where each node's value is in it."""
-    nodes, places, own = list[Node](), list[int](), list[int]()
-    chosen, read = {*edit.nodes}, own if edit.returned else places
+def edited(
+    graph: Graph, edit: Edit, only: Collection[int] | None = None, given: Collection[int] = ()
+) -> tuple[Graph, tuple[int, ...]]:
+    """The graph of an edit, and where each node's value is in it. only: nodes that the edit reaches, where others, such
+    as another result, are as they should be; `given`: nodes whose own value all others read then.
+    """
+    nodes, own, places, seen = list[Node](), list[int](), list[int](), list[int]()
+    chosen = {*edit.nodes}
     for i, node in enumerate(graph.nodes):
-        nodes.append(replace(node, reads=tuple(read[j] for j in node.reads)))
+        reached = any(places[j] != own[j] for j in node.reads)
+        if reached and only is not None or not reached:
+            nodes.append(replace(node, reads=tuple(own[j] for j in node.reads)))
         own.append(len(nodes) - 1)
+        if reached:
+            nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
+        before = len(nodes) - 1
+        if only is None:
+            own[i] = before
         if i in chosen:
             first = len(nodes)
             for one in edit.part(graph, i) or ():
-                reads = (own[i] if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
+                reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
                 nodes.append(replace(one, reads=tuple(reads)))
         places.append(len(nodes) - 1)
-    stages = {name: tuple(places[i] for i in turns) for name, turns in graph.stages.items()}
-    results = {name: places[i] for name, i in graph.results.items()}
+        seen.append(places[i] if only is None or i in only else own[i])
+        if only is not None and i in given:
+            places[i] = own[i]
+    stages = {name: tuple(seen[i] for i in turns) for name, turns in graph.stages.items()}
+    results = {name: seen[i] for name, i in graph.results.items()}
     inputs = {name: own[i] for name, i in graph.inputs.items()}
-    decisions = tuple(replace(one, node=places[one.node]) for one in graph.decisions)
-    return Graph(tuple(nodes), inputs, stages, results, decisions), tuple(places)
+    decisions = tuple(replace(one, node=seen[one.node]) for one in graph.decisions)
+    return Graph(tuple(nodes), inputs, stages, results, decisions), tuple(seen)
 
 
 def fits(graph: Graph, other: Graph) -> bool:

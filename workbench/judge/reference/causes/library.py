@@ -56,7 +56,6 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
         for name, step in _of(graph, group, turns, names, readers):
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
-    yield from _of_returned(graph, nodes, names)
 
 
 def _of(
@@ -108,16 +107,6 @@ def _readers(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> dict
         for j in graph.nodes[i].reads:
             found[j] = found.get(j, 0) + 1
     return found
-
-
-def _of_returned(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
-    """What is done to a result, where others read it as it should be."""
-    read = {j for i in nodes for j in graph.nodes[i].reads}
-    for i in dict.fromkeys(graph.results.values()):
-        if i in nodes and i in read:
-            for said, family, size, change in (*changes(graph.nodes[i], _lengths(graph, i)), *moved(graph.nodes[i])):
-                make = partial(_of_value, change)
-                yield Edit((i,), make, names.of(i), f"{said}, where it is returned only", family, size + 1, True)
 
 
 def _in_turns(group: tuple[int, ...], name: str, step: Step) -> Iterator[Edit]:
@@ -198,4 +187,3 @@ def _at(make: Make, axis: int, places: tuple[int, ...], d: Draft) -> None:
     there[(slice(None),) * axis + (np.asarray(places),)] = True
     old = d.node
     d.add("where", d.hold(there, bool), made, old, shape=d.old.shape)
-

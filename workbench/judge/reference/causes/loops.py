@@ -55,7 +55,9 @@ def _repeats(does: Sequence[Any]) -> Iterator[tuple[int, int, int]]:
     while at < len(does):
         for n in range(1, min(LONGEST, (len(does) - at) // TURNS) + 1):
             turns = 1
-            while does[at + n * turns : at + n * (turns + 1)] == does[at : at + n] and at + n * (turns + 1) <= len(does):
+            while does[at + n * turns : at + n * (turns + 1)] == does[at : at + n] and at + n * (turns + 1) <= len(
+                does
+            ):
                 turns += 1
             if turns >= TURNS:
                 if single < at:

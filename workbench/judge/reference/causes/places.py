@@ -11,14 +11,13 @@ from workbench.judge.reference.given import is_whole
 from workbench.reference.graph.node import Node
 
 
-
 def moved(node: Node) -> Iterator[Changed]:
     """A value whose elements are read at other places, or not at all."""
     for axis, n in enumerate(node.shape):
         if n > 1:
             of = f"axis {axis}" if len(node.shape) > 1 else "it"
-            yield from (Changed(*one, _taken(axis, at)) for *one, at in _maps(n, of))
-            yield from (Changed(*one, _lost(axis, first, last)) for *one, first, last in _parts(n, of))
+            yield from (Changed(words, "places", size, _taken(axis, at)) for words, size, at in _maps(n, of))
+            yield from (Changed(words, "part", 2, _lost(axis, where)) for words, where in _parts(n, of))
             yield from _shifted(node, axis, of)
     if len(node.shape) > 1 and node.shape[-1] == node.shape[-2]:
         yield Changed("is transposed", "places", 1, _transposed)
@@ -29,34 +28,34 @@ def tiled(n: int) -> Iterator[tuple[int, int]]:
     return ((t, n // t * t) for t in TILES if t < n and n % t)
 
 
-def _maps(n: int, of: str) -> Iterator[tuple[str, str, int, np.ndarray]]:
-    """Words, family, size and the places that are read instead."""
+def _maps(n: int, of: str) -> Iterator[tuple[str, int, np.ndarray]]:
+    """Words, size and the places that are read instead."""
     at = np.arange(n)
-    yield f"is read one place on along {of}", "places", 1, (at + 1) % n
-    yield f"is read one place back along {of}", "places", 1, (at - 1) % n
-    yield f"is read one place on along {of}, at the end the last", "places", 2, np.minimum(at + 1, n - 1)
-    yield f"is read one place back along {of}, at the start the first", "places", 2, np.maximum(at - 1, 0)
-    yield f"is reversed along {of}", "places", 2, at[::-1].copy()
-    yield f"is read at place 0 of {of} everywhere", "places", 1, 0 * at
+    yield f"is read one place on along {of}", 1, (at + 1) % n
+    yield f"is read one place back along {of}", 1, (at - 1) % n
+    yield f"is read one place on along {of}, at the end the last", 2, np.minimum(at + 1, n - 1)
+    yield f"is read one place back along {of}, at the start the first", 2, np.maximum(at - 1, 0)
+    yield f"is reversed along {of}", 2, at[::-1].copy()
+    yield f"is read at place 0 of {of} everywhere", 1, 0 * at
     if n > 2:
         last = np.where(at == n - 1, n - 2, at)
-        yield f"has, last of {of}, the element before it", "places", 1, last
-        yield f"has, first of {of}, the element after it", "places", 2, np.where(at == 0, 1, at)
+        yield f"has, last of {of}, the element before it", 1, last
+        yield f"has, first of {of}, the element after it", 2, np.where(at == 0, 1, at)
     if n % 2 == 0:
-        yield f"has neighbours of {of} in each other's place", "places", 2, at ^ 1
+        yield f"has neighbours of {of} in each other's place", 2, at ^ 1
         if n > 2:
-            yield f"has the halves of {of} in each other's place", "places", 2, (at + n // 2) % n
+            yield f"has the halves of {of} in each other's place", 2, (at + n // 2) % n
     for t in TILES:
         if t < n:
-            yield f"is read modulo {t} along {of}", "places", 2, at % t
+            yield f"is read modulo {t} along {of}", 2, at % t
     for t, start in tiled(n):
-        yield f"has, in the last tile of {t} of {of}, the elements from 0 on", "places", 2, at - start * (at >= start)
+        yield f"has, in the last tile of {t} of {of}, the elements from 0 on", 2, at - start * (at >= start)
         rest = n - start
         back = np.where(at >= start, at - start + n - t, at) if rest < t else at
-        yield f"has, in the last tile of {t} of {of}, the elements from {n - t} on", "places", 3, back
+        yield f"has, in the last tile of {t} of {of}, the elements from {n - t} on", 3, back
     for g in (2, 3, 4, 8):
         if n % g == 0 and n > g:
-            yield f"is read at i modulo {n // g} in place of i // {g} of {of}", "places", 3, _heads(n, g)
+            yield f"is read at i modulo {n // g} in place of i // {g} of {of}", 3, _heads(n, g)
 
 
 def _heads(n: int, group: int) -> np.ndarray:
@@ -65,12 +64,12 @@ def _heads(n: int, group: int) -> np.ndarray:
     return (at % (n // group)) * group
 
 
-def _parts(n: int, of: str) -> Iterator[tuple[str, str, int, int, int]]:
-    """Words, family, size, and from where to where elements are 0."""
-    yield f"is 0 at the last place of {of}", "part", 2, n - 1, n
-    yield f"is 0 at the first place of {of}", "part", 2, 0, 1
+def _parts(n: int, of: str) -> Iterator[tuple[str, slice]]:
+    """Words, and where elements are 0."""
+    yield f"is 0 at the last place of {of}", slice(n - 1, n)
+    yield f"is 0 at the first place of {of}", slice(0, 1)
     for t, start in tiled(n):
-        yield f"is 0 in the last tile of {t} of {of}, from {start} on", "part", 2, start, n
+        yield f"is 0 in the last tile of {t} of {of}, from {start} on", slice(start, n)
 
 
 def _taken(axis: int, places: np.ndarray) -> Change:
@@ -97,8 +96,8 @@ def _filled(axis: int, places: np.ndarray, lost: int, fill: int, d: Draft, x: in
     return kept(d, d.take(x, axis, places), axis, slice(lost, lost + 1), fill)
 
 
-def _lost(axis: int, first: int, last: int) -> Change:
-    return lambda d, x: kept(d, x, axis, slice(first, last), 0)
+def _lost(axis: int, where: slice) -> Change:
+    return lambda d, x: kept(d, x, axis, where, 0)
 
 
 def kept(d: Draft, x: int, axis: int, lost: slice, fill: int) -> int:

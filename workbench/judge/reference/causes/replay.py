@@ -19,7 +19,7 @@ from workbench.work import Work
 #: values that a trial of `Work` computes: 0.4 ms at 3 ns each, in float64
 VALUES = 2**17
 #: a node costs as much as so many values at least, of a call of NumPy
-LEAST = 4000
+LEAST = 2000
 #: products that cost as much as one value elsewhere
 PRODUCTS = 16
 #: values of all nodes that are kept, at most: 0.8 GB
@@ -29,9 +29,7 @@ LARGEST = 1e8
 class Replay:
     """The values of a graph's nodes, and what edits make of the nodes that are asked."""
 
-    def __init__(
-        self, graph: Graph, asked: Sequence[int], dumps: Mapping[str, Any], stored: Mapping[int, str]
-    ) -> None:
+    def __init__(self, graph: Graph, asked: Sequence[int], dumps: Mapping[str, Any], stored: Mapping[int, str]) -> None:
         """dumps: arrays that what follows reads in the place of stages. stored: node -> the dtype that it is rounded
         to.
         """
@@ -100,7 +98,7 @@ class Replay:
                 continue
             if i in self.asked:
                 found[i] = y
-            if i not in self.given and not edit.returned:
+            if i not in self.given:
                 new[i] = y
                 for j in self.readers[i]:
                     heappush(queue, j)

@@ -23,7 +23,8 @@ class Scene:
     declared: bool  #: whether that is the kernel's own
     dtype: str  #: of the inputs
     #: the run on the fresh inputs of a number, from 1 on; None where there are none
-    again: "Callable[[int], tuple[Graph, tuple[Given, ...]]] | None" = None
+    again: Callable[[int], tuple[Graph, tuple[Given, ...]]] | None = None
+    sharp: bool = True  #: whether results were judged in reverse mode, too
 
     @property
     def origins(self) -> tuple[StageDiff, ...]:
@@ -47,22 +48,55 @@ class Scene:
             graph, given = self.again(n)
         except Refusal:
             return None
-        return replace(self, graph=graph, given=given, stages=under(graph, self.contract, given))
+        stages = under(graph, self.contract, given, sharp=False)
+        made = replace(self, graph=graph, given=given, stages=stages, sharp=False)
+        if {stage.name for stage in made.origins} >= {stage.name for stage in self.origins}:
+            return made
+        return replace(made, stages=under(graph, self.contract, given), sharp=True)
 
 
-def reproduces(scene: Scene, edit: Edit) -> tuple[str, ...]:
-    """The wrong stages that are right by the reference with an edit; none where a right one is not right by it."""
-    graph, places = edited(scene.graph, edit)
+@dataclass(frozen=True)
+class Reach:
+    """Which wrong stages an edit makes right."""
+
+    stages: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()  #: for which it is done, where others are as the reference makes them
+
+
+def reproduces(scene: Scene, edit: Edit) -> Reach:
+    """The wrong stages that are right by the reference with an edit, which is done for all stages, or for those alone
+    that it makes right, whichever explains more; none where a right stage is not right by it.
+    """
+    found, right = _tried(scene, edit, ())
+    if not right or len(found) == len(scene.origins):
+        return Reach(found)
+    other = reproduced_alone(scene, edit, right)
+    return Reach(other, right) if len(other) > len(found) else Reach(found)
+
+
+def reproduced_alone(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[str, ...]:
+    """The wrong stages that are right by an edit that is done for some stages alone; for all where none are said."""
+    return _tried(scene, edit, alone)[0]
+
+
+def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The wrong stages that an edit makes right, none where it breaks another; and those whatever it breaks."""
+    only = {i for one in scene.given if one.name in alone for i in one.nodes} if alone else None
+    graph, places = edited(scene.graph, edit, only, {i for one in scene.given for i in one.nodes})
     given = [replace(one, nodes=tuple(places[i] for i in one.nodes)) for one in scene.given]
+    right: tuple[str, ...] = ()
     for contract in scene.contracts():
-        found = _right(scene.stages, under(graph, contract, given, sharp=False))
-        if found and (found := _right(scene.stages, under(graph, contract, given))):
-            return found
-    return ()
+        found, some = _right(scene.stages, under(graph, contract, given, sharp=False))
+        right = right or some
+        if found and scene.sharp:
+            found, _ = _right(scene.stages, under(graph, contract, given))
+        if found:
+            return found, some
+    return (), right
 
 
-def _right(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> tuple[str, ...]:
+def _right(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     pairs = [*zip(before, now, strict=True)]
-    if any(a.is_right and not b.is_right for a, b in pairs):
-        return ()
-    return tuple(a.name for a, b in pairs if a.role == "origin" and b.is_right)
+    right = tuple(a.name for a, b in pairs if a.role == "origin" and b.role == "clean" and b.is_right)
+    broken = any(a.is_right and not b.is_right for a, b in pairs)
+    return () if broken else right, right

@@ -14,7 +14,7 @@ from workbench.judge.reference.causes.edit import Edit, fits
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.replay import VALUES, Replay
-from workbench.judge.reference.causes.scene import Scene, reproduces
+from workbench.judge.reference.causes.scene import Reach, Scene, reproduced_alone, reproduces
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.stages import is_broken
@@ -28,8 +28,8 @@ from workbench.work import Work
 LEFT = 0.5
 #: edits that leave at most so many times as much as the best are alternatives to it
 ALIKE = 1.25
-#: edits that are held against budgets, at most, the best first
-MOST = 24
+#: edits that are held against budgets, at most, the best first; and where the work is over
+MOST, SOME = 24, 4
 #: alternatives that are named, at most
 NAMED = 3
 #: fresh inputs on which a cause is tried, and more where fewer than PROOF elements are wrong
@@ -46,6 +46,14 @@ class Fit:
 
     edit: Edit
     left: float
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """One that reproduces the run."""
+
+    fit: Fit
+    reach: Reach
 
 
 class Screen:
@@ -132,29 +140,29 @@ class _Search:
     def _proved(self, stage: StageDiff, near: Sequence[Fit]) -> Cause | None:
         """The cause that those edits are which reproduce all of the run, and of fresh ones."""
         cost = BUDGETS * sum(prod(node.shape) for node in self.scene.graph.nodes) / VALUES
-        held = list[tuple[Fit, tuple[str, ...]]]()
-        for fit in near[:MOST]:
-            if held and fit.left > ALIKE * held[0][0].left + 1e-9:
+        held = list[Held]()
+        for n, fit in enumerate(near[:MOST]):
+            late = n >= SOME and self.work.over
+            if late or (held and fit.left > ALIKE * held[0].fit.left + 1e-9):
                 break
             self.work.take(cost)
-            stages = reproduces(self.scene, fit.edit)
-            if stage.name in stages:
-                held.append((fit, stages))
-        most = max((len(stages) for _, stages in held), default=0)
-        held = [one for one in held if len(one[1]) == most]
-        alive, moved, fresh = self._on_fresh_inputs(held, stage)
+            reach = reproduces(self.scene, fit.edit)
+            if stage.name in reach.stages:
+                held.append(Held(fit, reach))
+        most = max((len(one.reach.stages) for one in held), default=0)
+        held = [one for one in held if len(one.reach.stages) == most]
+        plain = [one for one in held if not one.reach.alone]
+        alive, moved, fresh = self._on_fresh_inputs(plain or held, stage)
         if not alive:
             return None
-        stages = alive[0][1]
-        names = dict.fromkeys(self._named(fit.edit) for fit in _distinct([fit for fit, _ in alive], self.scene.graph))
+        stages = alive[0].reach.stages
+        names = dict.fromkeys(map(self._named, _distinct(alive, self.scene.graph)))
         elements = sum(one.decisive.summary.outside for one in self.scene.stages
                        if one.name in stages and one.decisive is not None)  # fmt: skip
-        return Cause(tuple(names)[:NAMED], stages, elements, fresh, elements + moved, alive[0][0].left)
+        return Cause(tuple(names)[:NAMED], stages, elements, fresh, elements + moved, alive[0].fit.left)
 
-    def _on_fresh_inputs(
-        self, held: list[tuple[Fit, tuple[str, ...]]], stage: StageDiff
-    ) -> tuple[list[tuple[Fit, tuple[str, ...]]], int, int]:
-        """The edits that reproduce the kernel there, too; how many elements that moved; and how many inputs."""
+    def _on_fresh_inputs(self, held: list[Held], stage: StageDiff) -> tuple[list[Held], int, int]:
+        """Those that reproduce the kernel there, too; how many elements they moved; and how many inputs."""
         moved = fresh = 0
         count = stage.decisive.summary.outside if stage.decisive is not None else 0
         for n in range(1, FRESH + MORE + 1):
@@ -163,21 +171,13 @@ class _Search:
             scene = self._scene(n)
             if scene is None:
                 break
-            wrong = [one for one in scene.origins if one.name in held[0][1] and one.decisive is not None]
-            alive = [one for one in held if self._is_so(scene, one, bool(wrong))]
-            self.withdrawn += [self._named(fit.edit) for fit, _ in held if all(fit is not one[0] for one in alive)]
+            wrong = [one for one in scene.origins if one.name in held[0].reach.stages and one.decisive is not None]
+            alive = [one for one in held if _is_so(scene, one, bool(wrong))]
+            self.withdrawn += [self._named(one) for one in held if one not in alive]
             held = alive
             fresh += bool(wrong)
             moved += sum(one.decisive.summary.outside for one in wrong if one.decisive is not None)
         return held if fresh or self.scene.again is None else [], moved, fresh
-
-    def _is_so(self, scene: Scene, one: tuple[Fit, tuple[str, ...]], wrong: bool) -> bool:
-        """Whether a run on fresh inputs is as an edit says."""
-        fit, stages = one
-        found = reproduces(scene, fit.edit)
-        if not wrong:
-            return not {stage.name for stage in scene.origins} & {*stages}
-        return {stage.name for stage in scene.origins if stage.name in stages} <= {*found}
 
     def _scene(self, n: int) -> Scene | None:
         if n not in self._fresh:
@@ -185,8 +185,17 @@ class _Search:
             self._fresh[n] = scene if scene is not None and fits(self.scene.graph, scene.graph) else None
         return self._fresh[n]
 
-    def _named(self, edit: Edit) -> Named:
-        return Named(edit.words, edit.line(self.scene.graph))
+    def _named(self, one: Held) -> Named:
+        edit = one.fit.edit
+        alone = f", for {' and '.join(one.reach.alone)} only" if one.reach.alone else ""
+        return Named(edit.words + alone, edit.line(self.scene.graph))
+
+
+def _is_so(scene: Scene, one: Held, wrong: bool) -> bool:
+    """Whether a run on fresh inputs is as an edit says."""
+    stages = {*one.reach.stages}
+    now = {stage.name for stage in scene.origins} & stages
+    return now <= {*reproduced_alone(scene, one.fit.edit, one.reach.alone)} and (wrong or not now)
 
 
 def _dtypes(scene: Scene) -> dict[int, str]:
@@ -199,14 +208,14 @@ def _dtypes(scene: Scene) -> dict[int, str]:
     return {i: dtype for i, dtype in found.items() if dtype != "float32"}
 
 
-def _distinct(fits: Sequence[Fit], graph: Graph) -> list[Fit]:
+def _distinct(held: Sequence[Held], graph: Graph) -> list[Held]:
     """Those that give other numbers, or the same in another way and line."""
-    found = list[Fit]()
-    for fit in fits:
-        line, said = fit.edit.line(graph), fit.edit.said
-        same = (one.edit for one in found if abs(fit.left - one.left) <= SAME * fit.left)
-        if not any(one.line(graph) == line or one.said == said for one in same):
-            found.append(fit)
+    found = list[Held]()
+    for one in held:
+        edit, left = one.fit.edit, one.fit.left
+        same = (other.fit.edit for other in found if abs(left - other.fit.left) <= SAME * left)
+        if not any(other.line(graph) == edit.line(graph) or other.said == edit.said for other in same):
+            found.append(one)
     return found
 
 
@@ -220,4 +229,3 @@ def _slabs(stage: StageDiff) -> Iterator[Slab]:
         where = outside.any(axis=tuple(a for a in range(outside.ndim) if a != axis))
         if n > 1 and 0 < 2 * where.sum() <= n:
             yield Slab(n, tuple(int(i) for i in np.flatnonzero(where)))
-

@@ -1,6 +1,8 @@
 """Edits of a step itself: left out, another one, with another constant, or before the step that it follows."""
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from math import e, log, log2
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from workbench.judge.reference.causes.places import along, tiled
 from workbench.judge.reference.causes.sums import Step
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Graph
+from workbench.reference.graph.node import Node
 from workbench.reference.graph.rules import CONSTANT
 from workbench.reference.graph.rules.elementwise import ELEMENTWISE
 
@@ -18,13 +21,19 @@ OTHERS = {
     "exp": ("exp2",), "exp2": ("exp",), "log": ("log2", "log1p", "log10"), "log2": ("log",), "log1p": ("log",),
     "add": ("subtract",), "subtract": ("add",), "multiply": ("divide",), "divide": ("multiply",),
     "maximum": ("minimum",), "minimum": ("maximum",), "max": ("min",), "min": ("max",),
-    "sin": ("cos",), "cos": ("sin",), "floor": ("ceil", "rint", "trunc"), "ceil": ("floor",), "rint": ("floor", "trunc"),
+    "sin": ("cos",), "cos": ("sin",), "floor": ("ceil", "rint", "trunc"), "ceil": ("floor",),
+    "rint": ("floor", "trunc"),
     "less": ("less_equal",), "less_equal": ("less",), "greater": ("greater_equal",), "greater_equal": ("greater",),
     "argmax": ("argmin",), "argmin": ("argmax",),
 }  # fmt: skip
 #: primitives of elements that are done before or behind another
 SINGLE = frozenset({*ELEMENTWISE, "maximum", "minimum", "where"})
-VERBS = {"divide": "is divided by {}", "multiply": "is multiplied by {}", "add": "has {} added", "subtract": "has {} taken off"}
+VERBS = {
+    "divide": "is divided by {}", "multiply": "is multiplied by {}", "add": "has {} added",
+    "subtract": "has {} subtracted",
+}  # fmt: skip
+#: steps whose order changes nothing
+COMMUTE = ({"multiply", "divide"}, {"add", "subtract"})
 
 
 def steps_of(graph: Graph, i: int) -> Iterator[Step]:
@@ -34,6 +43,7 @@ def steps_of(graph: Graph, i: int) -> Iterator[Step]:
     for op in OTHERS.get(node.op, ()):
         yield f"has {op} in place of {node.op}", "step", 2, _another(op)
     yield from _constants(graph, i)
+    yield from _of_bases(node)
     if node.op in ("tril", "triu"):
         for k in (-1, 1):
             yield f"has its diagonal moved by {k}", "mask", 1, _diagonal(k)
@@ -129,6 +139,26 @@ def _with_constant(k: int, c: float) -> Make:
     return make
 
 
+def _of_bases(node: Node) -> Iterator[Step]:
+    """exp and log by another base, whose constant has few digits."""
+    for digits in range(2, 7):
+        if node.op == "exp":
+            short = round(log2(e), digits)
+            make = partial(_by_base, short / log2(e))
+            yield f"is taken in base 2, with {short:g} for log2(e)", "constant", 2, make
+        elif node.op == "log":
+            short = round(log(2), digits)
+            yield f"is taken in base 2, with {short:g} for ln(2)", "constant", 2, partial(_scaled, short / log(2))
+
+
+def _by_base(c: float, d: Draft) -> None:
+    d.again(d.add("multiply", d.old.reads[0], d.hold(c)))
+
+
+def _scaled(c: float, d: Draft) -> None:
+    d.add("multiply", d.node, d.hold(c))
+
+
 def _diagonal(by: int) -> Make:
     return lambda d: d.again(k=d.old.attributes["k"] + by)
 
@@ -146,10 +176,12 @@ def _swapped(graph: Graph, i: int) -> Iterator[Step]:
         inner = graph.nodes[j]
         if inner.op not in SINGLE or inner.op == node.op or is_whole(inner.dtype):
             continue
+        if {node.op, inner.op} in COMMUTE:
+            continue
         for m, x in enumerate(inner.reads):
-            if graph.nodes[x].shape == inner.shape == node.shape and not is_whole(graph.nodes[x].dtype):
-                if graph.nodes[x].op != CONSTANT and {node.op, inner.op} not in ({"multiply", "divide"}, {"add", "subtract"}):
-                    yield f"has {node.op} before {inner.op}", "order", 2, _in_other_order(k, m)
+            of = graph.nodes[x]
+            if of.shape == inner.shape == node.shape and not is_whole(of.dtype) and of.op != CONSTANT:
+                yield f"has {node.op} before {inner.op}", "order", 2, _in_other_order(k, m)
 
 
 def _in_other_order(k: int, m: int) -> Make:

@@ -70,7 +70,7 @@ def over(d: Draft, axis: int, places: Any) -> int:
     if old.op == "matmul":
         a, b = old.reads
         return d.again(d.take(a, axis, places), d.take(b, len(d.of(b).shape) - 2, places))
-    source, = old.reads
+    (source,) = old.reads
     of = d.of(source)
     if of.op != "multiply":
         return d.again(d.take(source, axis, places))
