@@ -123,10 +123,12 @@ class ReferenceDiff:
         return self.of_search or self._explained(Work(QUICK))
 
     def _explained(self, work: Work) -> Explained:
-        if self.origin is None:
-            return Explained()
-        scene = Scene(self.graph, self.given, self.stages, self.contract, self.declared, self.dtype, self.again)
-        return explain(scene, work)
+        return Explained() if self.origin is None else explain(self.scene, work)
+
+    @property
+    def scene(self) -> Scene:
+        """What a search for causes looks at."""
+        return Scene(self.graph, self.given, self.stages, self.contract, self.declared, self.dtype, self.again)
 
     def explained_by(self, found: Explained) -> "ReferenceDiff":
         """The same, of which reports say what a longer search found."""

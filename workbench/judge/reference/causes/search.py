@@ -1,6 +1,6 @@
 """The search for causes: a cheap screen of every edit, then budgets of the edited graph, then fresh inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import log, prod
 from typing import Any
@@ -12,7 +12,6 @@ from workbench.floats import round_to, to_float64
 from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Named
 from workbench.judge.reference.causes.edit import Edit, fits
 from workbench.judge.reference.causes.library import Slab, edits
-from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.replay import VALUES, Replay
 from workbench.judge.reference.causes.scene import Reach, Scene, reproduced_alone, reproduces
 from workbench.judge.reference.given import Given, is_whole
@@ -88,9 +87,11 @@ class Screen:
 
 
 @np.errstate(all="ignore")
-def explain(scene: Scene, work: Work) -> Explained:
-    """The causes of what is wrong in a run, searched for until `work` is over."""
-    search, left = _Search(scene, work), [stage.name for stage in scene.origins]
+def explain(scene: Scene, work: Work, without: Collection[str] = ()) -> Explained:
+    """The causes of what is wrong in a run, searched for until `work` is over. without: families of edits that are not
+    tried, to see what is said where the cause is in none.
+    """
+    search, left = _Search(scene, work, without), [stage.name for stage in scene.origins]
     causes = list[Cause]()
     with threadpool_limits(1, "blas"):
         for stage in scene.origins:
@@ -103,8 +104,8 @@ def explain(scene: Scene, work: Work) -> Explained:
 class _Search:
     """A search through the edits of one run's graph."""
 
-    def __init__(self, scene: Scene, work: Work) -> None:
-        self.scene, self.work, self.names = scene, work, Names(scene.graph)
+    def __init__(self, scene: Scene, work: Work, without: Collection[str]) -> None:
+        self.scene, self.work, self.without = scene, work, without
         self.tried, self.ended_by = 0, ""
         self.withdrawn: list[Named] = []
         self._fresh: dict[int, Scene | None] = {}
@@ -131,6 +132,8 @@ class _Search:
             if self.work.over:
                 self.ended_by = self.work.ended_by
                 break
+            if edit.family in self.without:
+                continue
             self.tried += 1
             made = screen.replay.of(edit, self.work)
             if made and (left := screen.left(made)) <= LEFT:
