@@ -20,6 +20,8 @@ from workbench.work import ENDED
 SCHEMA = "workbench.reference/1"
 #: stages that a short report shows a row each, at most
 SHOWN = 4
+#: edits that fresh inputs contradict, of which a long search says so many
+WITHDRAWN = 3
 _MEANING = {
     "exact": ": every judged element is correctly rounded",
     "rounding": ": every judged element is within its budget",
@@ -150,6 +152,9 @@ def cause_lines(diff: ReferenceDiff) -> list[str]:
         elif found.ended_by:
             more = ENDED[found.ended_by]
         said.append(f"  no cause{of} found among {found.tried} edits of the reference{more}")
+    if diff.of_search is not None:
+        said += [f"  withdrawn: {one.text} ({short(one.line)}); fresh inputs contradict it"
+                 for one in found.withdrawn[:WITHDRAWN]]  # fmt: skip
     return said
 
 

@@ -123,7 +123,7 @@ class ReferenceDiff:
         return self.of_search or self._explained(Work(QUICK))
 
     def _explained(self, work: Work) -> Explained:
-        return Explained() if self.origin is None else explain(self.scene, work)
+        return replace(Explained() if self.origin is None else explain(self.scene, work), judged=self)
 
     @property
     def scene(self) -> Scene:

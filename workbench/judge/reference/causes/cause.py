@@ -1,8 +1,10 @@
 """What explains a wrong run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from workbench.reference.graph.node import Line
+from workbench.shown import shown_by
 
 #: wrong elements that make a proof: fewer fit by coincidence
 PROOF = 100
@@ -42,8 +44,14 @@ class Explained:
     withdrawn: tuple[Named, ...] = ()  #: what reproduces this run, and not one on fresh inputs
     tried: int = 0  #: edits
     ended_by: str = ""  #: what ended the search before all were tried: effort, the user's seconds, size
+    judged: Any = field(
+        default=None, repr=False, compare=False
+    )  #: the ReferenceDiff that was explained, which shows it
 
     @property
     def complete(self) -> bool:
         """Whether all edits were tried."""
         return not self.ended_by
+
+    def __str__(self) -> str:
+        return repr(self) if self.judged is None else shown_by("reference.in_short", self.judged.explained_by(self))

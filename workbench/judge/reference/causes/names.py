@@ -44,5 +44,5 @@ class Names:
             return "..."
         form = RULES[node.op].words
         read = [self._said(j, depth - 1) for j in node.reads]
-        several = form.count("{") > 1 or form[0] != "{" and "(" not in form
-        return str(form.format(*(f"({one})" if several and " " in one else one for one in read)))
+        closed = form.count("{") == 1 and ("(" in form or form[0] == "|")
+        return str(form.format(*(f"({one})" if " " in one and not closed else one for one in read)))

@@ -68,35 +68,38 @@ def reproduces(scene: Scene, edit: Edit) -> Reach:
     that it makes right, whichever explains more; none where a right stage is not right by it.
     """
     found, right = _tried(scene, edit, ())
+    found = found or ()
     if not right or len(found) == len(scene.origins):
         return Reach(found)
-    other = reproduced_alone(scene, edit, right)
+    other = _tried(scene, edit, right)[0] or ()
     return Reach(other, right) if len(other) > len(found) else Reach(found)
 
 
-def reproduced_alone(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[str, ...]:
-    """The wrong stages that are right by an edit that is done for some stages alone; for all where none are said."""
-    return _tried(scene, edit, alone)[0]
+def is_so(scene: Scene, edit: Edit, reach: Reach) -> bool:
+    """Whether a run is as an edit says: what is wrong of its stages is right by it, and nothing that is right wrong."""
+    now = [stage.name for stage in scene.origins if stage.name in reach.stages]
+    found, right = _tried(scene, edit, reach.alone)
+    return found is not None and {*now} <= {*right}
 
 
-def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The wrong stages that an edit makes right, none where it breaks another; and those whatever it breaks."""
+def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The wrong stages that an edit makes right, None where it breaks another; and those whatever it breaks."""
     only = {i for one in scene.given if one.name in alone for i in one.nodes} if alone else None
     graph, places = edited(scene.graph, edit, only, {i for one in scene.given for i in one.nodes})
     given = [replace(one, nodes=tuple(places[i] for i in one.nodes)) for one in scene.given]
     right: tuple[str, ...] = ()
     for contract in scene.contracts():
-        found, some = _right(scene.stages, under(graph, contract, given, sharp=False))
+        some, broken = _right(scene.stages, under(graph, contract, given, sharp=False))
         right = right or some
-        if found and scene.sharp:
-            found, _ = _right(scene.stages, under(graph, contract, given))
-        if found:
-            return found, some
-    return (), right
+        if scene.sharp and some and not broken:
+            some, broken = _right(scene.stages, under(graph, contract, given))
+        if not broken and (some or not scene.origins):
+            return some, some
+    return None, right
 
 
-def _right(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _right(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> tuple[tuple[str, ...], bool]:
+    """The wrong stages that are right now, and whether a right one is not."""
     pairs = [*zip(before, now, strict=True)]
-    right = tuple(a.name for a, b in pairs if a.role == "origin" and b.role == "clean" and b.is_right)
-    broken = any(a.is_right and not b.is_right for a, b in pairs)
-    return () if broken else right, right
+    right = tuple(a.name for a, b in pairs if a.role == "origin" and b.is_right)
+    return right, any(a.is_right and not b.is_right for a, b in pairs)

@@ -13,7 +13,7 @@ from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Name
 from workbench.judge.reference.causes.edit import Edit, fits
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.replay import VALUES, Replay
-from workbench.judge.reference.causes.scene import Reach, Scene, reproduced_alone, reproduces
+from workbench.judge.reference.causes.scene import Reach, Scene, is_so, reproduces
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.stages import is_broken
@@ -175,7 +175,7 @@ class _Search:
             if scene is None:
                 break
             wrong = [one for one in scene.origins if one.name in held[0].reach.stages and one.decisive is not None]
-            alive = [one for one in held if _is_so(scene, one, bool(wrong))]
+            alive = [one for one in held if is_so(scene, one.fit.edit, one.reach)]
             self.withdrawn += [self._named(one) for one in held if one not in alive]
             held = alive
             fresh += bool(wrong)
@@ -192,13 +192,6 @@ class _Search:
         edit = one.fit.edit
         alone = f", for {' and '.join(one.reach.alone)} only" if one.reach.alone else ""
         return Named(edit.words + alone, edit.line(self.scene.graph))
-
-
-def _is_so(scene: Scene, one: Held, wrong: bool) -> bool:
-    """Whether a run on fresh inputs is as an edit says."""
-    stages = {*one.reach.stages}
-    now = {stage.name for stage in scene.origins} & stages
-    return now <= {*reproduced_alone(scene, one.fit.edit, one.reach.alone)} and (wrong or not now)
 
 
 def _dtypes(scene: Scene) -> dict[int, str]:

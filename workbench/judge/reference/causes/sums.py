@@ -65,14 +65,16 @@ def _of_part(axis: int, places: Any) -> Make:
 
 
 def over(d: Draft, axis: int, places: Any) -> int:
-    """The reduction of a part of its terms. What is multiplied is cut before it is, so that it stays a contraction."""
+    """The reduction of a part of its terms. A product without a name is cut before it is made, so that it stays a
+    contraction.
+    """
     old = d.old
     if old.op == "matmul":
         a, b = old.reads
         return d.again(d.take(a, axis, places), d.take(b, len(d.of(b).shape) - 2, places))
     (source,) = old.reads
     of = d.of(source)
-    if of.op != "multiply":
+    if of.op != "multiply" or any(source in turns for turns in d.graph.stages.values()):
         return d.again(d.take(source, axis, places))
     cut = (_cut(d, j, axis - len(of.shape), places) for j in of.reads)
     product = d.add("multiply", *cut)
