@@ -160,7 +160,8 @@ def cause_lines(diff: ReferenceDiff) -> list[str]:
 
 def _proof(cause: Cause) -> str:
     """What it reproduces."""
-    here = f"reproduces {cause.elements} of {cause.elements} elements within budget"
+    here = f"reproduces {cause.elements - cause.undefined} of {cause.elements} elements within budget"
+    here += " (of the others the edited reference is NaN)" if cause.undefined else ""
     if not cause.fresh:
         return f"{here}; not tried on fresh inputs"
     few = "" if cause.proved else f"; {cause.moved} wrong elements in all are few"
@@ -248,6 +249,7 @@ def _explained(found: Explained) -> dict[str, Any]:
                 "stages": list(one.stages),
                 "proved": one.proved,
                 "elements": one.elements,
+                "undefined": one.undefined,
                 "fresh_inputs": one.fresh,
                 "wrong_in_all": one.moved,
                 "left": one.left,

@@ -24,7 +24,8 @@ class Cause:
 
     names: tuple[Named, ...]  #: the likeliest first
     stages: tuple[str, ...]  #: wrong ones that it reproduces
-    elements: int  #: wrong ones of these, all reproduced within budget
+    elements: int  #: wrong ones of these, all reproduced within budget but for those
+    undefined: int  #: of which the edited reference is NaN
     fresh: int  #: fresh inputs on which it reproduced the kernel, too
     moved: int  #: wrong elements that it reproduced in all
     left: float  #: root mean square of the error that remains, as a share

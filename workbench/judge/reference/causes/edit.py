@@ -54,6 +54,12 @@ class Draft:
         self.nodes.append(replace(old, reads=reads or old.reads, shape=tuple(shape or old.shape), attributes=found))
         return ~(len(self.nodes) - 1)
 
+    def reshape(self, read: int, shape: tuple[int, ...]) -> int:
+        """The same elements in another shape."""
+        old = self.of(read)
+        self.nodes.append(Node("reshape", (read,), {"shape": shape}, shape, old.dtype, self.old.line))
+        return ~(len(self.nodes) - 1)
+
     def take(self, read: int, axis: int, places: Any) -> int:
         """Elements at places, or in a slice, along an axis."""
         of = self.of(read)

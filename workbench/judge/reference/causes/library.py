@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.rules import CONSTANT
+from workbench.reference.graph.rules import CONSTANT, INPUT
 from workbench.reference.graph.rules.moves import MOVES
 
 #: how unlikely an edit of some turns of a loop is beside that of all
@@ -56,6 +58,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
         for name, step in _of(graph, group, turns, names, readers):
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
+    yield from _of_pairs(graph, nodes, names)
 
 
 def _of(
@@ -75,7 +78,7 @@ def _of(
             continue
         for said, family, size, change in (*changes(one, _lengths(graph, j)), *moved(one)):
             yield names.of(j), (f"{said}, in {name} only", family, size + 1, partial(_of_operand, change, k))
-    for step in (*steps_of(graph, i), *parts_of(graph, i)):
+    for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i)):
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step
@@ -148,6 +151,20 @@ def _of_axes(graph: Graph, nodes: Sequence[int]) -> Iterator[Edit]:
                 left = len(np.arange(n)[places])
                 said = f"leaves out {words}, and means are over {left}"
                 yield Edit(both, make, f"every {ops} over {n}", said, "part", size + 1)
+
+
+def _of_pairs(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
+    """Two arrays that are alike, as keys and values, read at the same wrong places."""
+    alike: dict[Any, list[int]] = {}
+    for i in nodes:
+        node = graph.nodes[i]
+        if i in names.own and node.shape and (node.op == INPUT or node.op in MOVES):
+            alike.setdefault((node.op, node.shape), []).append(i)
+    for some in alike.values():
+        for one, other in combinations(some, 2):
+            for said, family, size, change in moved(graph.nodes[one]):
+                both = f"{names.of(one)} and {names.of(other)}: each"
+                yield Edit((one, other), partial(_of_value, change), both, said, family, size + 1)
 
 
 def _counts(graph: Graph, i: int, n: int) -> bool:

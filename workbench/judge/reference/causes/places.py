@@ -21,6 +21,10 @@ def moved(node: Node) -> Iterator[Changed]:
             yield from _shifted(node, axis, of)
     if len(node.shape) > 1 and node.shape[-1] == node.shape[-2]:
         yield Changed("is transposed", "places", 1, _transposed)
+    for axis in range(len(node.shape) - 1):
+        if min(node.shape[axis : axis + 2]) > 1:
+            words = f"is stored with axes {axis} and {axis + 1} in each other's place"
+            yield Changed(words, "places", 2, partial(_stored, axis))
 
 
 def tiled(n: int) -> Iterator[tuple[int, int]]:
@@ -48,6 +52,7 @@ def _maps(n: int, of: str) -> Iterator[tuple[str, int, np.ndarray]]:
     for t in TILES:
         if t < n:
             yield f"is read modulo {t} along {of}", 2, at % t
+            yield f"has, in tiles of {t} of {of}, the tile before, but for the first", 2, at - t * (at >= t)
     for t, start in tiled(n):
         yield f"has, in the last tile of {t} of {of}, the elements from 0 on", 2, at - start * (at >= start)
         rest = n - start
@@ -74,6 +79,15 @@ def _parts(n: int, of: str) -> Iterator[tuple[str, slice]]:
 
 def _taken(axis: int, places: np.ndarray) -> Change:
     return lambda d, x: d.take(x, axis, places)
+
+
+def _stored(axis: int, d: Draft, x: int) -> int:
+    """The elements in the order of other axes, read as they should be."""
+    shape = d.of(x).shape
+    axes = [*range(len(shape))]
+    axes[axis], axes[axis + 1] = axis + 1, axis
+    other = d.add("transpose", x, shape=[shape[a] for a in axes], axes=tuple(axes))
+    return d.reshape(other, shape)
 
 
 def _transposed(d: Draft, x: int) -> int:

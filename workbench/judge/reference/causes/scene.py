@@ -3,6 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from workbench.expectation.elements import State
 from workbench.judge.reference.causes.edit import Edit, edited
 from workbench.judge.reference.contracts import undeclared
 from workbench.judge.reference.given import Given
@@ -10,6 +13,9 @@ from workbench.judge.reference.stages import under
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Contract, Graph
 from workbench.refusal import Refusal
+
+#: share of the elements that may be NaN by an edit, where a kernel may have anything
+UNDEFINED = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,45 +67,73 @@ class Reach:
 
     stages: tuple[str, ...] = ()
     alone: tuple[str, ...] = ()  #: for which it is done, where others are as the reference makes them
+    undefined: int = 0  #: wrong elements of which the edited reference is NaN
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What a run is by an edited reference."""
+
+    right: tuple[str, ...] = ()  #: wrong stages that are right by it
+    broken: bool = True  #: whether a right stage is wrong by it
+    undefined: int = 0
 
 
 def reproduces(scene: Scene, edit: Edit) -> Reach:
     """The wrong stages that are right by the reference with an edit, which is done for all stages, or for those alone
     that it makes right, whichever explains more; none where a right stage is not right by it.
     """
-    found, right = _tried(scene, edit, ())
-    found = found or ()
-    if not right or len(found) == len(scene.origins):
-        return Reach(found)
-    other = _tried(scene, edit, right)[0] or ()
-    return Reach(other, right) if len(other) > len(found) else Reach(found)
+    found = _tried(scene, edit, ())
+    reach = Reach() if found.broken else Reach(found.right, (), found.undefined)
+    if not found.right or len(reach.stages) == len(scene.origins):
+        return reach
+    other = _tried(scene, edit, found.right)
+    more = not other.broken and len(other.right) > len(reach.stages)
+    return Reach(other.right, found.right, other.undefined) if more else reach
 
 
 def is_so(scene: Scene, edit: Edit, reach: Reach) -> bool:
     """Whether a run is as an edit says: what is wrong of its stages is right by it, and nothing that is right wrong."""
-    now = [stage.name for stage in scene.origins if stage.name in reach.stages]
-    found, right = _tried(scene, edit, reach.alone)
-    return found is not None and {*now} <= {*right}
+    now = {stage.name for stage in scene.origins if stage.name in reach.stages}
+    found = _tried(scene, edit, reach.alone)
+    return not found.broken and now <= {*found.right}
 
 
-def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
-    """The wrong stages that an edit makes right, None where it breaks another; and those whatever it breaks."""
+def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> _Tried:
+    """A run by the reference with an edit that is done for some stages alone, for all where none are said; under the
+    first contract by which it is right, else under the strict one.
+    """
     only = {i for one in scene.given if one.name in alone for i in one.nodes} if alone else None
     graph, places = edited(scene.graph, edit, only, {i for one in scene.given for i in one.nodes})
     given = [replace(one, nodes=tuple(places[i] for i in one.nodes)) for one in scene.given]
-    right: tuple[str, ...] = ()
+    best = _Tried()
     for contract in scene.contracts():
-        some, broken = _right(scene.stages, under(graph, contract, given, sharp=False))
-        right = right or some
-        if scene.sharp and some and not broken:
-            some, broken = _right(scene.stages, under(graph, contract, given))
-        if not broken and (some or not scene.origins):
-            return some, some
-    return None, right
+        found = _compared(scene.stages, under(graph, contract, given, sharp=False))
+        if scene.sharp and found.right and not found.broken:
+            found = _compared(scene.stages, under(graph, contract, given))
+        if not found.broken and (found.right or not scene.origins):
+            return found
+        best = best if best.right else found
+    return best
 
 
-def _right(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> tuple[tuple[str, ...], bool]:
-    """The wrong stages that are right now, and whether a right one is not."""
+def _compared(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> _Tried:
     pairs = [*zip(before, now, strict=True)]
-    right = tuple(a.name for a, b in pairs if a.role == "origin" and b.is_right)
-    return right, any(a.is_right and not b.is_right for a, b in pairs)
+    right = [b for a, b in pairs if a.role == "origin" and (b.is_right or _is_undefined(b))]
+    broken = any(a.is_right and not b.is_right for a, b in pairs)
+    nan = sum(int(_nan(stage).sum()) for stage in right if not stage.is_right)
+    return _Tried(tuple(stage.name for stage in right), broken, nan)
+
+
+def _is_undefined(stage: StageDiff) -> bool:
+    """Whether it is right but where the edited reference is NaN, as of a row without keys: a few elements."""
+    found = stage.decisive
+    if found is None:
+        return False
+    nan, wrong = _nan(stage), np.asarray(found.outside) | (np.asarray(found.state) == State.SUSPICIOUS)
+    return 0 < nan.sum() <= UNDEFINED * nan.size and not (wrong & ~nan).any()
+
+
+def _nan(stage: StageDiff) -> np.ndarray:
+    assert stage.decisive is not None
+    return np.isnan(stage.decisive.expected)

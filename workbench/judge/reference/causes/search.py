@@ -13,10 +13,9 @@ from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Name
 from workbench.judge.reference.causes.edit import Edit, fits
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.replay import VALUES, Replay
-from workbench.judge.reference.causes.scene import Reach, Scene, is_so, reproduces
+from workbench.judge.reference.causes.scene import UNDEFINED, Reach, Scene, is_so, reproduces
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.held import dumps_of
-from workbench.judge.reference.stages import is_broken
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Graph
 from workbench.reference.graph.contract import CASTS
@@ -82,8 +81,11 @@ class Screen:
         return round_to(x, self.one.x.dtype) if self.one.narrow else x
 
     def _energy(self, x: np.ndarray) -> float:
-        found = float(np.sum(((self.actual - x)[self.known] / self.budget[self.known]) ** 2))
-        return found if np.isfinite(found) else np.inf
+        parts = ((self.actual - x)[self.known] / self.budget[self.known]) ** 2
+        nan = np.isnan(parts)
+        if nan.sum() > UNDEFINED * nan.size:
+            return np.inf
+        return float(np.sum(parts[~nan]))
 
 
 @np.errstate(all="ignore")
@@ -95,7 +97,7 @@ def explain(scene: Scene, work: Work, without: Collection[str] = ()) -> Explaine
     causes = list[Cause]()
     with threadpool_limits(1, "blas"):
         for stage in scene.origins:
-            if stage.name in left and not is_broken(stage) and (found := search.cause(stage)) is not None:
+            if stage.name in left and stage.verdict == "bug" and (found := search.cause(stage)) is not None:
                 causes.append(found)
                 left = [name for name in left if name not in found.stages]
     return Explained(tuple(causes), tuple(left), tuple(search.withdrawn), search.tried, search.ended_by)
@@ -138,7 +140,7 @@ class _Search:
             made = screen.replay.of(edit, self.work)
             if made and (left := screen.left(made)) <= LEFT:
                 found.append(Fit(edit, left))
-        return sorted(found, key=lambda one: (round(log(max(one.left, 1e-12)) / log(ALIKE)), one.edit.size))
+        return sorted(found, key=_likely)
 
     def _proved(self, stage: StageDiff, near: Sequence[Fit]) -> Cause | None:
         """The cause that those edits are which reproduce all of the run, and of fresh ones."""
@@ -162,7 +164,8 @@ class _Search:
         names = dict.fromkeys(map(self._named, _distinct(alive, self.scene.graph)))
         elements = sum(one.decisive.summary.outside for one in self.scene.stages
                        if one.name in stages and one.decisive is not None)  # fmt: skip
-        return Cause(tuple(names)[:NAMED], stages, elements, fresh, elements + moved, alive[0].fit.left)
+        nan = alive[0].reach.undefined
+        return Cause(tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, alive[0].fit.left)
 
     def _on_fresh_inputs(self, held: list[Held], stage: StageDiff) -> tuple[list[Held], int, int]:
         """Those that reproduce the kernel there, too; how many elements they moved; and how many inputs."""
@@ -192,6 +195,13 @@ class _Search:
         edit = one.fit.edit
         alone = f", for {' and '.join(one.reach.alone)} only" if one.reach.alone else ""
         return Named(edit.words + alone, edit.line(self.scene.graph))
+
+
+def _likely(one: Fit) -> tuple[int, int, int]:
+    """What leaves least, is likeliest, and is nearest to what is wrong: of other places, where they are read first."""
+    edit = one.edit
+    away = edit.nodes[0] if edit.family == "places" else -edit.nodes[-1]
+    return round(log(max(one.left, 1e-12)) / log(ALIKE)), edit.size, away
 
 
 def _dtypes(scene: Scene) -> dict[int, str]:

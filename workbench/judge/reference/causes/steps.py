@@ -36,13 +36,13 @@ VERBS = {
 COMMUTE = ({"multiply", "divide"}, {"add", "subtract"})
 
 
-def steps_of(graph: Graph, i: int) -> Iterator[Step]:
+def steps_of(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
     """Words, family, size and what takes the place of a step."""
     node = graph.nodes[i]
     yield from _left_out(graph, i)
     for op in OTHERS.get(node.op, ()):
         yield f"has {op} in place of {node.op}", "step", 2, _another(op)
-    yield from _constants(graph, i)
+    yield from _constants(graph, i, lengths)
     yield from _of_bases(node)
     if node.op in ("tril", "triu"):
         for k in (-1, 1):
@@ -105,7 +105,7 @@ def _another(op: str) -> Make:
     return make
 
 
-def _constants(graph: Graph, i: int) -> Iterator[Step]:
+def _constants(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
     """Another number in the place of one."""
     node = graph.nodes[i]
     for k, j in enumerate(node.reads):
@@ -114,7 +114,9 @@ def _constants(graph: Graph, i: int) -> Iterator[Step]:
             continue
         c = one.value.item()
         verb = VERBS.get(node.op, "has {}")
-        for size, other in _other_numbers(c):
+        of_lengths = [(2, x) for n in lengths for x in (n**-0.5, 1 / n)] if node.op == "multiply" else []
+        of_lengths += [(2, x) for n in lengths for x in (n**0.5, float(n))] if node.op == "divide" else []
+        for size, other in (*_other_numbers(c), *((size, x) for size, x in of_lengths if x != c)):
             said = f"{verb.format(f'{other:g}')} in place of {c:g}"
             yield said, "constant", size, _with_constant(k, other)
 

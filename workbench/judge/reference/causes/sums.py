@@ -53,6 +53,7 @@ def parts(n: int) -> Iterator[tuple[str, int, Any]]:
         if 2 * t <= n:
             at = np.arange(n)
             yield f"every second tile of {t} terms", 2, at[at // t % 2 == 0]
+            yield f"the last term of each tile of {t}", 2, at[(at % t != t - 1) & (at != n - 1)]
             yield f"its last tile of {t} terms", 2, slice(0, (n - 1) // t * t)
             yield f"its first tile of {t} terms", 2, slice(t, n)
             yield f"all but its first tile of {t} terms", 3, slice(0, t)
