@@ -412,12 +412,13 @@ def sentences(since: str, draw: int, seed: int, as_json: bool) -> None:
 @commands.command("naive-references")
 @click.option("--seeds", type=click.IntRange(min=1), default=1, help="Seeds of each kernel's inputs [1]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
+@click.option("--causes", is_flag=True, help="Also search for the causes of wrong kernels")
 @json_option
-def naive_references(seeds: int, jobs: int, as_json: bool) -> None:
+def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None:
     """Judge kernels of 14 operations by naive references, written from the docs alone; 1 where a verdict is wrong."""
     from campaigns.naive_references import measure as naive_campaign
 
-    sys.exit(BUG if naive_campaign.wrong(measured(naive_campaign, as_json, jobs, seeds)) else 0)
+    sys.exit(BUG if naive_campaign.wrong(measured(naive_campaign, as_json, jobs, seeds, causes)) else 0)
 
 
 @commands.command("plain-references")

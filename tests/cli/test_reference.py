@@ -80,6 +80,24 @@ def run(*words: str) -> Result:
     return CliRunner(env={"COLUMNS": "200"}).invoke(commands, [*words])
 
 
+def test_explain_names_the_line_of_the_reference_and_exits_with_1() -> None:
+    done = run("explain", "kernel.py:wrong", *ASKED)
+    assert done.exit_code == 1, done.output
+    cause = next(line for line in done.stdout.splitlines() if "cause: " in line)
+    assert cause.startswith(
+        "  cause: weights reads x in place of x - (max of x) (naive.py:5); reproduces 128 of 128 elements"
+    )
+    assert cause.endswith("within budget, and on 2 fresh inputs")
+    found = json.loads(run("explain", "kernel.py:wrong", *ASKED, "--json").stdout)["explained"]
+    assert found["causes"][0]["names"][0]["code"].startswith("weights = np.exp(")
+    assert (found["causes"][0]["proved"], found["unexplained"], found["complete"]) == (True, [], True)
+
+
+def test_explain_with_a_reference_takes_no_symptoms() -> None:
+    done = run("explain", "kernel.py:wrong", *ASKED, "--symptoms", "a.json")
+    assert str(done.exception) == "--reference takes no --symptoms"
+
+
 def test_a_right_kernel_is_said_so_in_three_lines_and_a_command_and_exits_with_0() -> None:
     done = run("diff", "kernel.py:right", *ASKED, "--dtype", "bfloat16", "--axes", "rows=3,dim=8")
     assert done.exit_code == 0, done.output

@@ -63,33 +63,63 @@ def diff_reference(
     """Judge a function by references on each case that is asked for; exits with 1 where one fails."""
     from workbench.judge.fails import classed
     from workbench.progress import shown
-    from workbench.report.page import reference as page
-    from workbench.report.pictures import reference as pictures
-    from workbench.report.reference import document, report
-    from workbench.report.text import console
 
     with shown():
         found = list(judged(target, references, options))
         for n, one in enumerate(found):
+            _ = one.explained  # which runs the kernel: its progress is shown
             if out is not None:
+                from workbench.report.pictures import reference as pictures
+
                 pictures.save(one, out if len(found) == 1 else out / f"{n:03d}")
         if html is not None:
+            from workbench.report.page import reference as page
+
             page.save(html, found)
+    _print(found, as_json=as_json, verbose=verbose)
+    if not as_json and out is not None:
+        click.echo(f"pictures: {out}/")
+    if not as_json and html is not None:
+        click.echo(f"page: {html}")
+    sys.exit(BUG if any(classed(one) in fails for one in found) else 0)
+
+
+def explain_reference(
+    target: str | None,
+    references: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    effort: float,
+    seconds: float | None,
+    as_json: bool,
+) -> None:
+    """Name what is wrong in a function, by edits of its reference, on each dtype and seed that is asked for; exits as
+    `diff` does.
+    """
+    from workbench.judge.fails import classed, failing
+    from workbench.progress import shown
+
+    with shown():
+        runs = judged(target, references, options)
+        found = [one.explained_by(one.explain(effort, seconds=seconds)) for one in runs]
+    _print(found, as_json=as_json, verbose=False)
+    sys.exit(BUG if any(classed(one) in failing() for one in found) else 0)
+
+
+def _print(found: "Sequence[ReferenceDiff]", *, as_json: bool, verbose: bool) -> None:
+    from workbench.report.reference import document, report
+    from workbench.report.text import console
+
     if as_json:
         documents = [document(one) for one in found]
         many = {"schema": "workbench.references/1", "runs": documents}
         click.echo(json.dumps(documents[0] if len(documents) == 1 else many))
-    else:
-        screen = console()
-        for n, one in enumerate(found):
-            if n:
-                screen.print()
-            screen.print(report(one, unicode=screen.is_terminal, width=screen.width, full=verbose), crop=False)
-        if out is not None:
-            screen.print(f"pictures: {out}/", soft_wrap=True)
-        if html is not None:
-            click.echo(f"page: {html}")
-    sys.exit(BUG if any(classed(one) in fails for one in found) else 0)
+        return
+    screen = console()
+    for n, one in enumerate(found):
+        if n:
+            screen.print()
+        screen.print(report(one, unicode=screen.is_terminal, width=screen.width, full=verbose), crop=False)
 
 
 def show_reference(

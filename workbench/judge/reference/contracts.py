@@ -71,7 +71,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     strict = Contract()
     first = stages = under(graph, strict, given)
     contract = strict
-    for other in _usual(graph, given, dtype):
+    for other in undeclared(graph, given, dtype):
         if _right(stages):
             break
         tried = under(graph, other, given)
@@ -100,7 +100,7 @@ def words_of(contract: Contract, beyond: Contract | None = None) -> str:
     return ",".join(found)
 
 
-def _usual(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
+def undeclared(graph: Graph, given: Sequence[Given], dtype: str) -> Iterator[Contract]:
     """What needs no declaration, beside the strict contract."""
     base = usual(dtype)
     yield replace(Contract(), exp=base.exp)

@@ -1,12 +1,16 @@
 """The judgement of what a kernel made, by a plain reference."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
+from workbench.judge.reference.causes.cause import Explained
+from workbench.judge.reference.causes.scene import Scene
+from workbench.judge.reference.causes.search import explain
 from workbench.judge.reference.contracts import Beyond, judged
 from workbench.judge.reference.given import Arrays, Given, matched
 from workbench.judge.reference.held import dumps_of
@@ -16,6 +20,10 @@ from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
 from workbench.refusal import Refusal, unknown
 from workbench.shown import shown_by
+from workbench.work import SEARCH, Work
+
+#: trials that a report spends on causes, at most: one to two seconds
+QUICK = 2500.0
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,6 +48,10 @@ class ReferenceDiff:
     tried: tuple[str, ...] = ()  #: other references under which it is wrong
     case: str = ""  #: what it ran on, in words
     repeat: str = ""  #: the command that judges the same again; empty where there is none
+    dtype: str = "float32"  #: of the inputs
+    #: what the kernel gives on fresh inputs, of a number from 1 on, by the same reference; None where there are none
+    again: Callable[[int], tuple[Graph, tuple[Given, ...]]] | None = field(default=None, repr=False)
+    of_search: Explained | None = field(default=None, repr=False)  #: what a longer search found, for reports
 
     @property
     def headline(self) -> str:
@@ -99,6 +111,32 @@ class ReferenceDiff:
         place, at = (one.places[0], element) if len(one.places) == 1 else (one.places[element[0]], element[1:])
         dumps = dumps_of(self.graph, self.given) if self[name].judged_from else {}
         return sources(self.graph, self.contract, place, tuple(at), dumps)
+
+    def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> Explained:
+        """The causes of what is wrong: edits of the reference's graph that reproduce the kernel, on fresh inputs too;
+        none of a right run.
+
+        `effort`: how many times as many edits as usual are tried. `seconds`: a cap; what is found under one may depend
+        on the machine.
+        """
+        return self._explained(Work(effort * SEARCH, seconds=seconds))
+
+    @cached_property
+    def explained(self) -> Explained:
+        """What reports say: of a longer search (`explained_by`), else of QUICK trials."""
+        return self.of_search or self._explained(Work(QUICK))
+
+    def _explained(self, work: Work) -> Explained:
+        return replace(Explained() if self.origin is None else explain(self.scene, work), judged=self)
+
+    @property
+    def scene(self) -> Scene:
+        """What a search for causes looks at."""
+        return Scene(self.graph, self.given, self.stages, self.contract, self.declared, self.dtype, self.again)
+
+    def explained_by(self, found: Explained) -> "ReferenceDiff":
+        """The same, of which reports say what a longer search found."""
+        return replace(self, of_search=found)
 
     def worst(self, name: str, n: int = 1) -> list[Element]:
         """The n elements of a stage that are farthest beyond their budget."""
@@ -170,6 +208,7 @@ def diff_arrays(
         others=missing,
         declared=contract is not None,
         said=found.words,
+        dtype=dtype,
         beyond_strict=found.beyond_strict,
         **more,
     )

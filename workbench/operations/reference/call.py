@@ -2,21 +2,27 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from workbench.foreign.plain import PlainRun, read, run_plain
+from workbench.foreign.plain import PlainRun, is_array, read, run_plain
 from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
+from workbench.judge.reference.given import Given as Matched
+from workbench.judge.reference.given import matched
 from workbench.judge.stage import SEVERITY
 from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.gradients import ThroughAutograd, cotangents
-from workbench.operations.reference.inputs import Given, dtype_of, inputs_of
+from workbench.operations.reference.inputs import Given, dtype_of, inputs_of, is_made
 from workbench.operations.reference.repeat import repeat_command
 from workbench.operations.reference.traced import Function, References, each, traced
 from workbench.reference.graph import Contract, Gradients, Graph, parse
 from workbench.refusal import Refusal
+
+#: what a kernel gives on fresh inputs, of a number from 1 on, matched with what one of the references makes of them
+Again = Callable[[int, int], tuple[Graph, tuple[Matched, ...]]]
 
 
 def diff_reference(
@@ -73,9 +79,22 @@ def diff_reference(
     words = repeat_command(found.name, reference, inputs, axes or {}, asked, gradients)
     case = ReferenceCase(axes or {}, of, seed, distribution).words
     forward = None if gradients else once(given, None)
-    of_autograd = Gradients(seed, of) if gradients else None
-    graphs = (traced(one, given, of_autograd) for one in each(reference))
-    return judged_run(lambda graph: forward or once(given, graph), graphs, promise, of, case=case, repeat=words)
+    references = each(reference)
+
+    def graph_of(one: str | Function, given: Mapping[str, Any], seed: int) -> tuple[Graph, str]:
+        return traced(one, given, Gradients(seed, of) if gradients else None)
+
+    def again(which: int, n: int) -> tuple[Graph, tuple[Matched, ...]]:
+        fresh = inputs_of(inputs, dtype, seed + n, axes or {}, distribution)
+        if _same(fresh, given):
+            raise Refusal(f"inputs are the same with seed {seed + n}")
+        graph, _ = graph_of(references[which], fresh, seed + n)
+        call = once(fresh, graph if gradients else None).returned[0]
+        return graph, matched(graph, call.arrays, call.unwritten, found.name)
+
+    graphs = (graph_of(one, given, seed) for one in references)
+    return judged_run(lambda graph: forward or once(given, graph), graphs, promise, of,
+                      again if is_made(inputs) else None, case=case, repeat=words)  # fmt: skip
 
 
 def diff_results(
@@ -102,12 +121,13 @@ def judged_run(
     graphs: Iterable[tuple[Graph, str]],
     contract: Contract | None,
     dtype: str,
+    again: Again | None = None,
     **more: Any,
 ) -> ReferenceDiff:
     """The mildest judgement of all references, graphs with their names, each the worst of all calls."""
     found: list[ReferenceDiff] = []
-    for graph, name in graphs:
-        made = run(graph)
+    for which, (graph, name) in enumerate(graphs):
+        made, more["again"] = run(graph), None if again is None else partial(again, which)
         calls = [
             diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=name, contract=contract,
                         dtype=dtype, gates=made.gates, notes=made.notes, **more)
@@ -118,6 +138,12 @@ def judged_run(
             break
     best = min(found, key=_severity)
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two sets of inputs hold the same arrays."""
+    arrays = [(x, b.get(name)) for name, x in a.items() if is_array(x)]
+    return all(y is not None and x.shape == y.shape and bool((x == y).all()) for x, y in arrays)
 
 
 def _severity(one: ReferenceDiff) -> tuple[bool, int]:

@@ -60,6 +60,11 @@ def _named(given: str) -> Callable[..., Any]:
     return function_of(Path(path), name)
 
 
+def is_made(given: Given) -> bool:
+    """Whether a function makes the inputs, others with another seed."""
+    return not isinstance(given, Mapping) and not (isinstance(given, str | Path) and Path(given).suffix in FILES)
+
+
 def dtype_of(inputs: Mapping[str, Any]) -> str:
     """The dtype of a kernel on these inputs: the first that is a float of 16 bits, else float32."""
     narrow = [name for name, dtype in DTYPES.items() if dtype.itemsize == 2]

@@ -24,7 +24,7 @@ class Plan:
 
     def __init__(self, graph: Graph, contract: Contract, dumps: Mapping[int, Any], asked: Collection[int]) -> None:
         self.graph, self.contract, self.dumps, self.asked = graph, contract, dumps, asked
-        self.patterns, self.stored = patterns_of(graph), _stored(graph, contract)
+        self.patterns, self.stored = patterns_of(graph), stored(graph, contract)
         self.order = sorted(upstream(graph, asked, dumps))
         self.readers = self._readers()
 
@@ -135,7 +135,7 @@ def bits_of(dtype: Any) -> int:
         return 53
 
 
-def _stored(graph: Graph, contract: Contract) -> dict[int, str]:
+def stored(graph: Graph, contract: Contract) -> dict[int, str]:
     """Node -> the stage of the contract as which it is stored."""
     found, places = dict[int, str](), graph.places()
     for name in contract.stored:
