@@ -17,6 +17,8 @@ from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
 from workbench.work import ENDED
+from workbench.suggested import instead
+
 
 SCHEMA = "workbench.reference/1"
 #: stages that a short report shows a row each, at most
@@ -148,7 +150,7 @@ def cause_lines(diff: ReferenceDiff) -> list[str]:
         of = "" if {*found.unexplained} == {*diff.origins} else f" of {', '.join(found.unexplained)}"
         more = ""
         if found.ended_by and diff.of_search is None:
-            again = diff.repeat.replace("workbench diff", "workbench explain", 1)
+            again = instead(diff.repeat, "explain")
             more = f"; `{again}` tries more" if again else "; explain() tries more"
         elif found.ended_by:
             more = ENDED[found.ended_by]
