@@ -88,6 +88,7 @@ class Samples:
         return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
 
 
+@np.errstate(all="ignore")
 def _is_alike(one: Drawn, error: np.ndarray) -> bool:
     figures = np.abs(error) / on_cpu(one.deviation)
     figures = figures[np.isfinite(figures)]
