@@ -88,6 +88,7 @@ class Samples:
         return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
 
 
+@np.errstate(all="ignore")
 def _is_alike(one: Drawn, error: np.ndarray) -> bool:
     figures = np.abs(error) / on_cpu(one.deviation)
     figures = figures[np.isfinite(figures)]
@@ -124,7 +125,7 @@ def judged_by_samples(
     asked = lacking if reverse is None else np.isfinite(value)
     if not asked.any():
         return budget, None
-    deviation = samples.deviation(nodes)
+    deviation, useless = samples.deviation(nodes), False
     if reverse is not None:
         off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
         while True:
@@ -134,6 +135,8 @@ def judged_by_samples(
                 break
             most = MOST
         asked = asked & ~sharp
+        # where reverse mode tells, the others have a worst case, too, which nobody asked for
+        useless = not sharp.any() or 2 * sharp.sum() < answered.sum()
     beyond = asked & (error > LIKELY * deviation)
     count = np.where(beyond, AGAIN, FIRST)
     if beyond.any():
@@ -142,7 +145,7 @@ def judged_by_samples(
     reach = np.minimum(np.maximum(abs(value), _typical(value)), size)
     asked = asked & np.isfinite(deviation) & (WRONG * deviation < reach)
     lacking = lacking & asked
-    decides = lacking | (asked & (budget.bound > USELESS * deviation))
+    decides = lacking | (asked & useless & (budget.bound > USELESS * deviation))
     bound = np.where(decides, WRONG * deviation, budget.bound)
     likely = np.where(asked, LIKELY * deviation, budget.statistical)
     likely = np.where(lacking, likely, np.minimum(likely, budget.statistical))
