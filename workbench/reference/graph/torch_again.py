@@ -13,14 +13,12 @@ from workbench.reference.graph.rules import CONSTANT, INPUT
 #: how far back from a value to the products of matrices and sums that it is made of, at most: from the gradient of a
 #: softmax's maximum, written by hand, to the sum of dout out it is 9
 DEPTH = 12
-#: what autograd calls operations by which a softmax is written by hand: it sums the gradients of what they spread
-_SPREADS = ("SubBackward", "DivBackward")
 #: primitives after which a softmax is one still
 _NOTES = ("named", "cast")
 
 
-def summed_again(x: Traced) -> Traced:
-    """x, as a sum in the backward pass reads it: computed again from what the forward pass made.
+def again(x: Traced) -> Traced:
+    """x, as a sum in the backward pass of a softmax reads it: computed again from what the forward pass made.
 
     A softmax's backward pass takes from each g the sum of g y. Where one y is nearly 1 that is the same g, and its
     error would cancel. Kernels sum something else: flash attention dout out, and of a maximum nothing.
@@ -29,10 +27,20 @@ def summed_again(x: Traced) -> Traced:
     return Traced(x.run, x.value, _again(x.run, x.node_of_run, x.run.backward.first, DEPTH), x.dtype, x.fixed)
 
 
-def is_of_spread() -> bool:
-    """Whether autograd makes the gradient of an operand that was spread."""
+def is_of_softmax(g: Traced) -> bool:
+    """Whether autograd begins with g the gradient of a divisor, or of b in exp(a - b): of a softmax by hand its sum,
+    and its maximum.
+    """
+    name, nodes = autograd_of(), g.run.nodes
+    node = nodes[g.node_of_run]
+    of_exp = node.op == "multiply" and any(nodes[source(g.run, j)].op == "exp" for j in node.reads)
+    return name.startswith("DivBackward") or (name.startswith("SubBackward") and of_exp)
+
+
+def autograd_of() -> str:
+    """What autograd calls the operation whose gradient it makes."""
     node = torch._C._current_autograd_node()
-    return node is not None and node.name().startswith(_SPREADS)
+    return "" if node is None else str(node.name())
 
 
 def _again(run: Recording, i: int, first: int, depth: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from workbench.reference.graph import functions
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.contractions import matmul
-from workbench.reference.graph.torch_again import summed_again
+from workbench.reference.graph.torch_again import again
 from workbench.reference.graph.torch_composites import attention_scores
 from workbench.reference.graph.torch_delta import of_softmax
 from workbench.reference.graph.torch_elementwise import noting
@@ -19,7 +19,7 @@ from workbench.reference.graph.torch_tensor import DTYPES
 
 def softmax_backward(g: Traced, y: Traced, dim: int, dtype: Any) -> Traced:
     """y (g - sum of g y)."""
-    total = functions.sum_(summed_again(g) * y, dim, keepdims=True)
+    total = functions.sum_(again(g) * y, dim, keepdims=True)
     return noting(y * (g - of_softmax(total, g, y)), DTYPES[dtype])
 
 
