@@ -146,19 +146,21 @@ def cause_lines(diff: ReferenceDiff) -> list[str]:
         said += [f"    or: {name}" for name in others]
     if found.ended_by == "size":
         return [*said, "  causes were not searched for: the reference holds too many numbers; take a smaller case"]
-    if found.unexplained and found.tried:
+    if found.unexplained and (found.tried or found.ended_by):
         of = "" if {*found.unexplained} == {*diff.origins} else f" of {', '.join(found.unexplained)}"
-        more = ""
-        if found.ended_by and diff.of_search is None:
-            again = instead(diff.repeat, "explain")
-            more = f"; `{again}` tries more" if again else "; explain() tries more"
-        elif found.ended_by:
-            more = ENDED[found.ended_by]
-        said.append(f"  no cause{of} found among {found.tried} edits of the reference{more}")
+        said.append(f"  no cause{of} found among {found.tried} edits of the reference{_more(diff, found)}")
     if diff.of_search is not None:
         said += [f"  withdrawn: {one.text} ({short(one.line)}); fresh inputs contradict it"
                  for one in found.withdrawn[:WITHDRAWN]]  # fmt: skip
     return said
+
+
+def _more(diff: ReferenceDiff, found: Explained) -> str:
+    """What tries more edits, where some are left."""
+    if not found.ended_by or diff.of_search is not None:
+        return ENDED[found.ended_by]
+    again = instead(diff.repeat, "explain") if diff.repeat else ""
+    return f"; `{again}` tries more" if again else "; explain() tries more"
 
 
 def _proof(cause: Cause) -> str:

@@ -22,8 +22,8 @@ VALUES = 2**17
 LEAST = 2000
 #: products that cost as much as one value elsewhere
 PRODUCTS = 16
-#: values of all nodes that are kept, at most: 0.8 GB
-LARGEST = 1e8
+#: values of all nodes that are kept, at most: 400 MB
+LARGEST = 5e7
 
 
 class Replay:

@@ -12,7 +12,7 @@ from workbench.judge.reference.given import Given
 from workbench.judge.reference.stages import under
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Contract, Graph
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 
 #: share of the elements that may be NaN by an edit, where a kernel may have anything
 UNDEFINED = 0.1
@@ -52,7 +52,7 @@ class Scene:
             return None
         try:
             graph, given = self.again(n)
-        except Refusal:
+        except (Refusal, Unavailable):
             return None
         stages = under(graph, self.contract, given, sharp=False)
         made = replace(self, graph=graph, given=given, stages=stages, sharp=False)
@@ -119,10 +119,10 @@ def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> _Tried:
 
 def _compared(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> _Tried:
     pairs = [*zip(before, now, strict=True)]
-    right = [b for a, b in pairs if a.role == "origin" and (b.is_right or _is_undefined(b))]
+    right = [(a, b) for a, b in pairs if a.role == "origin" and (b.is_right or _is_undefined(b))]
     broken = any(a.is_right and not b.is_right for a, b in pairs)
-    nan = sum(int(_nan(stage).sum()) for stage in right if not stage.is_right)
-    return _Tried(tuple(stage.name for stage in right), broken, nan)
+    nan = sum(int((_nan(b) & a.decisive.outside).sum()) for a, b in right if a.decisive is not None)
+    return _Tried(tuple(a.name for a, _ in right), broken, nan)
 
 
 def _is_undefined(stage: StageDiff) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import log, prod
+from math import log
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from workbench.floats import round_to, to_float64
 from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Named
-from workbench.judge.reference.causes.edit import Edit, fits
+from workbench.judge.reference.causes.edit import Edit, fits, size
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.replay import VALUES, Replay
 from workbench.judge.reference.causes.scene import UNDEFINED, Reach, Scene, is_so, reproduces
@@ -109,16 +109,21 @@ class _Search:
     def __init__(self, scene: Scene, work: Work, without: Collection[str]) -> None:
         self.scene, self.work, self.without = scene, work, without
         self.tried, self.ended_by = 0, ""
+        #: what budgets of the whole run cost, in trials
+        self.budgets = BUDGETS * sum(size(node) for node in scene.graph.nodes) / VALUES
         self.withdrawn: list[Named] = []
         self._fresh: dict[int, Scene | None] = {}
 
     def cause(self, stage: StageDiff) -> Cause | None:
-        """What makes a stage wrong; None where no edit does, or several that differ in what they explain."""
+        """What makes a stage wrong; None where no edit does, or the work does not allow to hold one against budgets."""
         screen = Screen(self.scene, stage)
         if screen.replay.is_large:
             self.ended_by = "size"
             return None
         if not screen.error > 0:
+            return None
+        if self.budgets > self.work.allowed:
+            self.ended_by = "effort"
             return None
         screen.replay.start()
         for slab in (None, *_slabs(stage)):
@@ -144,13 +149,12 @@ class _Search:
 
     def _proved(self, stage: StageDiff, near: Sequence[Fit]) -> Cause | None:
         """The cause that those edits are which reproduce all of the run, and of fresh ones."""
-        cost = BUDGETS * sum(prod(node.shape) for node in self.scene.graph.nodes) / VALUES
         held = list[Held]()
         for n, fit in enumerate(near[:MOST]):
             late = n >= SOME and self.work.over
             if late or (held and fit.left > ALIKE * held[0].fit.left + 1e-9):
                 break
-            self.work.take(cost)
+            self.work.take(self.budgets)
             reach = reproduces(self.scene, fit.edit)
             if stage.name in reach.stages:
                 held.append(Held(fit, reach))
