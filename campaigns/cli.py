@@ -431,3 +431,16 @@ def plain_references(right: int, jobs: int, as_json: bool) -> None:
 
     found = measured(judged, as_json, jobs, right)
     sys.exit(BUG if not all(judged.as_true(one) for one in found["runs"]) else 0)
+
+
+@commands.command("accept-references")
+@click.option("--every", type=click.IntRange(min=1), default=1, help="Take one of so many kernels [1]")
+@click.option("--seed", default=11, help="Seed of the cases [11]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
+@json_option
+def accept_references(every: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Accept or reject the kernels of plain-references, on a case of each family; 1 where a verdict is wrong."""
+    from campaigns.plain_references import accepted
+
+    found = measured(accepted, as_json, jobs, every, seed)
+    sys.exit(BUG if not all(accepted.as_true(one) for one in found["kernels"]) else 0)
