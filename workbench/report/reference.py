@@ -16,9 +16,8 @@ from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
-from workbench.work import ENDED
 from workbench.suggested import instead
-
+from workbench.work import ENDED
 
 SCHEMA = "workbench.reference/1"
 #: stages that a short report shows a row each, at most
