@@ -94,7 +94,9 @@ def test_the_first_turn_of_a_name_that_is_assigned_twice_is_not_the_last() -> No
         return y
 
     graph = trace(twice, {"x": np.ones(3, np.float32)})
-    (first,) = match(graph, {"y[0]": np.ones(3, np.float32)})
+    (first,) = match(graph, {"y[-1]": np.ones(3, np.float32)})
     assert first.nodes == (graph.stages["y"][0],) and not first.result
+    (only,) = match(graph, {"y[0]": np.ones(3, np.float32)})  # as of a loop of one iteration
+    assert only.nodes == (graph.stages["y"][1],)
     (last,) = match(graph, {"y": np.ones(3, np.float32)})
     assert last.nodes == (graph.stages["y"][1],) and last.result

@@ -98,6 +98,9 @@ class ReferenceJudge:
                     self._not_judged(one, said)
                     return None
                 return Failure(one, index, "wrong", _how(found, answer, before), found)
+            if classed(found) in DOUBTED and (said := self._scaling(what, found)):
+                self._not_judged(one, said)
+                return None
             if classed(found) in DOUBTED and self._doubted_again(one):
                 return Failure(one, index, "wrong", "no default arithmetic explains its errors, on any seed", found)
             if index % TWICE == 0 and (second := self._other_bits(one, what, answer)) is not None:

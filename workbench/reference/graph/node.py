@@ -73,13 +73,12 @@ class Graph:
         return {**self.results, **found}
 
     def iterations(self, name: str) -> dict[int, int]:
-        """Index -> node of a stage. In a loop the values that its last line made count from 0, and those before the
-        loop up to -1: `state[-1]` is the initial state. Without a loop each assignment counts.
+        """Index -> node of a stage. Values that its last line made count from 0, as in a loop; those before up to -1:
+        `state[-1]` is the initial state.
         """
         turns, latest = self.stages[name], self.latest(name)
-        before = turns.index(latest[0]) if len(latest) > 1 else 0
-        some = (*turns[:before], *latest) if len(latest) > 1 else turns
-        return {k - before: node for k, node in enumerate(some)}
+        before = turns.index(latest[0])
+        return {k - before: node for k, node in enumerate((*turns[:before], *latest))}
 
     def latest(self, name: str) -> tuple[int, ...]:
         """The turns of a stage that its last line made: of a name that is assigned again its last value, of a loop all
