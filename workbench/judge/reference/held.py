@@ -11,7 +11,7 @@ from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import DTYPES, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
-from workbench.judge.reference.sharper import affordable, asked, sharper
+from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
@@ -189,4 +189,5 @@ def _sharpened(
             known[place] = np.isfinite(worst)
         return replace(budget, bound=bound, statistical=likely), known
 
-    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None)
+    dear = sharp and 0 < affordable(graph, one.nodes) < MOST
+    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None, dear)

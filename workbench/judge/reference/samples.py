@@ -113,12 +113,12 @@ Reverse = Callable[[np.ndarray, Budget, int], tuple[Budget, np.ndarray]]
 @np.errstate(all="ignore")
 def judged_by_samples(
     samples: Samples, nodes: Sequence[int], error: np.ndarray, value: np.ndarray, budget: Budget,
-    reverse: Reverse | None,
+    reverse: Reverse | None, dear: bool = False,
 ) -> tuple[Budget, BySamples | None]:  # fmt: skip
     """The budget with drawn ones in it, and where.
 
     error: of each element, beyond half an ulp of what it is stored in. reverse: None where nothing is drawn but what
-    has no worst case.
+    has no worst case. dear: whether it is asked only where an element is beyond LIKELY.
     """
     size = np.broadcast_to(budget.size, value.shape)
     lacking = np.isfinite(value) & (~np.isfinite(budget.bound) | (budget.bound >= size))
@@ -126,7 +126,7 @@ def judged_by_samples(
     if not asked.any():
         return budget, None
     deviation, useless = samples.deviation(nodes), False
-    if reverse is not None:
+    if reverse is not None and not (dear and not (error > LIKELY * deviation).any()):
         off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
         while True:
             budget, answered = reverse(off, budget, most)
