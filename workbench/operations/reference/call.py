@@ -97,7 +97,14 @@ def diff_results(
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
     run = PlainRun("actual", (read(actual, "actual"),))
-    return _judged(lambda _: run, reference, given, promise, of, gradients=Gradients() if gradients else None, case=of)
+
+    def once(graph: Graph) -> PlainRun:
+        names, made = graph.gradients.values(), run.returned[0].arrays
+        if gradients and not (isinstance(made, Mapping) and any(name in made for name in names)):
+            raise Refusal(f"with gradients actual is a dict that has some of them: {', '.join(names)}")
+        return run
+
+    return _judged(once, reference, given, promise, of, gradients=Gradients() if gradients else None, case=of)
 
 
 def _judged(
