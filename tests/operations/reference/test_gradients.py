@@ -280,3 +280,6 @@ def test_gradients_that_somebody_made() -> None:
     assert wrong.origins == ("dk",)
     with pytest.raises(Refusal, match="dresult is missing"):
         diff_results(actual, softmax, QKV, gradients=True)
+    for none in (out, {"result": out}):
+        with pytest.raises(Refusal, match="a dict that has some of them: dq, dk, dv"):
+            diff_results(none, softmax, QKV | {"dresult": dout}, gradients=True)

@@ -112,8 +112,15 @@ def diff_results(
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
     run = PlainRun("actual", (read(actual, "actual"),))
+
+    def once(graph: Graph) -> PlainRun:
+        names, made = graph.gradients.values(), run.returned[0].arrays
+        if gradients and not (isinstance(made, Mapping) and any(name in made for name in names)):
+            raise Refusal(f"with gradients actual is a dict that has some of them: {', '.join(names)}")
+        return run
+
     graphs = (traced(one, given, Gradients() if gradients else None) for one in each(reference))
-    return judged_run(lambda _: run, graphs, promise, of, case=of)
+    return judged_run(once, graphs, promise, of, case=of)
 
 
 def judged_run(

@@ -24,7 +24,7 @@ def again(x: Traced) -> Traced:
     error would cancel. Kernels sum something else: flash attention dout out, and of a maximum nothing.
     """
     assert x.run.backward is not None
-    return Traced(x.run, x.value, _again(x.run, x.node_of_run, x.run.backward.first, DEPTH), x.dtype, x.fixed)
+    return Traced(x.run, x.value, _again(x.run, x.node_of_run, x.run.backward.first), x.dtype, x.fixed)
 
 
 def is_of_softmax(g: Traced) -> bool:
@@ -43,15 +43,22 @@ def autograd_of() -> str:
     return "" if node is None else str(node.name())
 
 
-def _again(run: Recording, i: int, first: int, depth: int) -> int:
+def _again(run: Recording, i: int, first: int) -> int:
     """A node from `first` on once more, and what it reads, up to a sum or a product of matrices."""
-    node = run.nodes[i]
-    if i < first or not depth or node.op in (INPUT, CONSTANT, "write"):
-        return i
-    reads = [j if node.op in ("sum", "matmul") else _again(run, j, first, depth - 1) for j in node.reads]
-    run.nodes.append(replace(node, reads=tuple(reads), line=run.line()))
-    run.again[len(run.nodes) - 1] = i
-    return len(run.nodes) - 1
+    known = dict[int, int]()
+
+    def copy(i: int, depth: int) -> int:
+        node = run.nodes[i]
+        if i < first or not depth or node.op in (INPUT, CONSTANT, "write"):
+            return i
+        if i not in known:
+            reads = node.reads if node.op in ("sum", "matmul") else [copy(j, depth - 1) for j in node.reads]
+            run.nodes.append(replace(node, reads=tuple(reads), line=run.line()))
+            known[i] = len(run.nodes) - 1
+            run.again[known[i]] = i
+        return known[i]
+
+    return copy(i, DEPTH)
 
 
 def softmax_again(run: Recording, i: int) -> int:
@@ -79,7 +86,7 @@ def softmax_again(run: Recording, i: int) -> int:
         shape = np.broadcast_shapes(*(nodes[j].shape for j in reads))
         return run.add(op, reads, {}, np.empty(shape), nodes[i].dtype)
 
-    found = made("exp", made("subtract", _again(run, x, 0, DEPTH), made("add", shift, made("log", total))))
+    found = made("exp", made("subtract", _again(run, x, 0), made("add", shift, made("log", total))))
     for note in reversed(notes):
         nodes.append(replace(nodes[note], reads=(found,)))
         found = len(nodes) - 1

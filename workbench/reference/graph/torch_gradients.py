@@ -25,8 +25,6 @@ from workbench.refusal import Refusal
 
 #: primitives that compare
 _COMPARES = frozenset("equal not_equal less less_equal greater greater_equal maximum minimum max min".split())
-
-
 #: number of autograd's nodes for operations that have no derivative
 _WITHOUT = 2**64 - 1
 
@@ -81,7 +79,9 @@ class Autograd:
         if not isinstance(x, Tensor):
             return x
         if x._version != version:  # which torch checks only where nobody looks at what is kept
-            self.run.refuse("a tensor that the backward pass reads was written in place since. torch.autograd refuses")
+            self.run.refuse(
+                "a tensor that the backward pass reads was written in place since, which torch.autograd refuses"
+            )
         node = x.traced.node_of_run
         if x.traced.whole or x.traced.fixed or source(self.run, node) in self.run.inputs.values():
             return x
