@@ -121,7 +121,7 @@ def test_errors_of_a_carried_state_do_not_explode() -> None:
         found = diff(deltas.gated_delta_rule(dumps=False), case)["out"].isolated
         assert found is not None
         error, budget = abs(found.error), found.budget
-        assert np.all(error <= budget) and np.median(budget) < 3000 * np.median(error[error > 0])
+        assert np.all(error <= budget) and np.median(budget) < 350 * np.median(error[error > 0])
 
 
 @pytest.mark.parametrize("distribution", DELTA.distributions)

@@ -11,6 +11,7 @@ from workbench.case.tiling import Tiling
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
 from workbench.operations.run import OperationRun, size_of
+from workbench.operations.scan import scan_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Expected, trace
 from workbench.reference.graph import budgets as of_graph
@@ -23,17 +24,20 @@ _CONTRACT = of_foreign({}, Case())
 
 
 class Reference:
-    """What stages of a run should be: of the graph of the operation's plain function, where it has one, else of its
-    table.
+    """What stages of a run should be: of the graph of the operation's plain function, or of a turn of it, where it has
+    one; else of its table.
     """
 
     def __init__(self, run: OperationRun) -> None:
         self.run, case, plain = run, run.case, run.case.operation.reference
         given = {**run.inputs, **case.numbers, **case.conventions}
         self.graph = None if plain is None else trace(plain, given)
+        self.scan = scan_of(run)
 
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
+        if self.scan is not None:
+            return self.scan.expected(given, names)
         if self.graph is not None:
             return of_graph(self.graph, self.run.case.operation.contract(self.run.setting), given, names)
         p = problem(self.run, given)
@@ -42,6 +46,8 @@ class Reference:
 
     def values(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
         """The same without budgets; of a table what they are made of, too."""
+        if self.scan is not None:
+            return self.scan.values(given, names)
         if self.graph is None:
             return values(problem(self.run, given), names)
         return {name: one.value for name, one in self.expected(given, names).items()}

@@ -35,6 +35,18 @@ Draw = Callable[[Setting, np.random.Generator], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One turn of a loop in plain code that carries a state along an axis."""
+
+    #: of the inputs, those that are walked with a tile of that axis, of `before`, the state before the turn, and the
+    #: numbers, by name. It returns the state after the turn as its local `state`, each column of which is affine in
+    #: that of `before`, and all in the same way
+    function: Callable[..., Any]
+    begins: str  #: the input that is the state before the first turn
+    written: str  #: the local of the same columns that the state takes in, and so carries its errors on
+
+
+@dataclass(frozen=True)
 class Operation:
     """One operation."""
 
@@ -48,6 +60,8 @@ class Operation:
     #: what it computes in plain code, of its inputs, numbers and conventions by name, with stages as local variables:
     #: its graph gives values and budgets; None: the table gives them
     reference: Callable[..., Any] | None = None
+    #: the same of a loop along `walked`, in place of `reference`; None: as of that
+    turn: Callable[[Setting], Turn | None] = lambda of: None
     contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it, where it has a reference
     optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
     #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
