@@ -1,6 +1,7 @@
 """What float64 makes of the stages of a run of an operation; one stage held against what it should be."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -33,11 +34,16 @@ class Reference:
         given = {**run.inputs, **case.numbers, **case.conventions}
         self.graph = None if plain is None else trace(plain, given)
         self.scan = scan_of(run)
+        self.otherwise = _otherwise(run)
 
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
         if self.scan is not None:
-            return self.scan.expected(given, names)
+            found = self.scan.expected(given, names)
+            if self.otherwise is None:
+                return found
+            others = self.otherwise.expected(given, names)
+            return {name: Expected(one.value, _larger(one.budget, others[name].budget)) for name, one in found.items()}
         if self.graph is not None:
             return of_graph(self.graph, self.run.case.operation.contract(self.run.setting), given, names)
         p = problem(self.run, given)
@@ -51,6 +57,22 @@ class Reference:
         if self.graph is None:
             return values(problem(self.run, given), names)
         return {name: one.value for name, one in self.expected(given, names).items()}
+
+
+def _otherwise(run: OperationRun) -> Reference | None:
+    """By what conventions a run may compute as well; None where it says, or where its stages do."""
+    case, turn = run.case, run.case.operation.turn(run.setting)
+    if turn is None or not turn.otherwise or {*turn.otherwise} & {*run.told}:
+        return None
+    table = case.operation.table(run.setting)
+    if any(name not in case.operation.results or {*table[name].axes} & {*"tc"} for name in run.stages):
+        return None
+    return Reference(replace(run, case=replace(case, conventions={**case.conventions, **turn.otherwise})))
+
+
+def _larger(one: Budget, other: Budget) -> Budget:
+    bound, statistical = (np.maximum(x, y) for x, y in ((one.bound, other.bound), (one.statistical, other.statistical)))
+    return Budget(bound, statistical, one.size)
 
 
 def problem(run: OperationRun, given: Mapping[str, np.ndarray]) -> Problem:

@@ -44,6 +44,8 @@ class Turn:
     function: Callable[..., Any]
     begins: str  #: the input that is the state before the first turn
     written: str  #: the local of the same columns that the state takes in, and so carries its errors on
+    #: conventions by which a function may compute, too, that says none of them and returns results alone
+    otherwise: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
