@@ -8,6 +8,7 @@ import pytest
 
 from tests.operations.deltas import gated_delta_rule
 from workbench.floats import to_float64
+from workbench.operations import scan
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
 from workbench.operations.expected import Reference
@@ -87,3 +88,19 @@ def test_what_is_no_number_stays_in_its_columns() -> None:
     assert np.isnan(value[0, 1, 6:]).all() and np.isnan(bound[0, 1, 6:]).all()
     assert np.isfinite(value[0, 1, :6]).all() and np.isfinite(bound[0, 1, :6]).all()
     assert np.isfinite(np.delete(bound[0, 0], 1, -1)).all()
+
+
+def test_heads_in_groups_and_rows_that_stop_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets of some heads at once are those of all; rows that are left to norms after two turns have wider ones."""
+    run = run_of(heads=3, tokens=30)
+    usual = Reference(run).expected({}, ["out", "state"])
+    monkeypatch.setattr(scan, "HELD", 1)
+    assert len(Reference(run).scans) == 3
+    for name, one in Reference(run).expected({}, ["out", "state"]).items():
+        assert np.array_equal(one.value, usual[name].value)
+        np.testing.assert_allclose(one.budget.bound, usual[name].budget.bound, rtol=1e-12)
+        np.testing.assert_allclose(one.budget.statistical, usual[name].budget.statistical, rtol=1e-12)
+    monkeypatch.setattr(scan, "WORK", 1.0)
+    wider = Reference(run).expected({}, ["out"])["out"].budget.bound
+    bound, error = usual["out"].budget.bound, abs(run.stages["out"] - usual["out"].value)
+    assert np.all(wider >= 0.99 * bound) and np.median(wider) > 1.2 * np.median(bound) and np.all(error <= bound)

@@ -1,8 +1,9 @@
 """What float64 makes of the stages of a run of an operation; one stage held against what it should be."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from workbench.case.tiling import Tiling
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import to_float64, ulp
 from workbench.operations.run import OperationRun, size_of
-from workbench.operations.scan import scan_of
+from workbench.operations.scan import scans_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Expected, trace
 from workbench.reference.graph import budgets as of_graph
@@ -33,27 +34,38 @@ class Reference:
         self.run, case, plain = run, run.case, run.case.operation.reference
         given = {**run.inputs, **case.numbers, **case.conventions}
         self.graph = None if plain is None else trace(plain, given)
-        self.scan = scan_of(run)
+        self.scans = scans_of(run)
         self.otherwise = _otherwise(run)
+        self._of_inputs: dict[frozenset[str], dict[str, Expected]] = {}  # stages of a loop, where no dump matters
 
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
-        if self.scan is not None:
-            found = self.scan.expected(given, names)
-            if self.otherwise is None:
-                return found
-            others = self.otherwise.expected(given, names)
-            return {name: Expected(one.value, _larger(one.budget, others[name].budget)) for name, one in found.items()}
+        if self.scans:
+            key = frozenset(names)
+            if self.scans[0].matters(given, names):
+                return self._of_scans(given, names)
+            if key not in self._of_inputs:
+                self._of_inputs[key] = self._of_scans({}, names)
+            return self._of_inputs[key]
         if self.graph is not None:
             return of_graph(self.graph, self.run.case.operation.contract(self.run.setting), given, names)
         p = problem(self.run, given)
         made = values(p, names)
         return {name: Expected(made[name], budget) for name, budget in budgets(p, made, names).items()}
 
+    def _of_scans(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
+        parts = [one.expected(given, names) for one in self.scans]
+        found = {name: _of_all_heads([part[name] for part in parts]) for name in names}
+        if self.otherwise is None:
+            return found
+        others = self.otherwise.expected(given, names)
+        return {name: Expected(one.value, _larger(one.budget, others[name].budget)) for name, one in found.items()}
+
     def values(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
         """The same without budgets; of a table what they are made of, too."""
-        if self.scan is not None:
-            return self.scan.values(given, names)
+        if self.scans:
+            some = [one.values(given, names) for one in self.scans]
+            return {name: np.concatenate([part[name] for part in some], axis=1) for name in names}
         if self.graph is None:
             return values(problem(self.run, given), names)
         return {name: one.value for name, one in self.expected(given, names).items()}
@@ -68,6 +80,17 @@ def _otherwise(run: OperationRun) -> Reference | None:
     if any(name not in case.operation.results or {*table[name].axes} & {*"tc"} for name in run.stages):
         return None
     return Reference(replace(run, case=replace(case, conventions={**case.conventions, **turn.otherwise})))
+
+
+def _of_all_heads(parts: Sequence[Expected]) -> Expected:
+    def joined(some: Sequence[Any]) -> Any:
+        return some[0] if isinstance(some[0], float) else np.concatenate(some, axis=1)
+
+    some = [one.budget for one in parts]
+    bound, statistical = joined([one.bound for one in some]), joined([one.statistical for one in some])
+    return Expected(
+        joined([one.value for one in parts]), Budget(bound, statistical, joined([one.size for one in some]))
+    )
 
 
 def _larger(one: Budget, other: Budget) -> Budget:

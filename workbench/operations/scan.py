@@ -19,13 +19,17 @@ from workbench.operations.run import OperationRun, size_of
 from workbench.reference.bound import Budget, deviations
 from workbench.reference.graph import Contract, Expected, Graph, trace
 from workbench.reference.graph.expected import placed
-from workbench.reference.graph.forward import forward
+from workbench.reference.graph.forward import forward, upstream
 from workbench.reference.graph.operands import with_operands
 
 #: input of a turn, and its local
 BEFORE, STATE = "before", "state"
 #: share of its length at which a row that goes back through turns is left to norms
 SHORT = 1e-3
+#: products of numbers that rows may take on their way back, about a second; of more they are left to norms sooner
+WORK = 4e9
+#: numbers of all states that are held at once, of as many heads as have no more
+HELD = 2**22
 #: for roundings of values that are off themselves, as in reverse mode of a graph
 MARGIN = 1.01
 
@@ -72,28 +76,43 @@ class Rounded:
         """Of rows @ the stage; `index`: of some turns."""
         off, size = self.off.at(index), abs(rows)
         variance = (size @ np.sqrt(off.variance)) ** 2 if self.together else rows * rows @ off.variance
-        return Errors(size @ off.worst, variance, size @ off.common)
+        worst = size @ off.worst
+        return Errors(worst, variance, size @ off.common if off.common.any() else np.zeros(worst.shape))
 
 
-def scan_of(run: OperationRun) -> "Scan | None":
-    """That of a run; None where its operation carries no state in plain code."""
+def scans_of(run: OperationRun) -> "list[Scan]":
+    """Those of a run, for some heads each; none where its operation carries no state in plain code."""
     case, operation = run.case, run.case.operation
-    turn, walked = operation.turn(run.setting), operation.walked
+    turn = operation.turn(run.setting)
     if turn is None:
-        return None
+        return []
     axes = {**operation.inputs, **{name: stage.axes for name, stage in operation.table(run.setting).items()}}
     sizes = {axis: size_of(case, axis) for axis in "".join(axes.values())}
-    given = {name: _in_turns(x, axes[name], walked) for name, x in run.inputs.items() if name != turn.begins}
-    before = np.zeros(tuple(sizes[axis] for axis in axes[STATE]), np.float32)
-    graph = trace(turn.function, {**given, BEFORE: before, **case.numbers})
+    state = prod(sizes[axis] for axis in axes[STATE])
+    d, e = (sizes[axis] for axis in axes[STATE][-2:])
+    back = max(int(WORK / (state // e * (d + 2 * e))), 1)
+    group = max(HELD * sizes["h"] // state, 1)
+    return [_of_heads(run, turn, axes, sizes, slice(first, first + group), back)
+            for first in range(0, sizes["h"], group)]  # fmt: skip
+
+
+def _of_heads(
+    run: OperationRun, turn: Turn, axes: Mapping[str, str], sizes: Mapping[str, int], heads: slice, back: int
+) -> "Scan":
+    """That of some heads."""
+    operation, inputs = run.case.operation, {name: x[:, heads] for name, x in run.inputs.items()}
+    given = {name: _in_turns(x, axes[name], operation.walked) for name, x in inputs.items() if name != turn.begins}
+    initial = to_float64(inputs[turn.begins])
+    before = np.zeros((*initial.shape[:2], sizes["t"], *initial.shape[2:]), np.float32)
+    graph = trace(turn.function, {**given, BEFORE: before, **run.case.numbers})
     of_columns = {name: np.zeros(x.shape) for name, x in given.items() if axes[name][-1] == axes[STATE][-1]}
-    initial = to_float64(run.inputs[turn.begins])
-    return Scan(graph, _with(graph, of_columns), operation.contract(run.setting), turn, axes, sizes, walked, initial)
+    contract = operation.contract(run.setting)
+    return Scan(graph, _with(graph, of_columns), contract, turn, axes, sizes, operation.walked, heads, initial, back)
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """All turns of a run."""
+    """All turns of some heads of a run."""
 
     graph: Graph = field(repr=False)
     linear: Graph = field(repr=False)  #: the same, of 0 for inputs that have the columns of the state
@@ -102,7 +121,9 @@ class Scan:
     axes: Mapping[str, str]  #: of inputs and stages
     sizes: Mapping[str, int]
     walked: str
+    heads: slice
     initial: Array  #: the state before the first turn
+    back: int  #: turns that rows go back at most
 
     def values(self, given: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
         """The stages `names`, of the `given` ones before each, and of the inputs."""
@@ -124,6 +145,13 @@ class Scan:
         made = self._rounded(graph, {**own, **dumps}, {*names, *carried})
         off = self._carried(made, dumps, names, carried)
         return {name: self._expected(name, made[name], off[name]) for name in names}
+
+    def matters(self, given: Collection[str], names: Collection[str]) -> bool:
+        """Whether some of `names`, or a state, are made of a `given` stage."""
+        places, found = self.graph.places(), set[int]()
+        for i in (places[name] for name in (*names, STATE)):
+            found |= upstream(self.graph, [i]) - {i}
+        return any(places[name] in found or name == STATE for name in given)
 
     # values
 
@@ -178,9 +206,10 @@ class Scan:
         moved = [name for name in names if self._has_columns(name)]
         before, *own = (self._by(by, {*moved, STATE}, dumps) for by in (BEFORE, *carried))
         transition = before[STATE]
-        own[0][STATE] = np.broadcast_to(np.eye(transition.shape[-1]), transition.shape)
-        sources = [(rows[STATE], made[name]) for name, rows in zip(carried, own, strict=True)]
-        earlier, whole = _lengths(transition, _sum([(one.sources, one.through(rows)) for rows, one in sources]))
+        sources = [(None if name == STATE else rows[STATE], made[name])
+                   for name, rows in zip(carried, own, strict=True)]  # fmt: skip
+        added = _sum([(one.sources, one.off if rows is None else one.through(rows)) for rows, one in sources])
+        earlier, whole = _lengths(transition, added)
         found = {}
         for name in names:
             one = made[name]
@@ -192,7 +221,7 @@ class Scan:
             if name == STATE:  # as many rows as dims: by norms
                 off = off.plus(earlier)
             elif name in moved:
-                off = off.plus(_behind(before[name], transition, sources, whole))
+                off = off.plus(_behind(before[name], transition, sources, whole, self.back))
             found[name] = off.times(MARGIN)
         return found
 
@@ -200,7 +229,8 @@ class Scan:
         """As arrays of the run; a budget is NaN where the value is, infinite where nothing can be said."""
         value = one.value
         worst, variance, common = (np.where(np.isnan(x), np.inf, x) for x in off)
-        likely = np.minimum(common + deviations(prod(self._shape(name))) * np.sqrt(variance), worst)
+        elements = prod(self.sizes[axis] for axis in self.axes[name])
+        likely = np.minimum(common + deviations(elements) * np.sqrt(variance), worst)
         nan, size = np.isnan(value), one.size
         bound, statistical = (self._whole(np.where(nan, np.nan, x), name) for x in (worst, likely))
         if not isinstance(size, float):
@@ -210,12 +240,13 @@ class Scan:
     # turns
 
     def _dumps(self, given: Mapping[str, Array]) -> dict[str, Array]:
-        return {name: _in_turns(to_float64(x), self.axes[name], self.walked) for name, x in given.items()}
+        some = {name: to_float64(x)[:, self.heads] for name, x in given.items()}
+        return {name: _in_turns(x, self.axes[name], self.walked) for name, x in some.items()}
 
     def _shape(self, name: str) -> tuple[int, ...]:
         """Of a stage of all turns."""
-        axes = self.axes[name]
-        sizes = [self.sizes[axis] for axis in axes]
+        axes, heads = self.axes[name], self.initial.shape[1]
+        sizes = [heads if axis == "h" else self.sizes[axis] for axis in axes]
         return tuple(sizes) if self.walked not in axes else (*sizes[:3], 1, *sizes[3:])
 
     def _whole(self, x: Array, name: str) -> Array:
@@ -267,20 +298,26 @@ def _turn(t: Any) -> Any:
     return slice(None), slice(None), t
 
 
-def _behind(rows: Array, transition: Array, sources: Sequence[tuple[Array, Rounded]], whole: Errors) -> Errors:
+def _behind(
+    rows: Array, transition: Array, sources: Sequence[tuple[Array | None, Rounded]], whole: Errors, back: int
+) -> Errors:
     """What errors of the states before each turn make of its rows @ state, of the `sources` of each: from the last turn
-    back through all transitions between; by norms of `whole` once the rows are SHORT.
+    back through all transitions between; by norms of `whole` once the rows are SHORT, or `back` turns behind.
     """
     b, h, turns, n, d = rows.shape
     found = Errors(*np.zeros((3, b, h, turns, n, whole.worst.shape[-1])))
     rows, lengths, end = rows.copy(), _length(rows), turns
     for s in range(turns - 2, -1, -1):
-        while end > s + 2 and np.all(_length(rows[:, :, end - 1]) <= SHORT * lengths[:, :, end - 1]):
+        while end > s + 1 and (
+            end - 1 - s > back or np.all(_length(rows[:, :, end - 1]) <= SHORT * lengths[:, :, end - 1])
+        ):
             end -= 1
             _add(found, end, whole.at(_turn(s)).times(_length(rows[:, :, end])))
+        end = max(end, s + 2)
         some = slice(s + 1, end)
         left = rows[:, :, some].reshape(b, h, -1, d)
-        made = _sum([(one.sources, one.through(left @ to_state[:, :, s], _turn(s))) for to_state, one in sources])
+        made = _sum([(one.sources, one.through(left if to_state is None else left @ to_state[:, :, s], _turn(s)))
+                     for to_state, one in sources])  # fmt: skip
         _add(found, some, Errors(*(x.reshape(b, h, -1, n, x.shape[-1]) for x in made)))
         rows[:, :, some] = (left @ transition[:, :, s]).reshape(b, h, -1, n, d)
     return found

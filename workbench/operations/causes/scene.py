@@ -132,7 +132,7 @@ class Scene:
         assert of_edit is not None
         edit = values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)
         made = {**self.made[way], **edit}
-        if self.reference.scan is not None:
+        if self.reference.scans:
             sizes = [(_largest(x), _largest(self.made[way][name])) for name, x in edit.items()]
             grown = max([1.0, *(new / old for new, old in sizes if old)])
             # an edit may take elements to other places: the largest budget of the stage holds for all
