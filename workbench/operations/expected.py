@@ -17,6 +17,7 @@ from workbench.operations.scan import scans_of
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Expected, trace
 from workbench.reference.graph import budgets as of_graph
+from workbench.reference.graph.operands import with_operands
 from workbench.reference.losses import losses_of
 from workbench.reference.problem import Problem
 from workbench.reference.walk import budgets, values
@@ -32,11 +33,18 @@ class Reference:
 
     def __init__(self, run: OperationRun) -> None:
         self.run, case, plain = run, run.case, run.case.operation.reference
-        given = {**run.inputs, **case.numbers, **case.conventions}
-        self.graph = None if plain is None else trace(plain, given)
+        self.graph = None
+        if plain is not None:
+            beside = case.operation.beside(run.setting, {name: to_float64(x) for name, x in run.inputs.items()})
+            self.graph = trace(plain, {**run.inputs, **case.numbers, **case.conventions, **beside})
         self.scans = scans_of(run)
         self.otherwise = _otherwise(run)
         self._of_inputs: dict[frozenset[str], dict[str, Expected]] = {}  # stages of a loop, where no dump matters
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is plain code, not the table."""
+        return self.graph is not None or bool(self.scans)
 
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
@@ -62,13 +70,15 @@ class Reference:
         return {name: Expected(one.value, _larger(one.budget, others[name].budget)) for name, one in found.items()}
 
     def values(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, np.ndarray]:
-        """The same without budgets; of a table what they are made of, too."""
+        """The same without budgets, and others that they are made of."""
         if self.scans:
             some = [one.values(given, names) for one in self.scans]
             return {name: np.concatenate([part[name] for part in some], axis=1) for name in names}
         if self.graph is None:
             return values(problem(self.run, given), names)
-        return {name: one.value for name, one in self.expected(given, names).items()}
+        table = self.run.case.operation.table(self.run.setting)
+        asked = [name for name in self.graph.places() if name in {*names, *table}]
+        return dict(zip(asked, with_operands(self.graph, asked, given, lambda line, x: x), strict=True))
 
 
 def _otherwise(run: OperationRun) -> Reference | None:

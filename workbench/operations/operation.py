@@ -3,7 +3,7 @@
 What runs it, judges it and shows it knows none of its stages by name.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,8 @@ class Operation:
     #: what it computes in plain code, of its inputs, numbers and conventions by name, with stages as local variables:
     #: its graph gives values and budgets; None: the table gives them
     reference: Callable[..., Any] | None = None
+    #: what `reference` takes beside its inputs, numbers and conventions, of these inputs in float64
+    beside: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, Any]] = lambda of, inputs: {}
     #: the same of a loop along `walked`, in place of `reference`; None: as of that
     turn: Callable[[Setting], Turn | None] = lambda of: None
     contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it, where it has a reference
@@ -72,6 +74,8 @@ class Operation:
     functions: tuple[str, ...] = ()  #: keywords of functions of single elements that a case may have
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: conventions on which budgets depend, beside those on which the table does
+    budgeted: Callable[[Setting], Collection[str]] = lambda of: ()
     #: whose it is -> what known kernels do, all of it at once, that is not the usual
     known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case

@@ -7,11 +7,11 @@ from functools import cached_property
 import numpy as np
 
 from workbench.expectation.elements import WRONG
-from workbench.floats import round_to, to_float64, ulp
+from workbench.floats import round_to, to_float64, ulp, unit_roundoff
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import Reference, held, problem
 from workbench.operations.run import OperationRun, results
-from workbench.reference.context import Context
+from workbench.reference.context import CHANGE_ROUNDINGS, Context
 from workbench.reference.dataflow import with_upstream
 from workbench.reference.graph import Expected
 from workbench.reference.mode import FLOAT32_RANGE
@@ -123,7 +123,7 @@ class Scene:
 
     def within(self, hypothesis: Hypothesis, names: Collection[str], way: str) -> dict[str, float] | None:
         """Stage of `names` -> how many times a right kernel's budgets those of the edited table are; None where an
-        element is beyond these. Of a loop, whose table has no bounds, they grow as the numbers do.
+        element is beyond these. Where budgets are of plain code they grow as the numbers of the table do.
         """
         table, p = edited(self.table, hypothesis), self.problems[way]
         assert table is not None
@@ -132,12 +132,16 @@ class Scene:
         assert of_edit is not None
         edit = values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)
         made = {**self.made[way], **edit}
-        if self.reference.scans:
-            sizes = [(_largest(x), _largest(self.made[way][name])) for name, x in edit.items()]
+        if self.reference.plain:
+            right_ = self.made[way]
+            sizes = [(_largest(x), _largest(right_[name])) for name, x in edit.items() if name in right_]
             grown = max([1.0, *(new / old for new, old in sizes if old)])
             # an edit may take elements to other places: the largest budget of the stage holds for all
             widest = {name: grown * _largest(self._expected[way][name].budget.bound) for name in names}
-            within = all(self._all_within(name, made[name], widest[name]) for name in names)
+            of_change = CHANGE_ROUNDINGS * unit_roundoff("float32")
+            within = all(
+                self._all_within(name, made[name], widest[name] + of_change * _largest(made[name])) for name in names
+            )
             return dict.fromkeys(names, grown) if within else None
         bounds = budgets(replace(p, table=table), made, names)
         right = budgets(p, self.made[way], names)
@@ -150,6 +154,7 @@ class Scene:
             found[name] = max(1.0, float(np.median((both[0] / both[1])[known]))) if known.any() else 1.0
         return found
 
+    @np.errstate(all="ignore")
     def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray | float) -> bool:
         dumped = self.run.stages[name]
         actual = to_float64(dumped)
