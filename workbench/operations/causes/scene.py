@@ -7,12 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from workbench.expectation.elements import WRONG
-from workbench.floats import round_to, to_float64, ulp
+from workbench.floats import round_to, to_float64, ulp, unit_roundoff
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import Reference, held, problem
 from workbench.operations.run import OperationRun, results
-from workbench.reference.context import Context
+from workbench.reference.context import CHANGE_ROUNDINGS, Context
 from workbench.reference.dataflow import with_upstream
+from workbench.reference.graph import Expected
 from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Step, Table
@@ -67,11 +68,16 @@ class Scene:
         self.trials = trials(sum(x.size for x in made.values()))
 
     @cached_property
+    def _expected(self) -> Mapping[str, Mapping[str, Expected]]:
+        """Way -> what the stages of the run should be in that way."""
+        return {way: self.reference.expected(p.given, [*self.run.stages]) for way, p in self.problems.items()}
+
+    @cached_property
     def outside(self) -> Mapping[tuple[str, str], np.ndarray]:
         """Stage and way -> which of its elements are wrong in that way."""
         found = {}
-        for way, p in self.problems.items():
-            for name, one in self.reference.expected(p.given, [*self.run.stages]).items():
+        for way, expected in self._expected.items():
+            for name, one in expected.items():
                 judged = held(self.run.stages[name], one.value, one.budget, self.free.get(name))
                 found[name, way] = np.isin(judged.state, WRONG)
         return found
@@ -117,14 +123,26 @@ class Scene:
 
     def within(self, hypothesis: Hypothesis, names: Collection[str], way: str) -> dict[str, float] | None:
         """Stage of `names` -> how many times a right kernel's budgets those of the edited table are; None where an
-        element is beyond these.
+        element is beyond these. Where budgets are of plain code they grow as the numbers of the table do.
         """
         table, p = edited(self.table, hypothesis), self.problems[way]
         assert table is not None
         below = self.changed(hypothesis.stages, way)
         of_edit = self._edited(hypothesis, way)
         assert of_edit is not None
-        made = {**self.made[way], **values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)}
+        edit = values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)
+        made = {**self.made[way], **edit}
+        if self.reference.plain:
+            right_ = self.made[way]
+            sizes = [(_largest(x), _largest(right_[name])) for name, x in edit.items() if name in right_]
+            grown = max([1.0, *(new / old for new, old in sizes if old)])
+            # an edit may take elements to other places: the largest budget of the stage holds for all
+            widest = {name: grown * _largest(self._expected[way][name].budget.bound) for name in names}
+            of_change = CHANGE_ROUNDINGS * unit_roundoff("float32")
+            within = all(
+                self._all_within(name, made[name], widest[name] + of_change * _largest(made[name])) for name in names
+            )
+            return dict.fromkeys(names, grown) if within else None
         bounds = budgets(replace(p, table=table), made, names)
         right = budgets(p, self.made[way], names)
         found = {}
@@ -136,7 +154,8 @@ class Scene:
             found[name] = max(1.0, float(np.median((both[0] / both[1])[known]))) if known.any() else 1.0
         return found
 
-    def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray) -> bool:
+    @np.errstate(all="ignore")
+    def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray | float) -> bool:
         dumped = self.run.stages[name]
         actual = to_float64(dumped)
         allowed = bound
@@ -229,6 +248,10 @@ class Scene:
             else:
                 return None
         return found
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.max(abs(x), initial=0.0, where=np.isfinite(x)))
 
 
 def _overflowing(step: Step) -> Step:

@@ -45,6 +45,7 @@ class Forward:
 
     values: Mapping[int, Any]  #: of the nodes that were asked, as computed
     budgets: Mapping[int, Budget]
+    errors: Mapping[int, Error]  #: of the same nodes, with what is independent apart from what is not
     open: Mapping[int, int]  #: node -> nodes that leave some element of it without a bound, a bit each
     #: what reverse passes need, of parts of the graph from the last one back
     segments: Callable[[], Iterator[Mapping[int, Kept]]]
@@ -73,7 +74,7 @@ def forward(
         for operands, left, part in reversed(alive):
             yield run.again(operands, left, part)
 
-    return Forward(run.values, run.budgets, run.open, segments)
+    return Forward(run.values, run.budgets, run.errors, run.open, segments)
 
 
 def _likely(s: Site) -> Site:
@@ -99,6 +100,7 @@ class _Run:
         self.operands: dict[int, Operand] = {}
         self.values: dict[int, Any] = {}
         self.budgets: dict[int, Budget] = {}
+        self.errors: dict[int, Error] = {}
         self.open: dict[int, int] = {}
         self.kept: dict[int, Kept] = {}
 
@@ -208,7 +210,7 @@ class _Run:
         if one is None:
             return
         self.values[i] = one.value
-        self.open[i] = one.error.open
+        self.open[i], self.errors[i] = one.error.open, one.error
         self.budgets[i] = budget_of(one, self.elements.get(i) or prod(one.value.shape))
         ordered = self.patterns.ordered.get(i)
         if ordered is not None and i in self.dumps and ordered[0] in self.operands:

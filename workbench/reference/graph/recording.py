@@ -156,6 +156,35 @@ def stage(name: str, x: Any) -> Any:
     return x
 
 
+def may_lose(x: Any, each: Any, times: int = 1) -> Any:
+    """`x`, of which a kernel may lose up to |each|, so many `times`, as by a cast that it makes or does not.
+
+    In a run of the workbench that is in the budgets of what follows. Outside of a run nothing happens.
+
+    >>> may_lose(3.0, 0.5)
+    3.0
+    """
+    run = _RUN.get()
+    if run is None:
+        return x
+    each = each + 0.0 * x
+    node = run.add("lose", (x.node_of_run, each.node_of_run), {"times": times}, x.value, x.dtype)
+    return type(x)(run, x.value.copy(), node, x.dtype, x.fixed)
+
+
+def applied(f: Callable[[Any], Any], x: Any, *, reads: bool = True) -> Any:
+    """f(x), element by element, 0 where that is not finite. `reads`: whether it loses digits of x, too.
+
+    In a run of the workbench f is called with arrays of float64, and its budget is of its values near x; it has no rule
+    in reverse mode.
+    """
+    run = _RUN.get()
+    if run is None:
+        made = f(x)
+        return np.where(np.isfinite(made), made, 0.0)
+    return x.made("applied", {"f": f, "reads": reads}, RULES["applied"].value(x.value, f=f, reads=reads))
+
+
 def significant(x: np.ndarray) -> int:
     """Significant bits that all values of a float64 array need, 0 where all are 0; NaN and infinities need none."""
     x = np.asarray(x)

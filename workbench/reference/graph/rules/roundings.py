@@ -176,3 +176,9 @@ def of_circle(s: Site) -> Own:
     """2 ulps of the result, and near a root 2^-24 of the reduction of the argument: 4 u in all of at most 1."""
     lost = 4 * s.u * s.xp.maximum(abs(s.held), s.xp.minimum(abs(s.reads[0].held), 0.0 * s.held + 2.0**-3))
     return Own(lost, lost, 0.0, 2 * s.u)
+
+
+def of_loss(s: Site) -> Own:
+    """So many losses of each a size that the reference says, whatever their signs."""
+    each, times = abs(finite(s.x[1])), s.attributes["times"]
+    return Own(times * each, times**0.5 * each)
