@@ -14,6 +14,8 @@ from workbench.refusal import Raised, Refusal, Unavailable
 
 Function = Callable[..., Any]
 References = str | Function | Sequence[str | Function]
+#: what a run of tensors says of a function of NumPy
+PLAIN = "would become a plain array"
 
 
 def each(reference: References) -> list[str | Function]:
@@ -36,15 +38,19 @@ def traced(
         raise Refusal(f"a reference is FILE.py:FUNCTION, or a function; got {found.name}")
     function = found.function()
     if gradients is not None:
-        if not names_torch(function) and names_numpy(function):
-            raise Refusal(f"gradients go through torch.autograd: {found.name} is in NumPy; it must be in torch")
         inputs = {name: as_torch(x, name) if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
     try:
         with running(function):
             return trace(function, inputs, gradients=gradients), found.name
-    except (Refusal, Unavailable, KeyboardInterrupt):
+    except KeyboardInterrupt:
         raise
     except Exception as error:
+        of_numpy = gradients is not None and names_numpy(function) and not names_torch(function)
+        if of_numpy and (PLAIN in str(error) or not isinstance(error, Refusal | Unavailable)):
+            said = f"gradients go through torch.autograd: {found.name} is in NumPy; it must be in torch"
+            raise Refusal(said) from None
+        if isinstance(error, Refusal | Unavailable):
+            raise
         numpy = [name for name, x in inputs.items() if isinstance(x, np.ndarray)]
         if numpy and of_torch(error, function, "numpy"):
             return traced(reference, {**inputs, **{name: as_torch(inputs[name], name) for name in numpy}})
