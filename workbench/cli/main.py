@@ -236,7 +236,7 @@ def diff(
             _print(printed, as_json, verbose, out)
         if html is not None and not as_json:
             click.echo(f"page: {html}")
-    fails = frozenset({"parts", *failing(fail_on)})
+    fails = frozenset({"diverges", *failing(fail_on)})
     sys.exit(BUG if fails.intersection(verdicts) else 0)
 
 

@@ -52,7 +52,7 @@ class ReferenceDiff:
     @property
     def headline(self) -> str:
         """What was run, in words."""
-        return f"{self.target} by {self.reference}{': ' * bool(self.case)}{self.case}"
+        return f"{self.target} against {self.reference}{': ' * bool(self.case)}{self.case}"
 
     @property
     def verdict(self) -> str:
@@ -150,7 +150,7 @@ class ReferenceDiff:
 
     def __repr__(self) -> str:
         said = f"{self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}"
-        return f"<ReferenceDiff of {self.target} by {self.reference}: {said}>"
+        return f"<ReferenceDiff of {self.target} against {self.reference}: {said}>"
 
     def __str__(self) -> str:
         return shown_by("reference.in_short", self)
