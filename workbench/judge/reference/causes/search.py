@@ -28,6 +28,8 @@ LEFT = 0.5
 ALIKE = 1.25
 #: edits that are held against budgets, at most, the best first; and where the work is over
 MOST, SOME = 24, 4
+#: wrong stages that are searched, at most, the first ones: one fault made most of them, and more faults are rare
+STAGES = 3
 #: alternatives that are named, at most
 NAMED = 3
 #: fresh inputs on which a cause is tried, and more where fewer than PROOF elements are wrong
@@ -97,6 +99,8 @@ def explain(scene: Scene, work: Work, without: Collection[str] = ()) -> Explaine
     causes = list[Cause]()
     with threadpool_limits(1, "blas"):
         for stage in scene.origins:
+            if len(search.searched) == STAGES or (search.searched and work.over):
+                break
             if stage.name in left and stage.verdict == "bug" and (found := search.cause(stage)) is not None:
                 causes.append(found)
                 left = [name for name in left if name not in found.stages]
@@ -111,11 +115,13 @@ class _Search:
         self.tried, self.ended_by = 0, ""
         #: what budgets of the whole run cost, in trials
         self.budgets = BUDGETS * sum(size(node) for node in scene.graph.nodes) / VALUES
+        self.searched: list[str] = []
         self.withdrawn: list[Named] = []
         self._fresh: dict[int, Scene | None] = {}
 
     def cause(self, stage: StageDiff) -> Cause | None:
         """What makes a stage wrong; None where no edit does, or the work does not allow to hold one against budgets."""
+        self.searched.append(stage.name)
         screen = Screen(self.scene, stage)
         if screen.replay.is_large:
             self.ended_by = "size"
