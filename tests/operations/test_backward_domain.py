@@ -264,16 +264,14 @@ def test_an_error_of_a_row_is_one_over_its_keys() -> None:
 
 @pytest.mark.parametrize("distribution", BACKWARD.distributions)
 def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: str) -> None:
-    """lse of scores that are all as far off as their sums of products may be; a row's maximum, which cancels, is as far
-    off, and counts twice.
-    """
+    """lse of scores that are all as far off as their sums of products may be."""
     case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "dim": 256}, distribution=distribution, seed=3)
     inputs = case.inputs()
     scores, lse = expected(OperationRun("mine", case, inputs, {}, ("lse",)), "scores", "own_lse").values()
     for sign in (1, -1):
         moved = scores.value + sign * scores.budget.bound
         off = abs(np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1) - lse.value)
-        assert np.all(off <= lse.budget.bound) and np.all(lse.budget.bound < 3.5 * off)
+        assert np.all(off <= lse.budget.bound) and np.all(lse.budget.bound < 3 * off)
 
 
 def test_exponents_that_are_far_off_move_p_by_more_than_their_slope() -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import unit_roundoff
 from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.graph import applied, may_lose, stage
+from workbench.reference.losses import LOG_ULPS
 
 Array = np.ndarray
 Function = Callable[[Array], Array]
@@ -36,7 +38,8 @@ def attention_backward(
     q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch, heads,
     queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. visible: bool [batch,
     heads, queries, keys]. bias: of that shape, or with axes of 1; distances: what the slopes [heads] multiply;
-    dropout_mask: True where P is kept. own: which of `out` and `lse` the function makes itself, from the same scores.
+    dropout_mask: True where P is kept. own: which of `out` and `lse` a kernel makes itself, from the same scores; a
+    right lse is given all the same.
     score_mod and mod_slope: what is made of scores, and its derivative.
 
     The rest says what a kernel may store in the dtype of q (`inputs`), or not (`float32`), how delta is computed (of
@@ -99,10 +102,11 @@ def attention_backward(
         if sinks is not None:
             of_sinks = np.broadcast_to(sinks[None, :, None, None], (*whole[:3], 1))
             shown = np.concatenate([shown, of_sinks], axis=-1)
-        row_max = np.max(shown, axis=-1)
-        some = np.isfinite(row_max)
-        row_sum = np.sum(np.exp(shown - np.where(some, row_max, 0.0)[..., None]), axis=-1)
-        own_lse = np.where(some, row_max + np.log(row_sum), -np.inf)
+        # a row's maximum cancels, and so does any other number, such as lse itself; the log of a sum has digits to lose
+        shift = np.where(np.isfinite(lse), lse, 0.0)
+        row_sum = np.sum(np.exp(shown - shift[..., None]), axis=-1)
+        log_sum = may_lose(np.log(row_sum), 2 * LOG_ULPS * unit_roundoff("float32") * np.log(shown.shape[-1]))
+        own_lse = np.where(row_sum > 0, shift + log_sum, -np.inf)
         lse = own_lse
     row_lse = np.where(np.isfinite(lse), lse, 0.0)
     shifted = np.where(visible, last - row_lse[..., None], 0.0)

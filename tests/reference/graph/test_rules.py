@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.reference.graph import Contract, budget_at, budgets, trace
+from workbench.reference.graph import Contract, applied, budget_at, budgets, may_lose, trace
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.error import EXACT, Error, Own
 from workbench.reference.graph.expected import elements_of
@@ -124,13 +124,19 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "argmin": (lambda x: np.argmin(x, axis=2, keepdims=True), (X,)),
     "argsort": (lambda x: np.argsort(x, axis=1), (X,)),
     "sort": (lambda x: np.sort(x, axis=1), (X,)),
+    "lose": (lambda x, y: may_lose(x, 0.001 * y), (X, Y)),
+    "applied": (lambda x: applied(np.tanh, x), (X,)),
     "gather": (lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1), (X,)),
 }
 #: what jumps has no derivative
 JUMPS = {
     name
     for name in EXAMPLES
+<<<<<<< HEAD
     if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Share")
+=======
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Applied")
+>>>>>>> plain-ops
 } | {"as_float"}
 NAMES = ("x", "y")
 

@@ -175,8 +175,7 @@ def may_lose(x: Any, each: Any, times: int = 1) -> Any:
 def applied(f: Callable[[Any], Any], x: Any, *, reads: bool = True) -> Any:
     """f(x), element by element, 0 where that is not finite. `reads`: whether it loses digits of x, too.
 
-    In a run of the workbench f is called with arrays of float64, and its budget is of its values near x; it has no rule
-    in reverse mode.
+    In a run of the workbench f is called with arrays of float64, and its budget is of its values near x.
     """
     run = _RUN.get()
     if run is None:

@@ -31,18 +31,22 @@ class Applied:
         return Own(lost, 0.0, lost)
 
     def error(self, s: Site) -> Error:
-        """As far as f is off at the ends of the interval of its argument, and at their quarters: of a function that is
-        monotone between these. Nothing of it averages out.
-        """
-        x, f = s.x[0], s.attributes["f"]
-        off, worst = spread(s.reads[0].error.worst, x), 0.0 * s.held
-        for part in (-1.0, -0.5, 0.5, 1.0):
-            worst = s.xp.maximum(worst, abs(finite(f(x + part * off)) - s.held))
-        worst = worst + self.own(s).worst
+        """Nothing of it averages out."""
+        worst = self.own(s).worst + self.beyond(s)
         return Error(worst, 0.0, worst)
 
     def beyond(self, s: Site) -> Any:
-        return 0.0
+        """As far as f is off at the ends of the interval of its argument, and at their quarters: of a function that is
+        monotone between these. It is all of it, since nobody knows a derivative.
+        """
+        x, f = s.x[0], s.attributes["f"]
+        off, found = spread(s.reads[0].error.worst, x), 0.0 * s.held
+        for part in (-1.0, -0.5, 0.5, 1.0):
+            found = s.xp.maximum(found, abs(finite(f(x + part * off)) - s.held))
+        return found
+
+    def adjoint(self, s: Site, i: int, g: Any) -> Any:
+        return 0.0 * g
 
     def bits(self, s: Site) -> int:
         return 53
