@@ -132,11 +132,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 JUMPS = {
     name
     for name in EXAMPLES
-<<<<<<< HEAD
-    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Share")
-=======
-    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Applied")
->>>>>>> plain-ops
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Share", "Applied")
 } | {"as_float"}
 NAMES = ("x", "y")
 
