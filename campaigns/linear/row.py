@@ -1,0 +1,159 @@
+"""One case in a process of its own: `python -m campaigns.linear.row ASKED FILE` adds a line of JSON for each run."""
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import workbench
+from campaigns.linear import checkout
+from campaigns.linear.cases import CASES, RIGHT, Case
+from campaigns.linear.wrong import WRONG
+from workbench.judge.reference.diff import ReferenceDiff
+
+#: the relative root mean square up to which the project's own tests let a kernel pass
+OWN_TEST = 0.005
+#: calls of a kernel that are timed, after one that compiles it
+TIMED = 3
+
+
+def case_of(asked: Mapping[str, Any]) -> tuple[Case, str, str]:
+    """The case, the commit of its kernel, and that of its references."""
+    if asked["wrong"] is None:
+        return next(one for one in CASES if one.operation == asked["operation"]), RIGHT, RIGHT
+    one = WRONG[asked["wrong"]]
+    commit = one.before if asked["before"] else one.after
+    return one.case, RIGHT if one.of_reference else commit, commit if one.of_reference else RIGHT
+
+
+def rows(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each dtype that is asked."""
+    case, commit, of_references = case_of(asked)
+    T = asked["T"] or case.T
+    checkouts, device = Path(asked["checkouts"]), asked["device"]
+    checkout.use(checkouts / commit)
+    for dtype in asked["dtypes"]:
+        row = {"operation": case.operation, "dtype": dtype, "T": T, "commit": commit, "what": "forward"}
+        row |= {key: asked[key] for key in ("wrong", "before")}
+        try:
+            kernel = case.kernel.of(checkout.kernel(case.kernel.path))
+            references = [
+                one.of(checkout.reference(checkouts / of_references, one.path), staged=True) for one in case.references
+            ]
+            made = case.inputs(asked["seed"], getattr(torch, dtype), T)
+            inputs = {name: x.to(device) for name, x in made.items()}
+            yield row | forward(case, kernel, references, inputs, dtype)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            yield row | {"error": f"{type(error).__name__} at {where}: {str(error)[:400]}"}
+
+
+def forward(
+    case: Case, kernel: Callable[..., Any], references: list[Callable[..., Any]], inputs: dict[str, Any], dtype: str
+) -> dict[str, Any]:
+    """What the workbench says of the kernel's results, what others say, and seconds."""
+    compiled, first = timed(lambda: kernel(**inputs))
+    each, _ = timed(lambda: [kernel(**inputs) for _ in range(TIMED)])
+    reference, naive = timed(lambda: references[0](**inputs))
+    device = next(iter(inputs.values())).device.type
+    words = case.contract[dtype] if device == "cuda" else case.contract[dtype].replace("tf32", "float32")
+    whole, found = timed(
+        lambda: workbench.diff(kernel, reference=references, inputs=inputs, contract=words)
+    )  # fmt: skip
+    calls = each / TIMED
+    seconds = {"compile": compiled, "kernel": calls, "reference": reference, "judge": max(whole - 2 * calls, 0.0)}
+    return {
+        **judged(found),
+        "declared": words,
+        **others(first, naive),
+        "seconds": {name: round(x, 4) for name, x in seconds.items()},
+    }
+
+
+def judged(found: ReferenceDiff) -> dict[str, Any]:
+    """The verdict, what decided, and the worst element."""
+    sizes = [stage.judged.summary for stage in found.stages if stage.decisive is not None]
+    size = sum(x.size for x in sizes)
+    return {
+        "verdict": found.verdict,
+        "doubt": found.doubt,
+        "fails": found.fails,
+        "origin": found.origin,
+        "line": found.definition(found.origin) if found.origin else "",
+        "reference": found.reference,
+        "tried": list(found.tried),
+        "contract": found.said,
+        "over_budget": max((x.worst.over_budget for x in sizes if x.worst is not None), default=float("nan")),
+        "judged": sum(x.judged for x in sizes) / size if size else 0.0,
+        "stages": {one.name: one.verdict for one in found.stages},
+        "reasons": [f"{one.name}: {one.reason}" for one in found.stages if one.reason],
+        "gates": list(found.gates),
+        "notes": list(found.notes),
+    }
+
+
+def others(actual: Any, naive: Any) -> dict[str, Any]:
+    """What `assert_close` and the project's own tests say of results beside those of the naive reference, which runs
+    as it is, in float32.
+    """
+    pairs = [(x, y) for x, y in zip(tensors(actual), tensors(naive), strict=False) if x.shape == y.shape]
+    if not pairs:
+        return {"assert_close": None, "rms": None, "own_test": None}
+    rms = [relative(x, y) for x, y in pairs]
+    worst = max(rms, key=lambda x: (x != x, x))
+    return {
+        "assert_close": all(close(x, y) for x, y in pairs),
+        "rms": worst,
+        "own_test": all(x < OWN_TEST for x in rms),
+    }
+
+
+def tensors(x: Any) -> list[torch.Tensor]:
+    """In order."""
+    if isinstance(x, torch.Tensor):
+        return [x.detach()]
+    some = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple | list) else ()
+    return [y for one in some for y in tensors(one)]
+
+
+def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """Root mean square of the errors over that of the expected."""
+    off, size = ((x.double().square().mean().sqrt()) for x in (actual.double() - expected.double(), expected))
+    return float(off / (size + 1e-8))
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    """With the tolerances of the kernel's dtype."""
+    try:
+        torch.testing.assert_close(actual, expected.to(actual.dtype))
+    except AssertionError:
+        return False
+    return True
+
+
+def timed(f: Callable[[], Any]) -> tuple[float, Any]:
+    """Seconds of a call, which the device has ended, and what it returned."""
+    wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    wait()
+    began = time.perf_counter()
+    made = f()
+    wait()
+    return time.perf_counter() - began, made
+
+
+def main(asked: str, file: str) -> None:
+    """Adds the rows to the file, one after the other."""
+    with open(file, "a") as out:
+        for row in rows(json.loads(asked)):
+            out.write(json.dumps(row) + "\n")
+            out.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
