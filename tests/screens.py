@@ -26,7 +26,7 @@ SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
 #: the command whose pictures are shown below it
 PICTURE = re.compile(r"<!-- picture: ([^>]*) -->")
 #: lines that a screen does without
-AGAIN = ("repeat:", "races, unwritten reads:")
+AGAIN = ("repeat:", "check for races and uninitialised reads:")
 #: first word of a command -> what runs it; the plugin by the name of its entry point, where the installation has that
 PROGRAMS: dict[str, list[str]] = {
     "python": [],

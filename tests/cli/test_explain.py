@@ -150,7 +150,7 @@ def test_a_run_that_is_too_large_to_be_watched_unasked_names_the_command(tmp_pat
     last = of_racing(tmp_path, "pass").stdout.splitlines()[-1]
     assert (
         last
-        == f"check for races and unwritten reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"
+        == f"check for races and uninitialised reads: workbench check {tmp_path}/mine.py:attention --seqlen 8 --head-dim 8"
     )
 
 

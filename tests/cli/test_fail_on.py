@@ -63,7 +63,9 @@ def exit_code(*words: str) -> int:
 def test_evidence_exits_with_1_unless_it_is_said_otherwise(name: str, target: str) -> None:
     asked = ("diff", target + name, "--seqlen", DOUBTED[name], "--dtype", "bfloat16")
     result = CliRunner().invoke(commands, asked)
-    assert result.exit_code == 1 and "verdict: suspicious: " in result.stdout and "; this fails" in result.stdout
+    assert (
+        result.exit_code == 1 and "verdict: suspicious: " in result.stdout and "; treated as a failure" in result.stdout
+    )
     assert exit_code(*asked, "--fail-on", "evidence") == exit_code(*asked, "--fail-on", "biased") + 1 == 1
     assert exit_code(*asked, "--fail-on", "bug") == 0
 

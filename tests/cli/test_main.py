@@ -54,7 +54,7 @@ def test_a_bug_exits_with_1_and_names_its_origin() -> None:
         "verdict: bug; first wrong stage: merge_weight, should be exp(partial_max - merge_max); 0 where partial_max is -inf"
         in lines
     )
-    cause = "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; reproduces 40 of 40"
+    cause = "  cause: weights of partial_O are multiplied by partial_sum, but partial_O is unnormalised; reproduces 40 of 40"
     assert any(line.startswith(cause) for line in lines)
     assert "victim: out (right given its inputs; the row shows the inherited error)" in lines
     assert (

@@ -57,7 +57,7 @@ def test_a_right_kernel_is_said_so_in_three_lines_and_a_command_and_exits_with_0
     done = run("diff", "kernel.py:right", *ASKED, "--dtype", "bfloat16", "--axes", "rows=3,dim=8")
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
-    assert lines[0] == "kernel.py:right by naive.py:softmax: rows=3, dim=8, bfloat16, seed 0"
+    assert lines[0] == "kernel.py:right against naive.py:softmax: rows=3, dim=8, bfloat16, seed 0"
     assert lines[1].split()[:2] == ["stage", "verdict"] and lines[2].split()[0] == "out" and "0/24" in lines[2]
     assert lines[3].startswith("verdict: ") and "every judged element" in lines[3]
     repeat = "repeat: workbench diff kernel.py:right --reference naive.py:softmax --inputs make.py:inputs"
@@ -79,7 +79,9 @@ def test_a_wrong_stage_is_named_with_its_line_and_exits_with_1() -> None:
 def test_several_references_and_several_runs() -> None:
     both = ["--reference", "naive.py:another", *ASKED]
     done = run("diff", "kernel.py:right", *both)
-    assert done.exit_code == 0 and "by naive.py:softmax" in done.stdout and "wrong by naive.py:another" in done.stdout
+    assert (
+        done.exit_code == 0 and "against naive.py:softmax" in done.stdout and "wrong by naive.py:another" in done.stdout
+    )
     documents = json.loads(
         run("diff", "kernel.py:right", *ASKED, "--seed", "0,1", "--dtype", "float32,float16", "--json").stdout
     )

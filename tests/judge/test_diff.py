@@ -295,8 +295,7 @@ def test_the_truth_of_a_judgement_is_not_told():
     with pytest.raises(TypeError) as refused:
         assert against(judged, judged)
     assert (
-        str(refused.value)
-        == 'the truth value of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"'
+        str(refused.value) == "the truth value of an Against is ambiguous; use its verdict: pair.verdict == 'diverges'"
     )
 
 

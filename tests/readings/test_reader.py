@@ -40,7 +40,7 @@ FAULTS = {
     "last key": ("start", "keys 47 in rows 0-31 get no weight"),
     "no correction": ("loop", "the correction of the accumulator is left out (tiles of 16 keys)"),
     "sum not rescaled": ("denominator", "tile sums"),
-    "phantom": ("denominator", "the denominator adds 1 to the sum of e^s"),
+    "phantom": ("denominator", "the denominator is the sum of e^s plus 1"),
     "undivided": ("denominator", "weights are not divided by their sum"),
     "rows moved": ("place", "rows of out are stored in the wrong place"),
     "added": ("added", "with V = 0, out is "),

@@ -26,7 +26,7 @@ def unfinished():
 
 def test_a_failure_says_where_and_how_it_is_repeated(failed):
     said = str(failed).splitlines()
-    assert said[0].startswith(f"{failed.target}: fail: 0 cases passed, then 1 failed")
+    assert said[0].startswith(f"{failed.target}: fail: the first judged case failed")
     assert any("out: bug" in line and "elements over budget" in line for line in said)
     assert any(line.strip().startswith("worst at b=") for line in said)
     command = f"workbench accept {failed.target} --dtype float16 --seed 1 --only 0"

@@ -23,7 +23,7 @@ def judged(kernel: str, case: Case = CASE, *faults: str) -> Diff:
 def pairs() -> dict[str, Against]:
     broken, flash, split_k = judged("split_k", CASE, "reduce-double-counts-sum"), judged("flash"), judged("split_k")
     return {
-        "parts": against(broken, flash),
+        "diverges": against(broken, flash),
         "rounding": against(split_k, flash),
         "splits": against(split_k, judged("split_k", CASE.but(splits=4))),
         "identical": against(flash, flash),
@@ -39,7 +39,7 @@ def printed(what: Any) -> list[str]:
 
 
 def test_where_they_part(pairs: dict[str, Against]) -> None:
-    pair = pairs["parts"]
+    pair = pairs["diverges"]
     lines, out = findings(pair), pair["out"]
     assert out.worst is not None
     assert lines[:4] == [
@@ -66,7 +66,7 @@ def test_what_explains_that_they_do_not_part(pairs: dict[str, Against]) -> None:
     pair = pairs["splits"]
     first = pair[str(pair.differs_at)]
     lines = findings(pair)
-    assert lines[2] == "no divergence: a different order of sums explains every difference"
+    assert lines[2] == "no divergence: summation order explains every difference"
     assert lines[3] == (
         f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {first.max_ulp:.3g} ulp "
         f"({first.max_abs:.3g}), {first.over_budgets:.3g}x both budgets"
@@ -99,7 +99,7 @@ def test_a_bug_within_both_budgets_is_not_called_rounding() -> None:
 
 
 def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
-    lines = printed(report(pairs["parts"], unicode=False, width=200))
+    lines = printed(report(pairs["diverges"], unicode=False, width=200))
     assert lines[0].startswith(
         "A: split_k with reduce-double-counts-sum on emulator: float32 b=1 h=1 q=64 k=64 d=8, causal"
     )
@@ -107,13 +107,13 @@ def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
     assert lines[2].split("  ")[0] == "stage" and all(column in lines[2] for column in COLUMNS)
     rows = {line.split()[0]: line for line in lines[3:19]}
     assert "bug <- origin  -         not comparable" in rows["merge_weight"]
-    assert "identical (tiles 0-1)" in rows["acc"] and "parts" in rows["out"] and "victim" in rows["out"]
-    narrow = printed(report(pairs["parts"], unicode=False, width=100))[2]
+    assert "identical (tiles 0-1)" in rows["acc"] and "diverges" in rows["out"] and "victim" in rows["out"]
+    narrow = printed(report(pairs["diverges"], unicode=False, width=100))[2]
     assert "A against B" in narrow and "made here" not in narrow and "max ulp" not in narrow
 
 
 def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
-    lines = printed(summary([pairs["parts"], pairs["rounding"]], unicode=False))
+    lines = printed(summary([pairs["diverges"], pairs["rounding"]], unicode=False))
     assert lines[0].split() == "A B verdict of A verdict of B part at difference / budgets".split()
     assert lines[1].split()[:-2] == "split_k --seqlen 64 --head-dim 8 --causal flash bug rounding".split()
     assert lines[1].split()[-2] == "out" and lines[2].split()[-2] == "-"
@@ -121,13 +121,13 @@ def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
 
 
 def test_the_document_is_json(pairs: dict[str, Against]) -> None:
-    made = json.loads(json.dumps(document(pairs["parts"]), allow_nan=False))
+    made = json.loads(json.dumps(document(pairs["diverges"]), allow_nan=False))
     assert made["schema"] == "workbench.against/1"
-    assert (made["verdict"], made["parts_at"], made["differs_at"]) == ("parts", "out", "out")
+    assert (made["verdict"], made["parts_at"], made["differs_at"]) == ("diverges", "out", "out")
     assert made["a"]["schema"] == "workbench.diff/1" and made["a"]["origin"] == "merge_weight"
     assert made["b"]["target"] == "flash" and made["b"]["origin"] is None
     stages = {stage["name"]: stage for stage in made["stages"]}
-    assert stages["out"]["verdict"] == "parts" and stages["out"]["worst"]["index"].keys() == {"b", "h", "q", "d"}
+    assert stages["out"]["verdict"] == "diverges" and stages["out"]["worst"]["index"].keys() == {"b", "h", "q", "d"}
     assert stages["acc"]["tiles"] == [0, 1] and stages["qk"]["tiles"] is None
     assert {"name": "merge_sum", "reason": "B has no such stage"} in made["not_comparable"]
     both = json.loads(json.dumps(documents([pairs["codes"]] * 2), allow_nan=False))
@@ -135,8 +135,8 @@ def test_the_document_is_json(pairs: dict[str, Against]) -> None:
 
 
 def test_html(pairs: dict[str, Against]) -> None:
-    page = pairs["parts"]._repr_html_()
+    page = pairs["diverges"]._repr_html_()
     assert page.count("<tr") == 1 + 16 and page.count("color:#b00020") == 1
     said = re.sub(r" style='[^']*'", "", page)
     assert "<div>first divergence at out = sum_s merge_weight" in said and "<td>bug &lt;- origin</td>" in said
-    assert pairs["parts"].as_dict() == document(pairs["parts"])
+    assert pairs["diverges"].as_dict() == document(pairs["diverges"])

@@ -122,7 +122,7 @@ def test_the_command_that_watches_a_run_takes_its_options_and_finds_it(tmp_path:
     made = stored(f"{path}:attention", case, layout="bshd", contract="triton", where="q=1:3")
     command = f"workbench check {path}:attention --seqlen 8 --head-dim 4 --causal --arrays layout=bshd"
     assert watch_command(made) == command
-    assert f"check for races and unwritten reads: {command}\n" in str(diff(made))
+    assert f"check for races and uninitialised reads: {command}\n" in str(diff(made))
     assert invoked(*shlex.split(command)[1:]).stdout == f"{command}: nothing found in 1 launch of 1 block\n"
     ours = stored("split_k", Case(seqlen=20, splits=2, block_k=16), faults=[FAULT])
     assert watch_command(ours) == (

@@ -63,7 +63,7 @@ def test_only_results_given_asks_for_stages() -> None:
     wrong = diff_reference(partial(attention, keys=47), naive, inputs)
     assert "only out was given: return stages by name" in str(wrong)
     right = diff_reference(partial(attention, operand=bfloat16), naive, inputs, dtype="bfloat16")
-    assert "contract: operands=bfloat16 (usual for these inputs); strict float32 does not explain" in str(right)
+    assert "contract: operands=bfloat16 (default); strict float32 does not explain" in str(right)
     declared = diff_reference(attention, naive, inputs, contract="operands=tf32")
     assert "contract: operands=tf32 (declared)" in str(declared)
 

@@ -140,12 +140,12 @@ def test_short(judged):
     options = f"split_k --fault {FAULT} --seqlen 20 --head-dim 8 --splits 2 --block-q 16 --block-k 16"
     assert lines == [
         "verdict: bug; first wrong stage: merge_weight, should be exp(partial_max - merge_max); 0 where partial_max is -inf",
-        "  cause: weights of partial_O are multiplied by partial_sum, which partial_O already includes; reproduces "
+        "  cause: weights of partial_O are multiplied by partial_sum, but partial_O is unnormalised; reproduces "
         f"{n} of {n} elements within budget (error / budget at most {over_budget_of_cause(judged['fault']):.3g}); "
         f"not proved: it changes {n} elements; fewer than 100 may fit by chance",
         f"  look at: {judged['fault'].trace.lines['merge_weight']}",
         "victim: out (right given its inputs; the row shows the inherited error)",
-        f"check for races and unwritten reads: workbench check {options}",
+        f"check for races and uninitialised reads: workbench check {options}",
         f"repeat: workbench diff {options}",
     ]
 

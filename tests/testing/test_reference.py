@@ -21,7 +21,7 @@ def test_a_wrong_one_fails_with_the_report(dtype: str) -> None:
     with pytest.raises(AssertionError) as failed:
         assert_close(attention(**given, keys=47), naive, given)
     said = str(failed.value)
-    assert said.startswith("bug: out\nactual by naive: ") and "first wrong stage: out, should be probs @ v" in said
+    assert said.startswith("bug: out\nactual against naive: ") and "first wrong stage: out, should be probs @ v" in said
     assert "test_reference.py::test_a_wrong_one_fails_with_the_report" in said or "repeat" not in said
 
 
@@ -44,7 +44,7 @@ def test_what_only_undeclared_arithmetic_explains_is_a_warning_and_fails_where_t
     given = inputs(0, "float32")
     actual = attention(**given, operand=cut)
     with pytest.warns(
-        AttentionWarning, match="actual by naive: float32 is suspicious: out: .* --contract operands=tf32"
+        AttentionWarning, match="actual against naive: float32 is suspicious: out: .* --contract operands=tf32"
     ):
         assert assert_close(actual, naive, given).doubt == "assumption"
     with pytest.raises(AssertionError, match="suspicious: "):

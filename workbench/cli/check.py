@@ -48,7 +48,7 @@ FOUND = 1  #: exit code
 @html_option
 @operation_options
 def check(target: str, as_json: bool, html: Path | None, operation: str | None, **options: Any) -> None:
-    """Watch every access of TARGET on the emulator: unwritten reads, races, divergent barriers, out of bounds.
+    """Watch every access of TARGET on the emulator: uninitialised reads, races, divergent barriers, out of bounds.
 
     TARGET is a built-in kernel, or a function path.py:function that launches numba.cuda kernels. Several built-in
     kernels are separated by commas. The function takes q, k and v as for `workbench diff`, or has no parameters and

@@ -37,4 +37,4 @@ def compare_runs(a: Path, b: Path, html: Path | None, as_json: bool) -> None:
     click.echo(json.dumps(found.as_dict()) if as_json else str(found))
     if html is not None and not as_json:
         click.echo(f"page: {html}")
-    sys.exit(BUG if found.verdict in ("bug", "differs", "parts", "untestable") else 0)
+    sys.exit(BUG if found.verdict in ("bug", "differs", "diverges", "untestable") else 0)

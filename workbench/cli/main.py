@@ -42,7 +42,7 @@ from workbench.cli.options import (
     run_options,
     values_option,
 )
-from workbench.cli.reference import diff_reference, reference_option
+from workbench.cli.reference import diff_reference, reference_option, refuse_of_reference
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -184,6 +184,7 @@ def diff(
         asked = dict(options, html=html, measure=measure, out=out)
         fails = failing(fail_on)
         return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose)
+    refuse_of_reference(options)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)
@@ -236,7 +237,7 @@ def diff(
             _print(printed, as_json, verbose, out)
         if html is not None and not as_json:
             click.echo(f"page: {html}")
-    fails = frozenset({"parts", *failing(fail_on)})
+    fails = frozenset({"diverges", *failing(fail_on)})
     sys.exit(BUG if fails.intersection(verdicts) else 0)
 
 

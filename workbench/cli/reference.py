@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from workbench.judge.reference.diff import ReferenceDiff
 
 #: options of a case and of a run that a reference takes
-TAKEN = ("dtype", "seed", "arrays", "device", "contract", "backend", "inputs", "axes")
+TAKEN = ("dtype", "seed", "arrays", "device", "contract", "backend", "inputs", "axes", "gradients")
 #: what `--reference` of `show` was, before it took a function
 EXPECTED = "--expected shows what elements should be"
 
 
 def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --reference, which may be repeated, to a command."""
+    """Add --reference, which may be repeated, and --gradients to a command."""
+    gradients = click.option("--gradients", is_flag=True, help="Judge gradients, too, through torch.autograd")
     return click.option(
         "--reference",
         "references",
@@ -33,7 +34,13 @@ def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
         is_flag=False,
         flag_value="",
         help="Judge by a plain function of yours on --inputs",
-    )(command)
+    )(gradients(command))
+
+
+def refuse_of_reference(options: dict[str, Any]) -> None:
+    """Take --gradients out of `options`; Refusal where it was given without --reference."""
+    if options.pop("gradients"):
+        raise Refusal("--gradients is of --reference; of a forward pass of attention pass --operation backward,gradients")
 
 
 def diff_reference(
@@ -110,6 +117,7 @@ def judged(target: str | None, references: Sequence[str], options: Mapping[str, 
         )
     axes = {name: _whole(n, f"--axes {name}") for name, n in pairs(options["axes"], "--axes").items()}
     asked = {name: options[name] for name in ("arrays", "device", "backend", "contract") if options.get(name)}
+    asked["gradients"] = bool(options.get("gradients"))
     if asked.get("arrays") == "numpy":  # as it is where nobody says otherwise
         del asked["arrays"]
     for dtype, seed in itertools.product(options["dtype"] or (None,), options["seed"] or (0,)):

@@ -169,7 +169,7 @@ def response(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     found: list[Finding] = []
     if not np.array_equal(got, model.heads["k"]):
         wrong = got != model.heads["k"]
-        text = "heads of K are read wrong: " + heads_in_words(got, model.heads["k"], target.case.kv_heads)
+        text = "the wrong heads of K are read: " + heads_in_words(got, model.heads["k"], target.case.kv_heads)
         found.append(Finding("heads", "scores", text, int(wrong.sum()), wrong.size, {"k": got}))
         model = model.but(heads={**model.heads, "k": got})
     s = of_heads[model.heads["k"]]  # [b, h, key]

@@ -120,20 +120,20 @@ def denominators(
             Denominator("sink itself", numbers=ratio),
             f"the denominator adds {ratio:.4g} times the sink, not e^sink",
         )
-    for x, kind, text in (
-        (more, "plus", "the sum of e^(s - max)"),
-        (of_zero, "phantom", "the sum of e^s, as if there were extra keys with score 0"),
+    for x, kind, sum_, why in (
+        (more, "plus", "the sum of e^(s - max)", ""),
+        (of_zero, "phantom", "the sum of e^s", ", as if there were extra keys with score 0"),
     ):
         c = middle(x)
         # a whole number of keys, but no epsilon
         near_c = np.where((abs(c) > 0.5) & (abs(c - np.round(c)) < 0.02 * abs(c)), np.round(c), c)
-        yield Denominator(kind, numbers=near_c), f"the denominator adds {_numbers(near_c)} to {text}"
+        yield Denominator(kind, numbers=near_c), f"the denominator is {sum_} plus {_numbers(near_c)}{why}"
         if sinks is not None:
             with np.errstate(all="ignore"):
                 beyond = middle(x - np.exp(sinks - top) * (np.exp(top) if kind == "phantom" else 1.0))
             yield (
                 Denominator(kind, numbers=beyond, sinks=True),
-                f"the denominator adds {_numbers(beyond)} to {text}, in addition to the sink",
+                f"the denominator is {sum_} plus the sink plus {_numbers(beyond)}{why}",
             )
     with np.errstate(all="ignore"):
         of_row = np.nanmedian(of_zero, (0, 1))

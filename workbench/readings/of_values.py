@@ -86,7 +86,7 @@ def heads(target: Target, model: Model) -> tuple[Model, list[Finding]]:
     got = got.astype(int)
     if np.array_equal(got, model.heads["v"]):
         return model, []
-    text = "heads of V are read wrong: " + heads_in_words(got, model.heads["v"], case.kv_heads)
+    text = "the wrong heads of V are read: " + heads_in_words(got, model.heads["v"], case.kv_heads)
     wrong = got != model.heads["v"]
     made = Finding("heads", "out", text, int(wrong.sum()), wrong.size, {"v": got})
     return model.but(heads={**model.heads, "v": got}), [made]

@@ -23,8 +23,10 @@ _LACKS = re.compile(r"takes no \w+, which the case has")
 
 def lines(found: Acceptance) -> list[str]:
     """The verdict, what it rests on, and of a failing case what failed and how it is repeated."""
-    failed = ", then 1 failed" if found.failure is not None else ""
-    taken = f"{_of(found.cases, 'case')} passed{failed} ({found.seconds:.1f} s, {_of(found.calls, 'call')})"
+    passed = f"{_of(found.cases, 'case')} passed"
+    if found.failure is not None:
+        passed = f"{passed} before one failed" if found.cases else "the first judged case failed"
+    taken = f"{passed} ({found.seconds:.1f} s, {_of(found.calls, 'call')})"
     made = [f"{found.target}: {found.verdict}: {taken}", *(f"  {line}" for line in _counts(found))]
     if found.failure is not None:
         made += _failure(found.failure)
@@ -41,9 +43,9 @@ def _counts(found: Acceptance) -> list[str]:
     if found.lacking and found.failure is None:
         made.append(f"out of time, not run: {', '.join(found.lacking)}; raise --seconds")
     if found.untestable:
-        whole = f"; not judged at all: {', '.join(found.unjudged)}" if found.unjudged else ""
-        made.append(f"untestable: {_of(sum(found.untestable.values()), 'case')}{whole}; undeclared arithmetic may "
-                    "overflow there: set `contract` in the spec")  # fmt: skip
+        whole = f", among them all of {', '.join(found.unjudged)}" if found.unjudged else ""
+        made.append(f"untestable: {_of(sum(found.untestable.values()), 'case')}{whole}: undeclared arithmetic may "
+                    "overflow. Set `contract` in the spec")  # fmt: skip
     if found.suspicious:
         made.append(f"suspicious: {_of(found.suspicious, 'case')} within budget only because arithmetic is undeclared")
     if found.deterministic is not None:

@@ -31,7 +31,7 @@ COLUMNS = (
     "A against B",
     "difference / budgets",
     "differ",
-    "max abs error",
+    "max abs diff",
     "own difference",
     "max ulp",
     "worst at",
@@ -44,7 +44,7 @@ _SPARE = (
     "worst at",
     "value in B",
     "value in A",
-    "max abs error",
+    "max abs diff",
     "differ",
     "max ulp",
     "own difference",
@@ -53,7 +53,7 @@ _LEFT = ("stage", "A", "B", "A against B", "worst at")
 #: how the sentence begins that says where two runs diverge
 OF_DIVERGENCE = ("first divergence", "no divergence", "nothing was compared")
 #: verdict -> kind of a row
-_KINDS = {"parts": "origin", "carried": "victim", "rounding": "clean", "identical": "clean"}
+_KINDS = {"diverges": "origin", "carried": "victim", "rounding": "clean", "identical": "clean"}
 
 
 def report(pair: Against, *, unicode: bool, width: int) -> RenderableType:
@@ -229,7 +229,7 @@ def _parting(pair: Against, stage: StageAgainst) -> list[str]:
         lines.append(f"  over both budgets: {share}; A is wrong at {stage.wrong[0]} of them, B at {stage.wrong[1]}")
     nearest = f"{', '.join(stage.given)}, the nearest stages that both dumped" if stage.given else "q, k and v"
     lines.append(f"  judged from {nearest}")
-    for parting, words in (("parts", "also diverge"), ("carried", "differ only because their inputs do")):
+    for parting, words in (("diverges", "also diverge"), ("carried", "differ only because their inputs do")):
         if names := [other.name for other in pair if other.verdict == parting and other.name != stage.name]:
             lines.append(f"  {words}: {', '.join(names)}")
     return [*lines, *_same_before(pair)]
@@ -251,15 +251,15 @@ def _explained(pair: Against) -> list[str]:
     if pair.differs_at is None:
         return ["no divergence: every compared stage is bit-identical"]
     first, nearest = pair[pair.differs_at], max(pair, key=lambda stage: largest(stage.over_budgets) or 0.0)
-    how = "a different order of sums explains" if _same_arithmetic(pair) else "rounding explains"
+    how = "summation order explains" if _same_arithmetic(pair) else "rounding explains"
     if pair.moved:
         how = "their inputs and rounding explain"
-    apart = f"{number(largest(first.max_abs))} and {number(largest(first.max_ulp))} ulp"
+    apart = f"max abs diff {number(largest(first.max_abs))}"
     own = f", {number(largest(first.max_own))} of it from this stage" if pair.moved else ""
     return [
         f"no divergence: {how} every difference",
-        f"  first difference: {first.name}, {first.differing} of {first.size} elements, at most {apart}{own}, "
-        f"{ratio(largest(first.over_budgets))} of the sum of both budgets",
+        f"  first difference: {first.name}, {first.differing} of {first.size} elements, {apart}{own}, "
+        f"max {number(largest(first.max_ulp))} ulp, difference / budgets {ratio(largest(first.over_budgets))}",
         *_same_before(pair),
         f"  largest difference / budgets: {ratio(largest(nearest.over_budgets))}, in {nearest.name}",
     ]

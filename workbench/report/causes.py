@@ -151,7 +151,7 @@ def _reproduced(cause: Cause) -> str:
     fit = cause.fit
     if fit.of_nan_alone and fit.nan:
         return f"NaN in exactly the {fit.nan} elements that have it"
-    flips = f"; the other {fit.off} are rounded to a neighbour of the prediction" if fit.off else ""
+    flips = f"; the other {fit.off} are one ulp from the prediction" if fit.off else ""
     found = f"{fit.of - fit.off} of {fit.of} elements within budget"
     return f"{found} (error / budget at most {ratio(fit.over_budget)}){flips}"
 

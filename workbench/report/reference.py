@@ -21,10 +21,10 @@ SHOWN = 4
 _MEANING = {
     "exact": ": every judged element is correctly rounded",
     "rounding": ": every judged element is within its budget",
-    "untestable": ": too few elements could be judged; this fails",
+    "untestable": ": too few elements could be judged; treated as a failure",
 }
 _DOUBT = {
-    EVIDENCE: ": no bug is proved, but default arithmetic does not explain the errors; this fails",
+    EVIDENCE: ": no bug is proved, but default arithmetic does not explain the errors; treated as a failure",
     ASSUMPTION: ": no bug is proved, but default arithmetic does not explain the errors",
 }
 
@@ -136,8 +136,8 @@ def _of_contract(diff: ReferenceDiff) -> list[str]:
         for name, one in beyond.items()
     ]
     if not found:
-        return [f"  contract: {diff.said} (usual for these inputs)"] if diff.said else []
-    return [f"  contract: {diff.said} (usual for these inputs); strict float32 does not explain {', '.join(found)}"]
+        return [f"  contract: {diff.said} (default)"] if diff.said else []
+    return [f"  contract: {diff.said} (default); strict float32 does not explain {', '.join(found)}"]
 
 
 def _in_full(diff: ReferenceDiff) -> list[str]:

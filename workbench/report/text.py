@@ -52,7 +52,7 @@ SHORT = 12
 WIDTH = 200
 LEFT = ("stage", "verdict", "worst at")
 #: what stands before the command that watches a run: a race may look like any bug, and any bug like a race
-RACES = "check for races and unwritten reads:"
+RACES = "check for races and uninitialised reads:"
 #: verdicts that pass, but are not shown in green
 DOUBTFUL = ("suspicious", "biased")
 

@@ -21,7 +21,7 @@ _MEANING = {
     "exact": ": every judged element is correctly rounded",
     "rounding": ": every judged element is within its budget",
     "suspicious": ": no bug is proved, but default arithmetic does not explain the lines below",
-    "evidence": ": no bug is proved, but no known kernel explains the lines below; this fails",
+    "evidence": ": no bug is proved, but no known kernel explains the lines below; treated as a failure",
     "biased": ": within budget, but the errors lean to one side on two seeds",
 }
 #: later wrong stages, and reasons of suspicious ones, that a short report shows

@@ -108,7 +108,7 @@ def test_two_that_ask_different_things_part_there(plain: Path, tmp_path: Path) -
         return toy.spec(q, k, v) | ({"scale": 0.3} if next(calls) == 7 else {})
 
     found = compare_runs(plain, captured(tmp_path / "b", at_layer(7, scale=0.3), spec=told))
-    assert found.verdict == "parts" and found.first.call == 7
+    assert found.verdict == "diverges" and found.first.call == 7
     assert found.first.asked == {"scale": ("0.25", "0.3")} and not found.first.wrong
     assert "the calls differ in what they compute, first at call 7: scale is 0.25 in A, 0.3 in B" in str(found)
 

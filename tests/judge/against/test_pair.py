@@ -53,7 +53,7 @@ PARTS_AT = {
 def test_a_fault_of_split_k_shows_where_flash_has_the_same_stage(flash: Diff, fault: str, stage: str) -> None:
     broken = judged("split_k", CASE, fault)
     pair = against(broken, flash)
-    assert (pair.verdict, pair.parts_at, pair[stage].verdict) == ("parts", stage, "parts")
+    assert (pair.verdict, pair.parts_at, pair[stage].verdict) == ("diverges", stage, "diverges")
     assert pair[stage].wrong == (pair[stage].outside, 0), "A is wrong, B is not"
     turned = against(flash, broken)
     assert turned.parts_at == stage and turned[stage].wrong == (0, pair[stage].outside)
@@ -91,14 +91,14 @@ def test_a_fault_in_tiles_that_are_not_shared_is_not_taken_for_an_input(fault: s
     assert broken.origin == stage and broken["out"].role == "victim"
     pair = against(broken, judged("split_k", CASE.but(splits=4)))
     assert pair[stage].tiles == (0,) and pair[stage].verdict == "identical"
-    assert (pair.parts_at, pair["out"].verdict) == ("out", "parts")
+    assert (pair.parts_at, pair["out"].verdict) == ("out", "diverges")
     assert against(broken, judged("split_k", CASE.but(splits=1))).parts_at == stage
 
 
 def test_what_inputs_carry_is_no_difference_of_the_stage(flash: Diff) -> None:
     pair = against(judged("flash", CASE, "flash-scale-twice"), flash)
     assert pair.parts_at == "scores"
-    assert [stage.name for stage in pair if stage.verdict == "parts"] == ["scores"]
+    assert [stage.name for stage in pair if stage.verdict == "diverges"] == ["scores"]
     assert pair["out"].verdict == "carried" and pair["out"].carried > 0 == pair["out"].outside
     assert pair["out"].max_own < 1e-6 < 0.1 < pair["out"].max_abs
 
@@ -209,7 +209,7 @@ def test_other_problems_are_refused(flash: Diff) -> None:
 
 def test_repr(flash: Diff) -> None:
     assert repr(against(judged("split_k", CASE, "reduce-double-counts-sum"), flash)) == (
-        "<Against of split_k and flash: parts at out>"
+        "<Against of split_k and flash: diverges at out>"
     )
     assert repr(against(flash, flash)) == "<Against of flash and flash: identical>"
 

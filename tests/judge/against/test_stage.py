@@ -76,7 +76,7 @@ def test_a_stage_adds_up_its_elements() -> None:
     bad = side([1.0, 2.25, 7.0], [1.0, 2.0, 3.0])
     bad = replace(bad, state=np.array([[[State.EXACT, State.ROUNDING, State.OUTSIDE]]]))
     found = stage_against("row_max", "bhq", None, {}, ("scores",), (bad, good), (bad, good))
-    assert (found.verdict, found.size, found.judged, found.differing, found.outside) == ("parts", 3, 3, 2, 1)
+    assert (found.verdict, found.size, found.judged, found.differing, found.outside) == ("diverges", 3, 3, 2, 1)
     assert (found.wrong, found.carried, found.over_budgets) == ((1, 0), 0, 4.0)
     assert (found.max_abs, found.max_own, found.max_ulp) == (4.0, 4.0, 4.0 / 2.0**-22)
     assert found.worst is not None and found.worst.index == {"b": 0, "h": 0, "q": 2}

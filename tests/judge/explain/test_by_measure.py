@@ -99,7 +99,10 @@ def _page_before(v: np.ndarray) -> np.ndarray:
 WRONG = {
     "a page": (partial(eager, change=_page_before), "rows 12-23, 36-47 come from row i - 12"),
     "dims": (partial(eager, change=lambda v: v[..., [5, *range(1, 5), 0, *range(6, 16)]]), "V is read wrong"),
-    "sum": (partial(eager, of="sum", change=lambda x: x + np.float32(3)), "the denominator adds 3 to"),
+    "sum": (
+        partial(eager, of="sum", change=lambda x: x + np.float32(3)),
+        "the denominator is the sum of e^(s - max) plus 3",
+    ),
     "rows": (partial(eager, change=lambda v: np.roll(v, 8, 2)), "row i is row i + 8 (mod 48)"),
 }
 

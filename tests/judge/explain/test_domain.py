@@ -84,7 +84,7 @@ def test_nan_and_a_sum_that_counts_twice_are_both_named() -> None:
     # the sum of a tile and that of a split of one tile are the same numbers
     said = (
         "acc is wrongly multiplied by row_sum, and",
-        "multiplied by partial_sum, which partial_O already includes",
+        "multiplied by partial_sum, but partial_O is unnormalised",
     )
     assert any(one in cause.text for one in said) and "NaN" in cause.text
     assert (cause.fit.nan, cause.fit.values, cause.fit.stages) == (32 * (16 + 1), 32 * 16, ("out", "lse"))

@@ -1,5 +1,6 @@
 """Under which contract a kernel is right that declares nothing."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -95,3 +96,25 @@ def test_base_2_is_usual_and_a_wrong_base_is_not() -> None:
     wrong = [of_stages(seed, log2e=1.4427) for seed in range(4)]
     assert all([stage.verdict for stage in one.stages].index("bug") == 1 for one in wrong)
     assert of(attention(**inputs(0, "float32"), log2e=1.4427)).stages[0].doubt == "evidence"
+
+
+def test_a_stage_beyond_chance_under_an_undeclared_contract_fails() -> None:
+    rng = np.random.default_rng(1)
+    dy, x, weight = (rng.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((30, 768), (30, 768), (768,)))
+
+    weight[-1] = 0.4  # so that the lost column stays within what operands in bfloat16 may lose
+
+    def plain(dy, x, weight):
+        g = dy * weight
+        inner = (g * x).mean(-1, keepdims=True)
+        dx = g - x * inner
+        return dx
+
+    g, wide = (one.astype(np.float32) for one in (dy.astype(np.float32) * weight.astype(np.float32), x))
+    short = (g[:, :-1] * wide[:, :-1]).sum(-1, keepdims=True) / np.float32(768)  # without the last column
+    made = {"inner": short, "dx": (g - wide * short).astype(ml_dtypes.bfloat16)}
+    graph = trace(plain, {"dy": dy, "x": x, "weight": weight})
+    empty = {name: np.zeros(one.shape, bool) for name, one in made.items()}
+    inner = judged(graph, matched(graph, made, empty, "f"), None, "bfloat16").stages[0]
+    assert inner.name == "inner" and not inner.decisive.summary.outside  # no element is over operands in bfloat16
+    assert inner.verdict == "suspicious" and inner.doubt == "evidence"

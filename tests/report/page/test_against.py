@@ -22,7 +22,7 @@ def pair() -> Against:
 
 def test_where_they_part_comes_first(pair: Against) -> None:
     made = page(pair)
-    assert made.lines[0].startswith("first divergence at merge_weight = ") and made.verdict == "parts"
+    assert made.lines[0].startswith("first divergence at merge_weight = ") and made.verdict == "diverges"
     assert sorted(made.lines) == sorted(words.findings(pair)) and made.kind == "origin"
     said = text_of(rendered(made))
     for line in words.findings(pair)[:2] + words.headlines(pair):
@@ -41,7 +41,7 @@ def test_the_graph_is_coloured_by_where_they_part(pair: Against) -> None:
     assert facts["value in A"] == value(worst.a) and facts["value in B"] == value(worst.b)
     assert facts["expected in A"] == value(worst.expected_a)
     assert facts["budget of the difference"] == number(worst.budget)
-    assert "parts" in text_of(rendered(page(pair)))
+    assert "diverges" in text_of(rendered(page(pair)))
 
 
 def test_a_gate_of_either_run_stands_above(pair: Against) -> None:

@@ -37,7 +37,7 @@ def test_the_sentence_comes_first_and_all_of_them_are_there() -> None:
     assert made.about == [headline(wrong().trace)] and made.verdict == "bug" and made.kind == "origin"
     assert [*made.commands] == [
         ("repeat", diff_command(wrong())),
-        ("check for races and unwritten reads", watch_command(wrong().trace)),
+        ("check for races and uninitialised reads", watch_command(wrong().trace)),
     ]
     said = text_of(rendered(made))
     for line in (

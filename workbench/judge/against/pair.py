@@ -43,7 +43,7 @@ class Against:
     @property
     def parts_at(self) -> str | None:
         """The first stage where they diverge by more than both budgets; None where there is none."""
-        here, carried = (self._first(kind) for kind in ("parts", "carried"))
+        here, carried = (self._first(kind) for kind in ("diverges", "carried"))
         return here or carried
 
     @property
@@ -53,9 +53,9 @@ class Against:
 
     @property
     def verdict(self) -> str:
-        """parts; untestable where nothing was judged in both; identical where all is the same bit for bit; rounding."""
+        """diverges; untestable where nothing was judged in both; identical where all bits are; else rounding."""
         if self.parts_at is not None:
-            return "parts"
+            return "diverges"
         if not any(stage.judged for stage in self.stages):
             return "untestable"
         return "rounding" if self.differs_at else "identical"
@@ -70,7 +70,7 @@ class Against:
         return iter(self.stages)
 
     def __bool__(self) -> bool:
-        raise TypeError('the truth value of an Against is ambiguous; use its verdict, such as pair.verdict == "parts"')
+        raise TypeError("the truth value of an Against is ambiguous; use its verdict: pair.verdict == 'diverges'")
 
     def __repr__(self) -> str:
         where = f" at {self.parts_at}" if self.parts_at else ""

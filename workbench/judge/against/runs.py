@@ -84,14 +84,14 @@ class Runs:
 
     @property
     def verdict(self) -> str:
-        """bug where a side leaves its budget; differs where inputs differ by more than rounding makes; parts where the
-        two asked different things; untestable where a call was judged on neither side; suspicious; else rounding, or
-        identical.
+        """bug where a side leaves its budget; differs where inputs differ by more than rounding makes; diverges where
+        the two asked different things; untestable where a call was judged on neither side; suspicious; else rounding
+        or identical.
         """
         if any(pair.wrong for pair in self.pairs):
             return "bug"
         if self.first is not None:
-            return "differs" if self.departed is not None else "parts"
+            return "differs" if self.departed is not None else "diverges"
         if not self.pairs or any("untestable" in (pair.a.verdict, pair.b.verdict) for pair in self.pairs):
             return "untestable"
         if not all(pair.a.right and pair.b.right for pair in self.pairs):

@@ -44,9 +44,9 @@ class StageAgainst:
 
     @property
     def verdict(self) -> str:
-        """parts, carried, untestable, identical or rounding."""
+        """diverges, carried, untestable, identical or rounding."""
         if self.outside:
-            return "parts"
+            return "diverges"
         if self.carried:
             return "carried"
         if not self.judged:

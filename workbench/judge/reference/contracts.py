@@ -72,6 +72,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
     beyond = {} if contract is strict else _beyond(first, stages)
+    stages = tuple(_doubted(stage, beyond) for stage in stages)
     if not _right(stages):
         stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
     return Judged(contract, stages, words_of(contract), beyond)
@@ -125,6 +126,13 @@ def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[st
             place = tuple(int(i) for i in np.unravel_index(int(np.argmax(over)), over.shape))
             found[now.name] = Beyond(int(more.sum()), float(over[place]), place)
     return found
+
+
+def _doubted(stage: StageDiff, beyond: Mapping[str, Beyond]) -> StageDiff:
+    """The stage. Errors that the strict contract forbids, and chance does not explain under the undeclared one, are
+    evidence.
+    """
+    return replace(stage, doubt=EVIDENCE) if stage.verdict == "suspicious" and stage.name in beyond else stage
 
 
 def _with_excuses(

@@ -7,7 +7,7 @@ from typing import Any
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
 from workbench.judge.reference.contracts import Beyond, judged
-from workbench.judge.reference.given import Arrays, Given, called, matched
+from workbench.judge.reference.given import Arrays, Given, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
@@ -40,7 +40,7 @@ class ReferenceDiff:
     @property
     def headline(self) -> str:
         """What was run, in words."""
-        return f"{self.target} by {self.reference}{': ' * bool(self.case)}{self.case}"
+        return f"{self.target} against {self.reference}{': ' * bool(self.case)}{self.case}"
 
     @property
     def verdict(self) -> str:
@@ -112,7 +112,7 @@ class ReferenceDiff:
 
     def __repr__(self) -> str:
         said = f"{self.verdict}, origins {list(self.origins)}, victims {list(self.victims)}"
-        return f"<ReferenceDiff of {self.target} by {self.reference}: {said}>"
+        return f"<ReferenceDiff of {self.target} against {self.reference}: {said}>"
 
     def __str__(self) -> str:
         return shown_by("reference.in_short", self)
@@ -140,7 +140,7 @@ def diff_arrays(
     """
     given = matched(graph, arrays, unwritten, target)
     found = judged(graph, given, contract, dtype)
-    names = {node: called(graph, key) for key, node in graph.results.items()}
+    names = {node: graph.called(key) for key, node in graph.results.items()}
     missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
     return ReferenceDiff(
         target,

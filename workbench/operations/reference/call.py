@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import as_torch, of_torch
+from workbench.arrays import as_torch, names_numpy, names_torch, of_torch
 from workbench.case import spellings
 from workbench.case.user_code import running
-from workbench.foreign.plain import Returned, read, run_plain
+from workbench.foreign.plain import PlainRun, read, run_plain
 from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
 from workbench.judge.stage import SEVERITY
+from workbench.operations.reference.gradients import ThroughAutograd, cotangents
 from workbench.operations.reference.inputs import Given, dtype_of, inputs_of
 from workbench.raised import as_raised
-from workbench.reference.graph import Contract, Graph, parse, trace
+from workbench.reference.graph import Contract, Gradients, Graph, parse, trace
 from workbench.refusal import Raised, Refusal, Unavailable
 from workbench.suggested import command
 
@@ -37,6 +38,7 @@ def diff_reference(
     arrays: str | None = None,
     device: str | None = None,
     backend: str = "auto",
+    gradients: bool = False,
 ) -> ReferenceDiff:
     """The judgement of a function by a reference in plain code, element by element.
 
@@ -44,6 +46,8 @@ def diff_reference(
     right where it is under one. inputs, dtype, seed, axes: as of `inputs_of`. contract: words as --contract takes them
     (`operands=...,stored=...`), or a Contract; None: nothing is declared. arrays, device: a library and a device for
     what the function takes, where that is not as the inputs are; backend: where its kernels of numba.cuda run.
+    gradients: those of all float inputs are judged, too, `d<input>`, through torch.autograd; gradients of results are
+    inputs that the reference does not take, `d<result>`, or drawn from the seed.
 
     The function runs twice, on copies of the inputs between guards, with fresh memory full of NaN.
 
@@ -56,44 +60,67 @@ def diff_reference(
     found = target_of(target)
     if not found.is_foreign:
         raise Refusal(f"with a reference TARGET is FILE.py:FUNCTION, or a function; got {found.name}")
-    run = run_plain(found.function(), given, name=found.name, arrays=arrays, device=device, backend=backend)
-    words = _repeat(found.name, reference, inputs, dtype, seed, axes or {}, contract, arrays, device, backend)
+    function = found.function()
+    words = _repeat(
+        found.name, reference, inputs, dtype, seed, axes or {}, contract, arrays, device, backend, gradients
+    )
     case = ", ".join([*(f"{axis}={n}" for axis, n in (axes or {}).items()), of, f"seed {seed}"])
-    return _judged(run.returned, reference, given, promise, of, target=run.target, gates=run.gates, notes=run.notes,
-                   case=case, repeat=words)  # fmt: skip
+
+    def once(graph: Graph) -> PlainRun:
+        """Its run; with gradients as the graph asks for them."""
+        if not gradients:
+            return run_plain(function, given, name=found.name, arrays=arrays, device=device, backend=backend)
+        beside = cotangents(graph, given)
+        own = {name: x for name, x in given.items() if name not in beside}
+        through = ThroughAutograd(function, found.name, graph)
+        numpy = any(isinstance(x, np.ndarray) for x in own.values())
+        run = run_plain(function, own, name=found.name, arrays=arrays or ("torch" if numpy else None), device=device,
+                        backend=backend, beside=beside, through=through)  # fmt: skip
+        return replace(run, notes=(*run.notes, *through.notes))
+
+    asked = Gradients(seed, of) if gradients else None
+    return _judged(once, reference, given, promise, of, gradients=asked, case=case, repeat=words)
 
 
 def diff_results(
-    actual: Any, reference: References, inputs: Mapping[str, Any], *, contract: str | Contract | None = None
+    actual: Any,
+    reference: References,
+    inputs: Mapping[str, Any],
+    *,
+    contract: str | Contract | None = None,
+    gradients: bool = False,
 ) -> ReferenceDiff:
     """The judgement of what a kernel returned on `inputs`: an array, a tuple of them, or a dict by name; otherwise as
-    `diff_reference`.
+    `diff_reference`. With gradients a dict of `d<input>` among others, and all `d<result>` are inputs.
     """
     given = inputs_of(inputs, None, 0, {})
     of = dtype_of(given)
     promise = parse(contract, of) if isinstance(contract, str) else contract
-    return _judged((read(actual, "actual"),), reference, given, promise, of, target="actual", case=of)
+    run = PlainRun("actual", (read(actual, "actual"),))
+    return _judged(lambda _: run, reference, given, promise, of, gradients=Gradients() if gradients else None, case=of)
 
 
 def _judged(
-    returned: Sequence[Returned],
+    run: Callable[[Graph], PlainRun],
     reference: References,
     inputs: Mapping[str, Any],
     contract: Contract | None,
     dtype: str,
+    gradients: Gradients | None,
     **more: Any,
 ) -> ReferenceDiff:
-    """The mildest judgement of all references, each the worst of all calls."""
+    """The mildest judgement of all references, each the worst of all calls; without gradients it runs once."""
     functions = _each(reference)
     if not functions:
         raise Refusal("reference takes a function or several; got none")
-    found: list[ReferenceDiff] = []
+    found, made = list[ReferenceDiff](), None
     for one in functions:
-        graph, name = traced(one, inputs)
+        graph, name = traced(one, inputs, gradients)
+        made = run(graph) if made is None or gradients is not None else made
         calls = [
-            diff_arrays(graph, call.arrays, call.unwritten, target=more["target"], reference=name, contract=contract,
-                        dtype=dtype, **{key: x for key, x in more.items() if key != "target"})
-            for call in returned
+            diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=name, contract=contract,
+                        dtype=dtype, gates=made.gates, notes=made.notes, **more)
+            for call in made.returned
         ]  # fmt: skip
         found.append(max(calls, key=_severity))
         if not found[-1].fails and found[-1].verdict != "suspicious":
@@ -110,17 +137,24 @@ def _severity(one: ReferenceDiff) -> tuple[bool, int]:
     return one.fails, SEVERITY.index(one.verdict)
 
 
-def traced(reference: str | Function, inputs: Mapping[str, Any]) -> tuple[Graph, str]:
+def traced(
+    reference: str | Function, inputs: Mapping[str, Any], gradients: Gradients | None = None
+) -> tuple[Graph, str]:
     """The graph of a reference on inputs, and its name; one that raises on NumPy arrays and may be written for torch
-    gets tensors. Refusal as of `trace`; Raised where it raises.
+    gets tensors, and always for gradients. Refusal as of `trace`, and for gradients of one that is written for NumPy;
+    Raised where it raises.
     """
     found = target_of(reference)
     if not found.is_foreign:
         raise Refusal(f"a reference is FILE.py:FUNCTION, or a function; got {found.name}")
     function = found.function()
+    if gradients is not None:
+        if not names_torch(function) and names_numpy(function):
+            raise Refusal(f"gradients go through torch.autograd: the reference {found.name} is in NumPy; write it in torch")
+        inputs = {name: as_torch(x, name) if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
     try:
         with running(function):
-            return trace(function, inputs), found.name
+            return trace(function, inputs, gradients=gradients), found.name
     except (Refusal, Unavailable, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -141,6 +175,7 @@ def _repeat(
     arrays: str | None,
     device: str | None,
     backend: str,
+    gradients: bool,
 ) -> str:
     """The command that judges the same again; empty where something has no name in a file."""
     references = _each(reference)
@@ -153,4 +188,5 @@ def _repeat(
     words = [word for one in named for word in ("--reference", one)] + ["--inputs", where]
     words += spellings.said({name: x for name, x in said.items() if x is not None})
     words += ["--axes", ",".join(f"{axis}={n}" for axis, n in axes.items())] if axes else []
+    words += ["--gradients"] if gradients else []
     return command("diff", target, map(shlex.quote, words))

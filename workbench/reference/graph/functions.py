@@ -67,7 +67,8 @@ def _counted(x: Traced, op: str, how: Mapping[str, Any], value: np.ndarray) -> T
     """What a reduction makes; of whole numbers and truths, such as how many there are, in NumPy's dtype."""
     if not x.whole:
         return x.made(op, how, value)
-    return x.astype(np.float64).made(op, how, value.astype(np.float64)).astype(value.dtype)
+    made: Any = np.rint(x.astype(np.float64).made(op, how, value.astype(np.float64)))  # no count is a part off
+    return made.astype(value.dtype)
 
 
 sum_, max_, min_ = _reduced("sum"), _reduced("max"), _reduced("min")

@@ -10,9 +10,10 @@ class Line(NamedTuple):
 
     file: str
     number: int
+    backward: bool = False  #: whether it is the backward pass of that line, by autograd
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.number}"
+        return f"{'backward of ' * self.backward}{self.file}:{self.number}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,12 @@ class Graph:
     stages: Mapping[str, tuple[int, ...]]  #: name -> the nodes that had it, one a turn
     results: Mapping[str, int]
     decisions: tuple[Decision, ...] = field(default=())
+    #: result -> the input that is its gradient, where gradients were asked for
+    cotangents: Mapping[str, str] = field(default_factory=dict)
+    gradients: Mapping[str, str] = field(default_factory=dict)  #: input -> the result that is its gradient
+    #: copies of what the forward pass keeps for the backward pass, which that alone reads: `named` nodes. Neither
+    #: inputs nor whole numbers, nor what only a comparison reads, as that of a maximum
+    saved: frozenset[int] = frozenset()
 
     def places(self) -> dict[str, int]:
         """Every name by which a value can be asked: `name`, the last turn of it, and `name[turn]`; results too."""
@@ -65,3 +72,12 @@ class Graph:
         """
         turns = self.stages[name]
         return tuple(i for i in turns if self.nodes[i].line == self.nodes[turns[-1]].line)
+
+    def called(self, result: str) -> str:
+        """The name of a result: that of the variable that holds it in the end; its own where there is none, or a key of
+        a dict.
+        """
+        if not result.startswith("result"):
+            return result
+        node = self.results[result]
+        return next((name for name, turns in reversed([*self.stages.items()]) if turns[-1] == node), result)

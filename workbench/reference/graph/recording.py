@@ -1,10 +1,11 @@
 """What a run writes down: its nodes, the lines of the reference that made them, and the names that it gives."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +32,9 @@ class Recording:
         self.decisions: list[Decision] = []
         self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
+        #: while autograd goes back: the code that called it, and the line whose backward pass is under way. What runs
+        #: below that code are functions of the reference, such as the backward of a torch.autograd.Function
+        self.backward: tuple[CodeType, Callable[[], Line]] | None = None
 
     def add(self, op: str, reads: tuple[int, ...], attributes: Mapping[str, Any], y: Any, dtype: Any) -> int:
         """A primitive, whose result has the shape of y; Refusal without a rule for it."""
@@ -69,6 +73,8 @@ class Recording:
         """The line of the reference that is being run."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(self._theirs):
+            if self.backward is not None and frame.f_code is self.backward[0]:
+                return self.backward[1]()
             frame = frame.f_back
         return Line("?", 0) if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
@@ -76,10 +82,10 @@ class Recording:
         """Raises a Refusal that names the line."""
         raise Refusal(f"{self.line()}: {words}")
 
-    def graph(self, results: Mapping[str, int]) -> Graph:
-        """What was recorded."""
+    def graph(self, results: Mapping[str, int], **of_gradients: Any) -> Graph:
+        """What was recorded; `of_gradients`: further fields of the graph."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
-        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions))
+        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions), **of_gradients)
 
 
 def _of_torch() -> tuple[str, ...]:

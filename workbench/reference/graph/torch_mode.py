@@ -15,7 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.torch_backward import BACKWARD
 from workbench.reference.graph.torch_composites import COMPOSITES
+from workbench.reference.graph.torch_convolution import CONVOLUTION
 from workbench.reference.graph.torch_creation import (
     CREATE,
     DRAW,
@@ -30,14 +32,17 @@ from workbench.reference.graph.torch_creation import (
 from workbench.reference.graph.torch_elementwise import ELEMENTWISE
 from workbench.reference.graph.torch_empty import Empty
 from workbench.reference.graph.torch_moves import COPIES, VIEWS
+from workbench.reference.graph.torch_parts import Parts
 from workbench.reference.graph.torch_places import PLACES, put_at, sort_stable
 from workbench.reference.graph.torch_schema import facts, fixed, flat, is_unknown, number, written
+from workbench.reference.graph.torch_shares import Shares
 from workbench.reference.graph.torch_sums import SUMS
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 
 #: operation -> what it is in plain code; by the name of an overload where overloads differ in their arguments
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, "sort.stable": sort_stable,
+    **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, **CONVOLUTION, **BACKWARD,
+    "sort.stable": sort_stable,
 }  # fmt: skip
 #: where values are: all tensors of a run are on the CPU, also where a reference says otherwise
 _ELSEWHERE = ("device", "layout", "pin_memory", "non_blocking")
@@ -54,6 +59,8 @@ class Dispatch(TorchDispatchMode):
         self.draws = False  #: whether the reference asked for random numbers
         self.empty = Empty(run)
         self.within: list[Any] = []  #: the operations that are being decomposed, one inside another
+        self.parts = Parts(run)
+        self.shares = Shares(run)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -121,6 +128,13 @@ class Dispatch(TorchDispatchMode):
         if name in VIEWS:
             return VIEWS[name](*x, **more)
         self.empty.read_all(flat([*x, *more.values()]))
+        if self.run.backward is not None and not more:
+            if name == "slice_backward":
+                return self.parts.of_slice(*x)
+            if name == "select_backward":
+                return self.parts.of_select(*x)
+            if name == "add" and len(x) == 2 and all(isinstance(one, Traced) for one in x):
+                return self.parts.added(*x, ELEMENTWISE["add"])
         known = fixed(x, more, func)
         if known is not None:
             return known
@@ -128,6 +142,8 @@ class Dispatch(TorchDispatchMode):
         if rule is None:
             return NotImplemented
         try:
+            if self.run.backward is not None and name in Shares.NAMES and not more:
+                return self.shares.made(name, x, rule)
             return rule(*x, **more)
         except TypeError as error:  # an overload with other arguments
             self.run.refuse(f"no rule for torch.ops.{func} with these arguments ({error})")

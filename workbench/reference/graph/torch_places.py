@@ -77,12 +77,22 @@ def put_at(x: Traced, indices: Places, values: Traced, accumulate: bool = False)
     """The same, written into x."""
     listed = [*indices]
     if any(_computed(one) for one in listed):
-        some = [(axis, one) for axis, one in enumerate(listed) if one is not None]
-        if len(some) > 1 or some[0][1].ndim != 1:
-            x.run.refuse("no rule for a write at computed places of several axes; use scatter or torch.where")
-        at, places = some[0]
-        wide = functions.broadcast_to(values, x.shape[:at] + places.shape + x.shape[at + 1 :])
-        return x.replace(_at_computed(x, at, _lined(places, at, wide.shape), wide, accumulate))
+        if any(_is_mask(one) for one in listed):
+            x.run.refuse("no rule for a write by a mask beside computed places")
+        at = [axis for axis, one in enumerate(listed) if one is not None]
+        if at != list(range(at[0], at[0] + len(at))):
+            x.run.refuse("no rule for a write at computed places of axes that are not neighbours; use scatter")
+        # several axes as one
+        inner = tuple(x.shape[axis] for axis in at)
+        place: Any = 0
+        for n, one in zip(inner, (one for one in listed if one is not None), strict=True):
+            place = place * n + functions.where(one < 0, one + n, one)
+        before, behind = x.shape[: at[0]], x.shape[at[-1] + 1 :]
+        wide = functions.broadcast_to(values, before + place.shape + behind)
+        wide = functions.reshape(wide, (*before, place.size, *behind))
+        lined = _lined(functions.reshape(place, (-1,)), at[0], wide.shape)
+        flat = functions.reshape(x, (*before, prod(inner), *behind))
+        return x.replace(functions.reshape(_at_computed(flat, at[0], lined, wide, accumulate), x.shape))
     mask = listed[0] if listed and _is_mask(listed[0]) else None
     if mask is not None and len(listed) == 1 and values.size == 1 and not accumulate:
         wide = functions.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))

@@ -18,7 +18,7 @@ from workbench.report.text import gates
 from workbench.report.values import definition
 
 #: kinds of boxes -> what they are called of two runs
-_WORDS = {"origin": "parts", "victim": "carried", "clean": "rounding or identical", "not judged": "not comparable"}
+_WORDS = {"origin": "diverges", "victim": "carried", "clean": "rounding or identical", "not judged": "not comparable"}
 
 
 def page(pair: Against) -> Page:
@@ -26,7 +26,7 @@ def page(pair: Against) -> Page:
     return Page(
         title=f"{pair.a.trace.target} against {pair.b.trace.target}: {pair.verdict}",
         verdict=pair.verdict,
-        kind={"parts": "origin", "untestable": "untestable"}.get(pair.verdict, "clean"),
+        kind={"diverges": "origin", "untestable": "untestable"}.get(pair.verdict, "clean"),
         lines=_verdict_first(words.findings(pair)),
         about=words.headlines(pair),
         gates=[line.plain for line in gates([pair.a.trace, pair.b.trace])],
@@ -49,7 +49,7 @@ def summary(pairs: Sequence[Against]) -> Page:
         )
         for pair in pairs
     ]
-    verdict = "parts" if parted else "rounding"
+    verdict = "diverges" if parted else "rounding"
     kind = "origin" if parted else "clean"
     return Page(total, verdict, kind, [total], parts=[Part("All pairs", table=table, opened=True), *each])
 

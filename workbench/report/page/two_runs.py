@@ -12,7 +12,11 @@ from workbench.report.tables import Table
 from workbench.suggested import command
 
 #: verdict of two runs -> kind of the page
-_KINDS = {"bug": "origin", "differs": "origin", "parts": "origin", "untestable": "untestable", "suspicious": "doubtful"}
+_KINDS = {
+    **dict.fromkeys(("bug", "differs", "diverges"), "origin"),
+    "untestable": "untestable",
+    "suspicious": "doubtful",
+}
 #: columns of words
 _WORDS = ("A", "B", "of own")
 

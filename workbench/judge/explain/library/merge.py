@@ -45,7 +45,7 @@ def _weights() -> Iterator[Hypothesis]:
     forms: dict[str, tuple[str, Change]] = {
         "one": ("1 for each split", lambda at, w: np.where(at("partial_sum") > 0, 1.0, 0.0)),
         "times-sum": (
-            "multiplied by partial_sum, which partial_O already includes",
+            "multiplied by partial_sum, but partial_O is unnormalised",
             lambda at, w: w * at("partial_sum"),
         ),
         "over-sum": ("divided by partial_sum", lambda at, w: over(w, at("partial_sum"))),
