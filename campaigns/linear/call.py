@@ -1,7 +1,8 @@
 """How a function of the project is called with the inputs of a case: other names, heads before time, constants."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -19,19 +20,30 @@ class Call:
     names: tuple[str, ...] = ()  #: what the results are called; in order where there are none
     positional: bool = False  #: takes no keywords, as an autograd.Function
 
-    def of(self, function: Callable[..., Any], *, staged: bool = False) -> Callable[..., Any]:
+    @property
+    def first(self) -> "Call":
+        """With its first result alone."""
+        return replace(self, results=((self.results or (0,))[0],), swaps=self.swaps[:1], names=self.names[:1])
+
+    def of(
+        self, function: Callable[..., Any], inputs: Iterable[str], *, staged: bool = False
+    ) -> Callable[..., Any]:
         """The function on the inputs of the case, by keyword; `staged`: its local variables are stages."""
 
-        def called(**inputs: Any) -> Any:
-            given = {parameter: inputs[name] for parameter, name in self.takes.items()}
+        def called(**given_by_name: Any) -> Any:
+            given = {parameter: given_by_name[name] for parameter, name in self.takes.items()}
             given |= {parameter: given[parameter].transpose(1, 2) for parameter in self.swapped}
             given |= self.fixed
             made = function(*given.values()) if self.positional else function(**given)
             found = made if isinstance(made, tuple) else (made,)
             found = found if self.results is None else tuple(_at(found, place) for place in self.results)
             found = tuple(x.transpose(1, 2) if i in self.swaps else x for i, x in enumerate(found))
-            return dict(zip(self.names, found, strict=True)) if self.names else found
+            if self.names:
+                return dict(zip(self.names, found, strict=True))
+            return found if len(found) > 1 else found[0]
 
+        named = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in inputs]
+        called.__signature__ = inspect.Signature(named)  # type: ignore[attr-defined]
         called.__name__ = called.__qualname__ = self.path.rpartition(":")[2]
         if staged:
             called.__wrapped__ = function  # type: ignore[attr-defined]

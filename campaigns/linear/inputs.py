@@ -171,6 +171,12 @@ def convolution(seed: int, dtype: torch.dtype, T: int, B: int = 2, D: int = 64, 
     return {"x": draw(B, T, D).to(dtype), "weight": draw(D, W).to(dtype), "bias": draw(D).to(dtype)}
 
 
+def strided(seed: int, dtype: torch.dtype, T: int, B: int = 2, D: int = 64) -> Tensors:
+    """A convolution whose result's gradient lies channel by channel, as a transpose behind it leaves it."""
+    head = drawn(seed + 1)(B, D, T).transpose(1, 2)
+    return convolution(seed, dtype, T, B, D) | {"dresult": head.to(dtype)}
+
+
 def norm(seed: int, dtype: torch.dtype, T: int, D: int = 64) -> Tensors:
     """A norm, and what gates its result."""
     draw = drawn(seed)

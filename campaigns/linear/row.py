@@ -20,6 +20,8 @@ from workbench.judge.reference.diff import ReferenceDiff
 OWN_TEST = 0.005
 #: calls of a kernel that are timed, after one that compiles it
 TIMED = 3
+#: the gradient of the first result, where it is an input
+HEAD = "dresult"
 
 
 def case_of(asked: Mapping[str, Any]) -> tuple[Case, str, str]:
@@ -38,42 +40,63 @@ def rows(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     checkouts, device = Path(asked["checkouts"]), asked["device"]
     checkout.use(checkouts / commit)
     for dtype in asked["dtypes"]:
-        row = {"operation": case.operation, "dtype": dtype, "T": T, "commit": commit, "what": "forward"}
-        row |= {key: asked[key] for key in ("wrong", "before")}
-        try:
-            kernel = case.kernel.of(checkout.kernel(case.kernel.path))
-            references = [
-                one.of(checkout.reference(checkouts / of_references, one.path), staged=True) for one in case.references
-            ]
-            made = case.inputs(asked["seed"], getattr(torch, dtype), T)
-            inputs = {name: x.to(device) for name, x in made.items()}
-            yield row | forward(case, kernel, references, inputs, dtype)
-        except Exception as error:
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(last.filename).name}:{last.lineno}"
-            yield row | {"error": f"{type(error).__name__} at {where}: {str(error)[:400]}"}
+        made = case.inputs(asked["seed"], getattr(torch, dtype), T)
+        inputs = {name: x.to(device) for name, x in made.items()}
+        for what in ("forward", "gradients") if case.gradients else ("forward",):
+            row = {"operation": case.operation, "dtype": dtype, "T": T, "commit": commit, "what": what}
+            row |= {key: asked[key] for key in ("wrong", "before")}
+            try:
+                yield row | run(case, inputs, dtype, checkouts / of_references, gradients=what == "gradients")
+            except Exception as error:
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                where = f"{Path(last.filename).name}:{last.lineno}"
+                yield row | {"error": f"{type(error).__name__} at {where}: {str(error)[:400]}"}
 
 
-def forward(
-    case: Case, kernel: Callable[..., Any], references: list[Callable[..., Any]], inputs: dict[str, Any], dtype: str
-) -> dict[str, Any]:
-    """What the workbench says of the kernel's results, what others say, and seconds."""
-    compiled, first = timed(lambda: kernel(**inputs))
-    each, _ = timed(lambda: [kernel(**inputs) for _ in range(TIMED)])
-    reference, naive = timed(lambda: references[0](**inputs))
-    device = next(iter(inputs.values())).device.type
-    words = case.contract[dtype] if device == "cuda" else case.contract[dtype].replace("tf32", "float32")
+def run(case: Case, inputs: Mapping[str, Any], dtype: str, references: Path, gradients: bool) -> dict[str, Any]:
+    """What the workbench says of a kernel's results, or gradients, what others say, and seconds."""
+    calls = [one.first if gradients else one for one in (case.kernel, *case.references)]
+    taken = [name for name in inputs if not name.startswith("d")]
+    kernel = calls[0].of(checkout.kernel(calls[0].path), taken)
+    functions = [one.of(checkout.reference(references, one.path), taken, staged=True) for one in calls[1:]]
+    if not gradients:
+        inputs = {name: inputs[name] for name in taken}
+    plain = through_autograd if gradients else called
+    compiled, first = timed(lambda: plain(kernel, inputs))
+    each, _ = timed(lambda: [plain(kernel, inputs) for _ in range(TIMED)])
+    reference, naive = timed(lambda: plain(functions[0], inputs))
+    words = case.contract[dtype]
+    if next(iter(inputs.values())).device.type == "cpu":  # which has no TF32
+        words = words.replace("tf32", "float32")
     whole, found = timed(
-        lambda: workbench.diff(kernel, reference=references, inputs=inputs, contract=words)
-    )  # fmt: skip
-    calls = each / TIMED
-    seconds = {"compile": compiled, "kernel": calls, "reference": reference, "judge": max(whole - 2 * calls, 0.0)}
+        lambda: workbench.diff(kernel, reference=functions, inputs=inputs, contract=words, gradients=gradients)
+    )
+    one = each / TIMED
+    seconds = {"compile": compiled, "kernel": one, "reference": reference, "judge": max(whole - 2 * one, 0.0)}
     return {
         **judged(found),
         "declared": words,
         **others(first, naive),
         "seconds": {name: round(x, 4) for name, x in seconds.items()},
     }
+
+
+def called(function: Callable[..., Any], inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Its results in order."""
+    return tensors(function(**inputs))
+
+
+def through_autograd(function: Callable[..., Any], inputs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Gradients of the inputs, where the gradient of the first result is drawn or given."""
+    head = inputs.get(HEAD)
+    own = {name: x.detach() for name, x in inputs.items() if name != HEAD}
+    leaves = [x.requires_grad_() for x in own.values() if x.is_floating_point()]
+    made = tensors(function(**own))[0]
+    if head is None:
+        generator = torch.Generator().manual_seed(0)
+        head = torch.randn(made.shape, generator=generator).to(made)
+    found = torch.autograd.grad(made, leaves, head.to(made.dtype), allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]
 
 
 def judged(found: ReferenceDiff) -> dict[str, Any]:
@@ -88,6 +111,7 @@ def judged(found: ReferenceDiff) -> dict[str, Any]:
         "line": found.definition(found.origin) if found.origin else "",
         "reference": found.reference,
         "tried": list(found.tried),
+        "results": list(found.graph.results),
         "contract": found.said,
         "over_budget": max((x.worst.over_budget for x in sizes if x.worst is not None), default=float("nan")),
         "judged": sum(x.judged for x in sizes) / size if size else 0.0,
@@ -117,7 +141,7 @@ def others(actual: Any, naive: Any) -> dict[str, Any]:
 def tensors(x: Any) -> list[torch.Tensor]:
     """In order."""
     if isinstance(x, torch.Tensor):
-        return [x.detach()]
+        return [x]
     some = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple | list) else ()
     return [y for one in some for y in tensors(one)]
 

@@ -44,7 +44,7 @@ WRONG = (
     Wrong("3adcb3c5", "674f0852", "the weight's gradient is taken of the output without its gate",
           _case("RMS norm, gated, linear"), ("linear",), wrong_in=("gradients",)),
     Wrong("58effcf1", "71ebc498", "a strided gradient of the result is read as if it were contiguous",
-          _case("causal convolution"), ("x", "weight", "bias"), wrong_in=("gradients",)),
+          replace(_case("causal convolution"), inputs=of.strided), ("x", "weight", "bias"), wrong_in=("gradients",)),
     Wrong("794f183c", "4b02d15d", "dk lacks the part through the normaliser",
           _case("linear attention, normalised"), ("k",), wrong_in=("gradients",)),
     Wrong("674f0852", "40334f1c", "the gate in the middle of a chunk is another head's: with several heads",
@@ -64,7 +64,7 @@ WRONG = (
               Call("fla/ops/comba/naive.py:naive_recurrent_comba", takes(*QKV, "p", "beta", "g"), STATE),)),
           ("o",), of_reference=True),
     Wrong("0b7fb85c", "12e2a700", "the naive reference itself sums keys within chunks alone",
-          replace(_case("linear attention, normalised"), T=192, gradients=(), references=(
+          replace(_case("linear attention, normalised"), T=192, gradients=False, references=(
               Call("fla/ops/linear_attn/naive.py:naive_chunk_linear_attn", takes(*QKV), {"normalize": True}),)),
           ("o",), "behind the first chunk", of_reference=True),
 )  # fmt: skip
