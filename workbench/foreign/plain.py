@@ -79,8 +79,8 @@ def run_plain(
     It returns an array or a number, a tuple or list of them, or a dict of name -> array, or list of arrays, one a turn
     of a loop; None in place of one is left out. One that raises on NumPy arrays and may be written for torch gets
     tensors, which a note says. through: what calls the function with the inputs and the arrays `beside` them, such as
-    gradients of results; None: they are called by keyword. Refusal for other parameters and results; Raised where it raises;
-    Unavailable for a library or device that this machine lacks.
+    gradients of results. Refusal for other parameters and results; Raised where it raises; Unavailable for a library or
+    device that this machine lacks.
     """
     lives_on = None if arrays is None else home(arrays, device)
     try:

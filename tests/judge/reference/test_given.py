@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tests.plain_kernels import inputs, naive, naive_norm, naive_scan, scan_inputs
-from workbench.judge.reference.given import called, matched
+from workbench.judge.reference.given import matched
 from workbench.reference.graph import stage, trace
 from workbench.refusal import Refusal
 
@@ -23,9 +23,9 @@ def match(graph, arrays):
 
 
 def test_results_are_called_as_the_reference_calls_them() -> None:
-    assert [called(NORM, name) for name in NORM.results] == ["out", "squares"]
+    assert [NORM.called(name) for name in NORM.results] == ["out", "squares"]
     nameless = trace(lambda x: (x * 2.0, x + 1.0), {"x": np.ones(2, np.float32)})
-    assert [called(nameless, name) for name in nameless.results] == ["result[0]", "result[1]"]
+    assert [nameless.called(name) for name in nameless.results] == ["result[0]", "result[1]"]
     by_key = trace(lambda x: {"dx": x * 2.0}, {"x": np.ones(2, np.float32)})
     assert [one.name for one in match(by_key, [np.ones(2)])] == ["dx"]
 

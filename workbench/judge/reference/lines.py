@@ -7,7 +7,7 @@ from workbench.reference.graph.node import Line
 
 
 def short(line: Line) -> str:
-    """file:line, the file relative to the working folder where it lies in it; "backward of" what autograd makes of it."""
+    """file:line, the file relative to the working folder where it lies in it; "backward of" it, by autograd."""
     path = Path(line.file)
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{'backward of ' * line.backward}{path}:{line.number}"

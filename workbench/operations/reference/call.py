@@ -150,7 +150,7 @@ def traced(
     function = found.function()
     if gradients is not None:
         if not names_torch(function) and names_numpy(function):
-            raise Refusal(f"gradients go through torch.autograd: the reference {found.name} is in NumPy; write it in torch")
+            raise Refusal(f"gradients go through torch.autograd: {found.name} is in NumPy; it must be in torch")
         inputs = {name: as_torch(x, name) if isinstance(x, np.ndarray) else x for name, x in inputs.items()}
     try:
         with running(function):

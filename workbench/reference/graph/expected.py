@@ -92,7 +92,7 @@ def placed(graph: Graph, dumps: Dumps) -> dict[int, Any]:
                     f" the second by stage({one!r}, ...)"
                 )
             found[i], named[i] = fitting, one
-    return found
+    return found | {copy: found[i] for copy, i in graph.again.items() if i in found}
 
 
 def _turns(graph: Graph, name: str, dump: Any) -> Iterator[tuple[str, int, Any]]:

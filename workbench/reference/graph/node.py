@@ -57,6 +57,8 @@ class Graph:
     #: copies of what the forward pass keeps for the backward pass, which that alone reads: `named` nodes. Neither
     #: inputs nor whole numbers, nor what only a comparison reads, as that of a maximum
     saved: frozenset[int] = frozenset()
+    #: node of the backward pass -> the node whose value it computes again, with roundings of its own
+    again: Mapping[int, int] = field(default_factory=dict)
 
     def places(self) -> dict[str, int]:
         """Every name by which a value can be asked: `name`, the last turn of it, and `name[turn]`; results too."""

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
@@ -22,6 +23,15 @@ _RUN: ContextVar["Recording | None"] = ContextVar("run", default=None)
 _FRACTION = (1 << 52) - 1
 
 
+@dataclass(frozen=True)
+class Backward:
+    """A backward pass that is under way."""
+
+    caller: CodeType  #: what asked autograd for it; functions of the reference that it calls in turn have lines
+    line: Callable[[], Line]  #: whose backward pass it is
+    first: int  #: its first node
+
+
 class Recording:
     """The nodes of one run, in order."""
 
@@ -32,9 +42,8 @@ class Recording:
         self.decisions: list[Decision] = []
         self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
-        #: while autograd goes back: the code that called it, and the line whose backward pass is under way. What runs
-        #: below that code are functions of the reference, such as the backward of a torch.autograd.Function
-        self.backward: tuple[CodeType, Callable[[], Line]] | None = None
+        self.again: dict[int, int] = {}  #: node -> the node whose value it computes again
+        self.backward: Backward | None = None  #: while autograd goes back
 
     def add(self, op: str, reads: tuple[int, ...], attributes: Mapping[str, Any], y: Any, dtype: Any) -> int:
         """A primitive, whose result has the shape of y; Refusal without a rule for it."""
@@ -73,8 +82,8 @@ class Recording:
         """The line of the reference that is being run."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(self._theirs):
-            if self.backward is not None and frame.f_code is self.backward[0]:
-                return self.backward[1]()
+            if self.backward is not None and frame.f_code is self.backward.caller:
+                return self.backward.line()
             frame = frame.f_back
         return Line("?", 0) if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 

@@ -9,6 +9,7 @@ import numpy as np
 from workbench.reference.graph import functions
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.contractions import matmul
+from workbench.reference.graph.torch_again import summed_again
 from workbench.reference.graph.torch_composites import attention_scores
 from workbench.reference.graph.torch_elementwise import noting
 from workbench.reference.graph.torch_moves import clone
@@ -17,7 +18,7 @@ from workbench.reference.graph.torch_tensor import DTYPES
 
 def softmax_backward(g: Traced, y: Traced, dim: int, dtype: Any) -> Traced:
     """y (g - sum of g y)."""
-    return noting(y * (g - functions.sum_(g * y, dim, keepdims=True)), DTYPES[dtype])
+    return noting(y * (g - functions.sum_(summed_again(g) * y, dim, keepdims=True)), DTYPES[dtype])
 
 
 def log_softmax_backward(g: Traced, y: Traced, dim: int, dtype: Any) -> Traced:

@@ -18,7 +18,8 @@ from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.gradients import Gradients
 from workbench.reference.graph.node import Graph, Line
 from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.recording import Recording, significant
+from workbench.reference.graph.recording import Backward, Recording, significant
+from workbench.reference.graph.torch_again import softmax_again
 from workbench.reference.graph.torch_tensor import Tensor, plain_array
 from workbench.refusal import Refusal
 
@@ -30,8 +31,8 @@ _COMPARES = frozenset("equal not_equal less less_equal greater greater_equal max
 _WITHOUT = 2**64 - 1
 
 
-class Backward:
-    """The backward pass of one run."""
+class Autograd:
+    """The gradients of one run."""
 
     def __init__(self, run: Recording, asked: Gradients, given: Mapping[str, Any]) -> None:
         self.run, self.asked, self.given = run, asked, given  #: gradients of results by name
@@ -45,7 +46,7 @@ class Backward:
         memory that strides could address.
         """
         kept = torch.autograd.graph.saved_tensors_hooks(self._packed, self._unpacked)
-        with torch.enable_grad(), torch.autograd._force_original_view_tracking(True), kept:  # type: ignore[attr-defined]
+        with torch.enable_grad(), torch.autograd._force_original_view_tracking(True), kept:
             yield
 
     def note(self, made: Any) -> None:
@@ -78,7 +79,8 @@ class Backward:
         if x.traced.whole or x.traced.fixed or node in self.run.inputs.values():
             return x
         if node not in self._copies:
-            self._copies[node] = x.traced.again()
+            of = Traced(self.run, x.traced.value, softmax_again(self.run, node), x.traced.dtype)
+            self._copies[node] = of.again()
         return Tensor(self._copies[node])
 
     # the way back
@@ -104,7 +106,7 @@ class Backward:
         found = self._back([*starts.values()], heads, [*wanted.values()])
         gradients = {key: _free(key, taken) for key, x in zip(wanted, found, strict=True) if x is not None}
         made = {gradients[key]: self._own(x) for key, x in zip(wanted, found, strict=True) if x is not None}
-        return run.graph(nodes | made, cotangents=names, gradients=gradients, saved=self._saved())
+        return run.graph(nodes | made, cotangents=names, gradients=gradients, saved=self._saved(), again=run.again)
 
     def _own(self, x: Tensor) -> int:
         """A node of its own: one gradient may be another, or that of a result."""
@@ -113,7 +115,7 @@ class Backward:
         return node
 
     def _back(self, heads: list[Any], gradients: list[Any], leaves: list[Any]) -> tuple[Any, ...]:
-        self.run.backward = (sys._getframe().f_code, self._line)
+        self.run.backward = Backward(sys._getframe().f_code, self._line, len(self.run.nodes))
         try:
             return torch.autograd.grad(heads, leaves, gradients, allow_unused=True)
         except RuntimeError as error:
@@ -157,7 +159,7 @@ class Backward:
 
 def _counted() -> int:
     """How many nodes autograd has made in this thread."""
-    found: int = torch._C._autograd._get_sequence_nr()  # type: ignore[attr-defined]
+    found: int = torch._C._autograd._get_sequence_nr()
     return found
 
 

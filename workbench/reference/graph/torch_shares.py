@@ -47,7 +47,8 @@ class Shares:
                 return found
         made: Traced = rule(*x)
         if name == "eq" and len(arrays) == 2:
-            if (extreme := self._extreme(*arrays)) is not None:
+            extreme = self._extreme(*arrays) or self._extreme(*arrays[::-1])
+            if extreme is not None:
                 self._masks[made.node_of_run] = extreme
         elif any(masks) and name in ("logical_or", "sum"):
             known = self._masks if name == "logical_or" else self._counts

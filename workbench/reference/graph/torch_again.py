@@ -1,0 +1,85 @@
+"""Values that a backward pass computes again, with roundings of their own."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.patterns import PASSES
+from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.rules import CONSTANT, INPUT
+
+#: how far back from a value to the product of matrices or the sum that it is made of, at most: from the gradient of a
+#: softmax's maximum, written by hand, it is 5
+DEPTH = 6
+#: what autograd calls operations whose operands are spread: it sums their gradients
+_SPREADS = ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "ExpandBackward")
+#: primitives after which a softmax is one still
+_NOTES = ("named", "cast")
+
+
+def summed_again(x: Traced) -> Traced:
+    """x, as a sum in the backward pass reads it: computed again from what the forward pass made.
+
+    A softmax's backward pass takes from each g the sum of g y. Where one y is nearly 1 that is the same g, and its
+    error would cancel. Kernels sum something else: flash attention dout out, and of a maximum nothing.
+    """
+    assert x.run.backward is not None
+    return Traced(x.run, x.value, _again(x.run, x.node_of_run, x.run.backward.first, DEPTH), x.dtype, x.fixed)
+
+
+def is_of_spread() -> bool:
+    """Whether autograd makes the gradient of an operand that was spread."""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().startswith(_SPREADS)
+
+
+def _again(run: Recording, i: int, first: int, depth: int) -> int:
+    """A node from `first` on once more, and what it reads, up to a sum or a product of matrices."""
+    node = run.nodes[i]
+    if i < first or not depth or node.op in (INPUT, CONSTANT, "write"):
+        return i
+    reads = [j if node.op in ("sum", "matmul") else _again(run, j, first, depth - 1) for j in node.reads]
+    run.nodes.append(replace(node, reads=tuple(reads), line=run.line()))
+    run.again[len(run.nodes) - 1] = i
+    return len(run.nodes) - 1
+
+
+def softmax_again(run: Recording, i: int) -> int:
+    """The node of exp(x - logsumexp), with x computed again, where node i is exp(x - m) by its sum, a softmax; else i.
+
+    Flash attention makes it so. Where one element is nearly 1, its error is that of x and of the logsumexp, and that of
+    a softmax nearly 0.
+    """
+    nodes, notes, start = run.nodes, list[int](), i
+    while nodes[i].op in _NOTES:
+        notes.append(i)
+        i = nodes[i].reads[0]
+    if nodes[i].op != "divide":
+        return start
+    weights, total = _source(run, nodes[i].reads[0], _NOTES), nodes[i].reads[1]
+    added = nodes[_source(run, total, PASSES)]
+    off = nodes[_source(run, nodes[weights].reads[0], _NOTES)] if nodes[weights].op == "exp" else None
+    if off is None or off.op != "subtract" or added.op != "sum" or _source(run, added.reads[0], _NOTES) != weights:
+        return start
+    x, shift = off.reads
+    if nodes[shift].shape != nodes[total].shape:
+        return start
+
+    def made(op: str, *reads: int) -> int:
+        shape = np.broadcast_shapes(*(nodes[j].shape for j in reads))
+        return run.add(op, reads, {}, np.empty(shape), nodes[i].dtype)
+
+    found = made("exp", made("subtract", _again(run, x, 0, DEPTH), made("add", shift, made("log", total))))
+    for note in reversed(notes):
+        nodes.append(replace(nodes[note], reads=(found,)))
+        found = len(nodes) - 1
+    run.again[found] = start
+    return found
+
+
+def _source(run: Recording, i: int, through: frozenset[str] | tuple[str, ...]) -> int:
+    while run.nodes[i].op in through:
+        i = run.nodes[i].reads[0]
+    return i
