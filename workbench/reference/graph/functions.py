@@ -271,8 +271,12 @@ def of_function(run: Recording, function: Any, args: Any, kwargs: Any) -> Any:
     made = FUNCTIONS.get(function)
     if made is None:
         run.refuse(f"no rule for {getattr(function, '__module__', 'np')}.{function.__name__}")
+    first = len(run.nodes)
     with np.errstate(all="ignore"):
-        return made(*args, **kwargs)
+        found = made(*args, **kwargs)
+    several = found if isinstance(found, list | tuple) else [found]
+    run.one_call(first, [one.node_of_run for one in several if isinstance(one, Traced)])
+    return found
 
 
 BEHIND.update({"gathered": gathered, "of_function": of_function, "matmul": matmul, "array": array})

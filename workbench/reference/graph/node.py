@@ -51,6 +51,8 @@ class Graph:
     stages: Mapping[str, tuple[int, ...]]  #: name -> the nodes that had it, one a turn
     results: Mapping[str, int]
     decisions: tuple[Decision, ...] = field(default=())
+    #: nodes within one call of a library, such as the row's maximum of a softmax, whose result nobody sees
+    inside: frozenset[int] = frozenset()
     #: result -> the input that is its gradient, where gradients were asked for
     cotangents: Mapping[str, str] = field(default_factory=dict)
     gradients: Mapping[str, str] = field(default_factory=dict)  #: input -> the result that is its gradient

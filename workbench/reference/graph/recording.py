@@ -1,7 +1,7 @@
 """What a run writes down: its nodes, the lines of the reference that made them, and the names that it gives."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ import numpy as np
 
 from workbench.reference.graph.node import Decision, Graph, Line, Node
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.rules.moves import MOVES
 from workbench.refusal import Refusal
 
 _HERE = str(Path(__file__).parent)
@@ -40,6 +41,7 @@ class Recording:
         self.inputs: dict[str, int] = {}
         self.stages: dict[str, list[int]] = {}
         self.decisions: list[Decision] = []
+        self.inside: set[int] = set()
         self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
         self.again: dict[int, int] = {}  #: node -> the node whose value it computes again
@@ -78,6 +80,17 @@ class Recording:
         """Notes that the run goes on with a value."""
         self.decisions.append(Decision(node, self.line(), words, value.copy()))
 
+    def one_call(self, first: int, made: Iterable[int]) -> None:
+        """Notes that one call of a library made all nodes from `first` on, and that only those of `made` are seen."""
+        if len(self.nodes) - first < 2:
+            return
+        seen = set()
+        for i in made:
+            while self.nodes[i].op in MOVES and self.nodes[i].reads:  # what rounds is behind them
+                i = self.nodes[i].reads[-1 if self.nodes[i].op == "write" else 0]
+            seen.add(i)
+        self.inside.update(i for i in range(first, len(self.nodes)) if i not in seen)
+
     def line(self) -> Line:
         """The line of the reference that is being run."""
         frame: Any = sys._getframe(1)
@@ -94,7 +107,8 @@ class Recording:
     def graph(self, results: Mapping[str, int], **of_gradients: Any) -> Graph:
         """What was recorded; `of_gradients`: further fields of the graph."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
-        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions), **of_gradients)
+        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
+                     frozenset(self.inside), **of_gradients)  # fmt: skip
 
 
 def _of_torch() -> tuple[str, ...]:

@@ -93,12 +93,11 @@ class Dispatch(TorchDispatchMode):
         order = plain.pop("memory_format", None)
         if order is torch.contiguous_format and name == "clone":  # what .contiguous() and .reshape() ask for
             name = "contiguous"
+        first = len(self.run.nodes)
         made = self._made(func, name, tuple(args), plain)
-        if made is NotImplemented:
-            return self._behind(func, name, args, kwargs)
-        if isinstance(made, Tensor):
-            return made
-        return _wrapped(made)
+        made = self._behind(func, name, args, kwargs) if made is NotImplemented else _wrapped(made)
+        self.run.one_call(first, [x.node_of_run for x in flat([made]) if isinstance(x, Tensor)])
+        return made
 
     def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Arrays of the run; the tensor itself of what writes to it; NotImplemented without a rule."""
