@@ -18,6 +18,9 @@ class Call:
     swaps: tuple[int, ...] = ()  #: results that have
     results: tuple[Any, ...] | None = None  #: places of the results that are taken, each an index or several; None: all
     names: tuple[str, ...] = ()  #: what the results are called; in order where there are none
+    stored: tuple[
+        str, ...
+    ] = ()  #: stages of a reference that the kernel keeps in the inputs' dtype, where it is narrow
     positional: bool = False  #: takes no keywords, as an autograd.Function
 
     @property
@@ -25,9 +28,7 @@ class Call:
         """With its first result alone."""
         return replace(self, results=((self.results or (0,))[0],), swaps=self.swaps[:1], names=self.names[:1])
 
-    def of(
-        self, function: Callable[..., Any], inputs: Iterable[str], *, staged: bool = False
-    ) -> Callable[..., Any]:
+    def of(self, function: Callable[..., Any], inputs: Iterable[str], *, staged: bool = False) -> Callable[..., Any]:
         """The function on the inputs of the case, by keyword; `staged`: its local variables are stages."""
 
         def called(**given_by_name: Any) -> Any:

@@ -71,4 +71,4 @@ def _first_that_compiles() -> None:
             return made
         raise error or RuntimeError(f"{tuner.base_fn.__name__} has no configuration")
 
-    Autotuner.run = run  # type: ignore[method-assign]
+    Autotuner.run = run

@@ -2,15 +2,15 @@
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from campaigns.linear.cases import CASES, DTYPES
+from campaigns.linear.row import write
 from campaigns.linear.wrong import WRONG
 from workbench.bench.harness import gathered
 from workbench.refusal import Refusal
@@ -18,7 +18,9 @@ from workbench.refusal import Refusal
 SCHEMA = "workbench.linear/1"
 #: seconds of a case, for the estimate
 CASE_S = 20.0
-#: one thread a process; the project's own autotuner reads no cache, its kernels take no other backend
+#: verdicts on what is wrong: over budget, or never written
+FOUND = ("bug", "missing")
+#: one thread a process; the project's kernels take no other backend, and run as they are written
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "FLA_DISABLE_BACKEND_DISPATCH": "1"}
 
 
@@ -28,56 +30,92 @@ def measure(
     jobs: int = 1,
     wrong: bool = False,
     names: Sequence[str] = (),
-    dtypes: Sequence[str] = DTYPES,
+    dtypes: Sequence[str] = (),
     tokens: int | None = None,
     limit: float = 60.0,
+    whole: float = 3600.0,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug, before
-    and after its fix.
+    """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
+    before and after its fix.
 
-    checkouts: a folder with a folder for each commit, named as here. tokens: T of every case; None: its own. limit: seconds of a process; what it has not said
-    by then is missing, which a row says. Refusal for a checkout that is not there.
+    checkouts: a folder with a folder for each commit, named as here. tokens: T of every case; None: its own. limit:
+    seconds of a process; whole: of all of them. What one has not said by then is missing, which a row says. Refusal for
+    no such case, and where this process has used the device.
     """
-    asked = [*_asked(names, wrong)]
     common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
-    each = [{**one, **common, "dtypes": [x for x in one["dtypes"] if x in dtypes]} for one in asked]
-    each = [one for one in each if one["dtypes"]]
+    each = [{**one, **common} for one in _asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
     if not each:
         raise Refusal(f"no case is named {' or '.join(names)}")
-    with ThreadPoolExecutor(jobs) as pool, tempfile.TemporaryDirectory() as folder:
-        made = pool.map(lambda pair: _process(*pair, Path(folder), limit), enumerate(each))
-        several = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs, made)
+    _warm()
+    with tempfile.TemporaryDirectory() as folder:
+        several = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
+                           _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
     return {"schema": SCHEMA, "rows": [row for rows in several for row in rows]}
 
 
 def _asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
-    for one in CASES:
+    """The slowest first: those with gradients, and of these those by two references."""
+    for one in sorted(CASES, key=lambda one: (not one.gradients, -len(one.references))):
         if not names or one.operation in names:
-            yield {"operation": one.operation, "wrong": None, "before": False, "dtypes": one.dtypes}
+            for dtype in one.dtypes:
+                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
     for i, bug in enumerate(WRONG if wrong else ()):
         if not names or bug.case.operation in names or bug.after in names:
             for before in (True, False) if bug.after else (True,):
-                yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtypes": bug.dtypes}
+                for dtype in bug.dtypes:
+                    yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
 
 
-def _process(i: int, asked: Mapping[str, Any], folder: Path, limit: float) -> list[dict[str, Any]]:
+def _warm() -> None:
+    """Loads what every process needs once: forks have it. None of it may have touched the device by then."""
+    import torch
+    import triton  # noqa: F401
+
+    import workbench.operations.reference.call  # noqa: F401
+
+    torch.set_num_threads(1)
+    if torch.cuda.is_initialized():
+        raise Refusal("the device was used in this process, and processes are forked from it. Run the campaign alone")
+
+
+def _spread(
+    each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, limit: float, end: float
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows of each case, as they end: one process each, `jobs` side by side, stopped after `limit` seconds; none
+    runs after the `end`.
+    """
+    os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
+    fork, waiting = get_context("fork"), [*enumerate(each)]
+    running: dict[int, tuple[Any, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            i, asked = waiting.pop(0)
+            if time.monotonic() > end:
+                yield _read(asked, folder / f"{i}.jsonl", "not begun in time")
+                continue
+            process = fork.Process(target=write, args=(asked, folder / f"{i}.jsonl"))
+            process.start()
+            running[i] = process, time.monotonic()
+        time.sleep(0.05)
+        for i, (process, began) in [*running.items()]:
+            late = time.monotonic() > min(began + limit, end)
+            if process.is_alive() and not late:
+                continue
+            if process.is_alive():
+                process.kill()
+            process.join()
+            del running[i]
+            why = f"not done within {limit:g} s" if late else f"ended with {process.exitcode}" * bool(process.exitcode)
+            yield _read(each[i], folder / f"{i}.jsonl", why)
+
+
+def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]]:
     """The rows of one process, and one that says why there are no more."""
-    file = folder / f"{i}.jsonl"
-    file.touch()
-    command = [sys.executable, "-W", "ignore", "-m", "campaigns.linear.row", json.dumps(asked), str(file)]
-    why = ""
-    try:
-        done = subprocess.run(
-            command, env={**ENVIRONMENT, **os.environ}, capture_output=True, text=True, timeout=limit, check=False
-        )
-        if done.returncode:
-            why = f"ended with {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
-    except subprocess.TimeoutExpired:
-        why = f"not done within {limit:g} s"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     if why:
-        rows.append({key: asked[key] for key in ("operation", "wrong", "before")} | {"what": "process", "error": why})
+        said = {key: asked[key] for key in ("operation", "wrong", "before", "dtype")}
+        rows.append(said | {"what": "gradients" if rows else "forward", "error": why})
     return rows
 
 
@@ -131,8 +169,8 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How many of each kind were judged, and how."""
     found = []
     for truth in ("right", "wrong"):
-        for what in dict.fromkeys(row["what"] for row in rows if row["what"] != "process"):
-            for dtype in DTYPES:
+        for what in dict.fromkeys(row["what"] for row in rows):
+            for dtype in (*DTYPES, "float16"):
                 some = [
                     one for one in rows if one["what"] == what and one.get("dtype") == dtype and _truth(one) == truth
                 ]
@@ -140,7 +178,7 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 if some:
                     found.append({
                         "truth": truth, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
-                        "bug": sum(one["verdict"] == "bug" for one in judged),
+                        "bug": sum(one["verdict"] in FOUND for one in judged),
                         "suspicious": sum(one["verdict"] == "suspicious" for one in judged),
                         "untestable": sum(one["verdict"] == "untestable" for one in judged),
                         "assert_close fails": sum(one["assert_close"] is False for one in judged),
@@ -159,5 +197,5 @@ def _truth(row: Mapping[str, Any]) -> str:
 def wrong(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Runs whose verdict is not as the truth says; none where nothing was judged is wrong, too."""
     judged = [row for row in found["rows"] if "error" not in row]
-    odd = [row for row in judged if (row["verdict"] == "bug") != (_truth(row) == "wrong")]
+    odd = [row for row in judged if (row["verdict"] in FOUND) != (_truth(row) == "wrong")]
     return odd or ([] if judged else [{"error": "nothing was judged"}])
