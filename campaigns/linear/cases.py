@@ -190,7 +190,7 @@ CASES = (
     Case("log-linear attention",
          _ops("log_linear_attn.chunk:chunk_log_linear_attn", *QKV, "g", "level_scales", fixed={}, results=(0,)),
          (_naive("log_linear_attn:naive_log_linear_attn", *QKV, "g", "level_scales"),), of.levels, SCALED,
-         gradients=True),
+         gradients=True, dtypes=DTYPES[:1]),
     Case("path attention",
          _ops("path_attn.parallel:parallel_path_attn", *QKV, "w", "beta", "g", fixed={}, results=(0,)),
          (_naive("path_attn:naive_path_attn", *QKV, "w", "beta", "g", fixed={"scale": 32**-0.5}),), of.path, SCALED,

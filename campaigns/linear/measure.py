@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear.cases import CASES, DTYPES
+from campaigns.linear.cases import CASES, DTYPES, Case
 from campaigns.linear.row import write
 from campaigns.linear.wrong import WRONG
 from workbench.bench.harness import gathered
@@ -55,16 +55,22 @@ def measure(
 
 
 def _asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
-    """The slowest first: those with gradients, and of these those by two references."""
-    for one in sorted(CASES, key=lambda one: (not one.gradients, -len(one.references))):
-        if not names or one.operation in names:
-            for dtype in one.dtypes:
-                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
+    """The slowest first, which are those with gradients and two references; then bugs; then all others."""
+    slow = [one for one in CASES if one.gradients and len(one.references) > 1]
+    yield from _right(slow, names)
     for i, bug in enumerate(WRONG if wrong else ()):
         if not names or bug.case.operation in names or bug.after in names:
             for before in (True, False) if bug.after else (True,):
                 for dtype in bug.dtypes:
                     yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
+    yield from _right([one for one in CASES if one not in slow], names)
+
+
+def _right(cases: Sequence[Case], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for one in cases:
+        if not names or one.operation in names:
+            for dtype in one.dtypes:
+                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
 
 
 def _warm() -> None:
