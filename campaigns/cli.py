@@ -441,3 +441,15 @@ def linear(file: Path | None, whole: float, **options: Any) -> None:
     if file is not None:
         file.write_text(json.dumps(found))
     sys.exit(BUG if linear_campaign.wrong(found) else 0)
+
+
+@commands.command("plain-references")
+@click.option("--right", type=click.IntRange(min=0), default=1000, help="Runs of right kernels [1000]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
+@json_option
+def plain_references(right: int, jobs: int, as_json: bool) -> None:
+    """Judge right kernels and 60 faults of five operations by plain torch references; 1 where a verdict is wrong."""
+    from campaigns.plain_references import judged
+
+    found = measured(judged, as_json, jobs, right)
+    sys.exit(BUG if not all(judged.as_true(one) for one in found["runs"]) else 0)

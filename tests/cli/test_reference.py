@@ -38,6 +38,33 @@ def wrong(x):
     weights = np.exp(x.astype(np.float32))
     return {"weights": weights, "out": (weights / weights.sum(-1, keepdims=True)).astype(x.dtype)}
 """,
+    "gates.py": """
+import torch
+
+def gated(x, gate):
+    weight = torch.sigmoid(gate)
+    out = x * weight
+    return out
+
+def inputs(seed, dtype, rows=4, dim=8):
+    g = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(rows, dim, generator=g).to(getattr(torch, dtype)) for name in ("x", "gate")}
+
+class Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gate):
+        ctx.save_for_backward(x, gate)
+        return x * torch.sigmoid(gate)
+
+    @staticmethod
+    def backward(ctx, dout):
+        x, gate = ctx.saved_tensors
+        weight = torch.sigmoid(gate)
+        return dout * weight, dout * x * weight  # the bug: not times 1 - weight
+
+def kernel(x, gate):
+    return Gate.apply(x, gate)
+""",
 }
 ASKED = ["--reference", "naive.py:softmax", "--inputs", "make.py:inputs"]
 
@@ -129,3 +156,30 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
 def test_what_is_refused(words: list[str], said: str) -> None:
     done = run(*words)
     assert isinstance(done.exception, Refusal) and said in str(done.exception), done.output
+
+
+def test_gradients_are_rows_of_the_same_table_and_named_by_the_line_of_the_forward_pass() -> None:
+    pytest.importorskip("torch")
+    asked = ["--reference", "gates.py:gated", "--inputs", "gates.py:inputs"]
+    done = run("diff", "gates.py:kernel", *asked, "--gradients")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 1 and [line.split()[0] for line in lines[2:5]] == ["out", "dx", "dgate"]
+    said = (
+        "verdict: bug; first wrong stage: dgate, should be the gradient through weight = torch.sigmoid(gate) (backward"
+    )
+    assert any(line.startswith(f"{said} of gates.py:5)") for line in lines) and lines[-1].endswith("--gradients")
+    assert run("diff", "gates.py:kernel", *asked).exit_code == 0
+    shown = run("show", "gates.py:kernel", "dgate[0,0:2]", *asked, "--gradients")
+    assert shown.exit_code == 0 and "backward of gates.py:5" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("diff", "kernel.py:right"), ("show", "kernel.py:right", "out[0]")])
+def test_gradients_without_a_reference_are_refused(words: tuple[str, ...]) -> None:
+    done = run(*words, "--gradients")
+    assert isinstance(done.exception, Refusal) and "--gradients is of --reference" in str(done.exception)
+
+
+def test_gradients_of_a_reference_in_numpy_are_refused_in_one_sentence() -> None:
+    done = run("diff", "kernel.py:right", *ASKED, "--gradients")
+    said = "gradients go through torch.autograd: naive.py:softmax is in NumPy; it must be in torch"
+    assert isinstance(done.exception, Refusal) and str(done.exception) == said

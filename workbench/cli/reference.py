@@ -40,9 +40,8 @@ def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
 def refuse_of_reference(options: dict[str, Any]) -> None:
     """Take --gradients out of `options`; Refusal where it was given without --reference."""
     if options.pop("gradients"):
-        raise Refusal(
-            "--gradients is of --reference; of a forward pass of attention pass --operation backward,gradients"
-        )
+        instead = "--operation attention_backward,gradients"
+        raise Refusal(f"--gradients is of --reference; of a forward pass of attention pass {instead}")
 
 
 def diff_reference(

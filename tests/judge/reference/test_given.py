@@ -39,19 +39,27 @@ def test_order_is_the_reference_s_whatever_the_kernel_s() -> None:
 @pytest.mark.parametrize(
     ("arrays", "places"),
     [
-        ({"state": np.ones((7, 8), np.float32)}, tuple(f"state[{i}]" for i in range(7))),
-        ({f"state[{i}]": np.ones(8, np.float32) for i in range(7)}, tuple(f"state[{i}]" for i in range(7))),
+        ({"state": np.ones((7, 8), np.float32)}, tuple(f"state[{i}]" for i in range(-1, 6))),
+        ({"state[-1]": np.ones(8, np.float32)}, ("state[-1]",)),
         ({"state": np.ones(8, np.float32)}, ("state",)),
         ({"state[2]": np.ones(8, np.float32)}, ("state[2]",)),
-        ({"state": np.ones((6, 8), np.float32)}, tuple(f"state[{i}]" for i in range(1, 7))),
-        ({f"state[{i}]": np.ones(8, np.float32) for i in range(6)}, tuple(f"state[{i}]" for i in range(1, 7))),
+        ({"state": np.ones((6, 8), np.float32)}, tuple(f"state[{i}]" for i in range(6))),
+        ({f"state[{i}]": np.ones(8, np.float32) for i in range(6)}, tuple(f"state[{i}]" for i in range(6))),
     ],
-    ids=["along an axis", "one by one", "the last", "one", "of the loop", "of the loop, one by one"],
+    ids=["along an axis", "before the loop", "the last", "one", "of the loop", "of the loop, one by one"],
 )
 def test_turns_of_a_loop(arrays, places) -> None:
     (found,) = match(SCAN, arrays)
     assert found.places == places and len(found.turns) == len(places) and not found.result
     assert all(one.shape == (8,) for one in found.turns)
+
+
+def test_all_iterations_beside_the_last() -> None:
+    """state[0] is the first iteration, though the name was assigned before the loop."""
+    several = {f"state[{i}]": np.full(8, i, np.float32) for i in range(6)}
+    whole, last = match(SCAN, {**several, "state": np.full(8, 5, np.float32)})
+    assert whole.name == "state[:]" and whole.places == tuple(f"state[{i}]" for i in range(6))
+    assert last.name == "state" and SCAN.places()["state[5]"] == SCAN.places()["state"] == last.nodes[0]
 
 
 def test_a_stage_by_its_own_name() -> None:
@@ -70,7 +78,9 @@ def test_what_does_not_fit_is_refused_with_the_line() -> None:
     ):
         with pytest.raises(Refusal, match=words):
             match(graph, arrays)
-    with pytest.raises(Refusal, match=r"returned 4 turns of state; the reference \(.*plain_kernels.py:\d+\) has 7"):
+    with pytest.raises(
+        Refusal, match=r"returned 4 iterations of state; the reference \(.*plain_kernels.py:\d+\) has 6"
+    ):
         match(SCAN, {"state": np.ones((4, 8), np.float32)})
     places = trace(lambda x: np.argmax(x, axis=-1), {"x": np.ones((2, 3), np.float32)})
     with pytest.raises(Refusal, match="in float32"):

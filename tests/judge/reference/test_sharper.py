@@ -30,8 +30,8 @@ def test_work_is_counted(monkeypatch) -> None:
 
 def test_turns_have_their_index_first() -> None:
     graph = trace(naive_scan, scan_inputs())
-    names = tuple(f"state[{i}]" for i in range(7))
-    found = sharper(graph, Contract(), names, [(6, 2), (3, 1)], {})
+    names = tuple(f"state[{i}]" for i in range(6))
+    found = sharper(graph, Contract(), names, [(5, 2), (3, 1)], {})
     for (turn, i), (worst, likely) in found.items():
         forward = budgets(graph, Contract(), None, [names[turn]])[names[turn]].budget
         assert 0 < likely <= worst <= forward.bound[i]

@@ -34,6 +34,10 @@ def share(x):  # of the gradient of a maximum, which autograd alone makes
     return x.made("share", {"of": "max", "axis": (1,)}, made) if isinstance(x, Traced) else made
 
 
+def factored(x):  # of a gradient, as a kernel may make it
+    return x.made("factored", {}, x.value.copy()) if isinstance(x, Traced) else x
+
+
 def written(x, y):
     out = np.zeros(x.shape, x.dtype)
     out[:, 1] = x[:, 0] * y[:, 2]
@@ -95,6 +99,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "max": (lambda x: np.max(x, axis=1, keepdims=True), (X,)),
     "min": (lambda x: x.min(axis=(0, 1)), (X,)),
     "share": (share, (X,)),
+    "factored": (lambda x: factored(x * x), (X,)),
     "where": (lambda x, y: np.where(x > y, x, 2 * y), (X, Y)),
     "equal": (lambda x: x == 0, (X,)),
     "not_equal": (lambda x: x != 0, (X,)),

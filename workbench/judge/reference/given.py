@@ -39,9 +39,9 @@ class Given:
 def matched(graph: Graph, arrays: Arrays, unwritten: Arrays, name: str) -> tuple[Given, ...]:
     """Each array of a kernel `name`, in the order in which the reference makes them.
 
-    In order they are the first results of the reference. By name they are results or stages: `h[3]` is one turn of a
-    stage with several, `h` all of them along a first axis, or those of a loop, or the last; `h[0]`, `h[1]`, ... are
-    joined.
+    In order they are the first results of the reference. By name they are results or stages: `h[3]` is iteration 3 of a
+    stage in a loop, `h[-1]` what it was before, `h` all of them along a first axis, or those of the loop, or the last;
+    `h[0]`, `h[1]`, ... are joined, as `h[:]` where `h` is given, too.
 
     Refusal for more results than the reference has, for an unknown name, and for a shape or dtype that does not fit.
     """
@@ -61,7 +61,7 @@ def matched(graph: Graph, arrays: Arrays, unwritten: Arrays, name: str) -> tuple
             for key, x, no in zip(results, arrays, unwritten, strict=False)
             if x is not None and no is not None
         ]
-    return tuple(sorted(found, key=lambda one: one.nodes[-1]))
+    return tuple(sorted(found, key=lambda one: (one.nodes[-1], -len(one.nodes))))
 
 
 def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -70,7 +70,7 @@ def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tup
     for stage in graph.stages:
         n = sum(key.startswith(f"{stage}[") for key in found)
         keys = [f"{stage}[{i}]" for i in range(n)]
-        if not n or stage in found or not all(key in found for key in keys) or not _turns(graph, stage, n):
+        if not n or not all(key in found for key in keys) or not _turns(graph, stage, n):
             continue
         if n == 1 < len(graph.stages[stage]):  # the first turn alone
             continue
@@ -79,31 +79,31 @@ def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tup
             for key in keys:
                 del found[key]
             x, no = several[0] if n == 1 else (np.stack(part) for part in zip(*several, strict=True))
-            found[stage] = x, no
+            found[f"{stage}[:]" if stage in found else stage] = x, no
     return found
 
 
-def _turns(graph: Graph, stage: str, n: int) -> tuple[int, ...]:
-    """Which turns of a stage n arrays are: all; else those of the last one's line, without what the stage was before a
-    loop; else none.
-    """
-    turns, latest = graph.stages[stage], graph.latest(stage)
-    of_loop = tuple(i for i, node in enumerate(turns) if node in latest)
-    return next((some for some in (tuple(range(len(turns))), of_loop) if len(some) == n), ())
+def _turns(graph: Graph, stage: str, n: int) -> dict[int, int]:
+    """Which iterations of a stage n arrays are: all of a loop; else also what the stage was before it; else none."""
+    several = graph.iterations(stage)
+    of_loop = {i: node for i, node in several.items() if i >= 0}
+    return next((some for some in (of_loop, several) if len(some) == n), {})
 
 
 def _by_name(graph: Graph, key: str, x: np.ndarray, no: np.ndarray, name: str) -> Given:
     places = graph.places()
-    if key not in places:
+    stage = key.removesuffix("[:]")
+    if stage not in places:
         known = [*graph.results, *(stage for stage in graph.stages if stage not in graph.results)]
         raise Refusal(f"{name} returned {unknown('stage', key, known)}")
-    turns = graph.stages.get(key, ())
-    if key not in graph.results and len(turns) > 1 and x.ndim == len(graph.nodes[turns[-1]].shape) + 1:
-        if not (some := _turns(graph, key, len(x))):
-            line = short(graph.nodes[turns[-1]].line)
-            raise Refusal(f"{name} returned {len(x)} turns of {key}; the reference ({line}) has {len(turns)}")
-        return _fitting(graph, key, tuple(f"{key}[{i}]" for i in some), tuple(turns[i] for i in some), x, no, name)
-    return _fitting(graph, key, (key,), (places[key],), x, no, name)
+    turns = graph.stages.get(stage, ())
+    whole = stage != key or stage not in graph.results
+    if whole and len(turns) > 1 and x.ndim == len(graph.nodes[turns[-1]].shape) + 1:
+        if not (some := _turns(graph, stage, len(x))):
+            line, has = short(graph.nodes[turns[-1]].line), len(graph.latest(stage))
+            raise Refusal(f"{name} returned {len(x)} iterations of {stage}; the reference ({line}) has {has}")
+        return _fitting(graph, key, tuple(f"{stage}[{i}]" for i in some), tuple(some.values()), x, no, name)
+    return _fitting(graph, key, (stage,), (places[stage],), x, no, name)
 
 
 def _fitting(

@@ -74,8 +74,9 @@ def _behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]
         if i in seen:
             continue
         seen.add(i)
-        if i in nodes:
-            found.add(nodes[i])
+        at = i if i in nodes else graph.again.get(i, i)
+        if at in nodes:
+            found.add(nodes[at])
         else:
             queue += graph.nodes[i].reads
     return tuple(other.name for other in given if other.name in found)

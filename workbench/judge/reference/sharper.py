@@ -48,8 +48,8 @@ def sharper(
     elements: Sequence[tuple[int, ...]],
     dumps: Mapping[str, Any],
 ) -> dict[tuple[int, ...], tuple[float, float]]:
-    """Worst-case and statistical budgets of elements of a stage: of several turns, `names`, the first index is the
-    turn.
+    """Worst-case and statistical budgets of elements of a stage: of several iterations, `names`, the first index
+    counts them.
     """
     several = len(names) > 1
     found: dict[tuple[int, ...], tuple[float, float]] = {}

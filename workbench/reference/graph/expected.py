@@ -97,7 +97,8 @@ def placed(graph: Graph, dumps: Dumps) -> dict[int, Any]:
 
 def _turns(graph: Graph, name: str, dump: Any) -> Iterator[tuple[str, int, Any]]:
     """Name, node and array of each turn that a dump has."""
-    places, turns = graph.places(), graph.stages.get(name, ())
+    places = graph.places()
+    turns = graph.iterations(name) if name in graph.stages else {}
     listed = isinstance(dump, Sequence) and not isinstance(dump, str)
     known(name, places)
     if listed and len(dump) != len(turns):
@@ -105,7 +106,7 @@ def _turns(graph: Graph, name: str, dump: Any) -> Iterator[tuple[str, int, Any]]
     node = places[name]
     shape = () if listed else tuple(dump.shape)
     if listed or (len(turns) > 1 and shape != graph.nodes[node].shape and shape[:1] == (len(turns),)):
-        yield from ((f"{name}[{k}]", i, dump[k]) for k, i in enumerate(turns))
+        yield from ((f"{name}[{k}]", i, one) for (k, i), one in zip(turns.items(), dump, strict=True))
     else:
         yield name, node, dump
 

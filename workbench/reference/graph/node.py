@@ -63,12 +63,23 @@ class Graph:
     again: Mapping[int, int] = field(default_factory=dict)
 
     def places(self) -> dict[str, int]:
-        """Every name by which a value can be asked: `name`, the last turn of it, and `name[turn]`; results too."""
+        """Every name by which a value can be asked: `name`, its last value, and `name[i]`, that of iteration i; results
+        too.
+        """
         found = {name: turns[-1] for name, turns in self.stages.items()}
         for name, turns in self.stages.items():
             if len(turns) > 1:
-                found |= {f"{name}[{turn}]": node for turn, node in enumerate(turns)}
+                found |= {f"{name}[{i}]": node for i, node in self.iterations(name).items()}
         return {**self.results, **found}
+
+    def iterations(self, name: str) -> dict[int, int]:
+        """Index -> node of a stage. In a loop the values that its last line made count from 0, and those before the
+        loop up to -1: `state[-1]` is the initial state. Without a loop each assignment counts.
+        """
+        turns, latest = self.stages[name], self.latest(name)
+        before = turns.index(latest[0]) if len(latest) > 1 else 0
+        some = (*turns[:before], *latest) if len(latest) > 1 else turns
+        return {k - before: node for k, node in enumerate(some)}
 
     def latest(self, name: str) -> tuple[int, ...]:
         """The turns of a stage that its last line made: of a name that is assigned again its last value, of a loop all

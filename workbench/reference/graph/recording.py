@@ -44,6 +44,7 @@ class Recording:
         self.inside: set[int] = set()
         self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
+        self.kept: set[int] = set()  #: nodes that a kernel may keep in fewer bits for its backward pass
         self.again: dict[int, int] = {}  #: node -> the node whose value it computes again
         self.backward: Backward | None = None  #: while autograd goes back
 

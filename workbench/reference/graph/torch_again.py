@@ -10,17 +10,15 @@ from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.rules import CONSTANT, INPUT
 
-#: how far back from a value to the product of matrices or the sum that it is made of, at most: from the gradient of a
-#: softmax's maximum, written by hand, it is 5
-DEPTH = 6
-#: what autograd calls operations whose operands are spread: it sums their gradients
-_SPREADS = ("AddBackward", "SubBackward", "MulBackward", "DivBackward", "ExpandBackward")
+#: how far back from a value to the products of matrices and sums that it is made of, at most: from the gradient of a
+#: softmax's maximum, written by hand, to the sum of dout out it is 9
+DEPTH = 12
 #: primitives after which a softmax is one still
 _NOTES = ("named", "cast")
 
 
-def summed_again(x: Traced) -> Traced:
-    """x, as a sum in the backward pass reads it: computed again from what the forward pass made.
+def again(x: Traced) -> Traced:
+    """x, as a sum in the backward pass of a softmax reads it: computed again from what the forward pass made.
 
     A softmax's backward pass takes from each g the sum of g y. Where one y is nearly 1 that is the same g, and its
     error would cancel. Kernels sum something else: flash attention dout out, and of a maximum nothing.
@@ -29,10 +27,20 @@ def summed_again(x: Traced) -> Traced:
     return Traced(x.run, x.value, _again(x.run, x.node_of_run, x.run.backward.first, DEPTH), x.dtype, x.fixed)
 
 
-def is_of_spread() -> bool:
-    """Whether autograd makes the gradient of an operand that was spread."""
+def is_of_softmax(g: Traced) -> bool:
+    """Whether autograd begins with g the gradient of a divisor, or of b in exp(a - b): of a softmax by hand its sum,
+    and its maximum.
+    """
+    name, nodes = autograd_of(), g.run.nodes
+    node = nodes[g.node_of_run]
+    of_exp = node.op == "multiply" and any(nodes[source(g.run, j)].op == "exp" for j in node.reads)
+    return name.startswith("DivBackward") or (name.startswith("SubBackward") and of_exp)
+
+
+def autograd_of() -> str:
+    """What autograd calls the operation whose gradient it makes."""
     node = torch._C._current_autograd_node()
-    return node is not None and node.name().startswith(_SPREADS)
+    return "" if node is None else str(node.name())
 
 
 def _again(run: Recording, i: int, first: int, depth: int) -> int:
@@ -53,15 +61,15 @@ def softmax_again(run: Recording, i: int) -> int:
     a softmax nearly 0.
     """
     nodes, notes, start = run.nodes, list[int](), i
-    while nodes[i].op in _NOTES:
+    while nodes[i].op in PASSES:
         notes.append(i)
         i = nodes[i].reads[0]
     if nodes[i].op != "divide":
         return start
-    weights, total = _source(run, nodes[i].reads[0], _NOTES), nodes[i].reads[1]
-    added = nodes[_source(run, total, PASSES)]
-    off = nodes[_source(run, nodes[weights].reads[0], _NOTES)] if nodes[weights].op == "exp" else None
-    if off is None or off.op != "subtract" or added.op != "sum" or _source(run, added.reads[0], _NOTES) != weights:
+    weights, total = source(run, nodes[i].reads[0], _NOTES), nodes[i].reads[1]
+    added = nodes[source(run, total)]
+    off = nodes[source(run, nodes[weights].reads[0], _NOTES)] if nodes[weights].op == "exp" else None
+    if off is None or off.op != "subtract" or added.op != "sum" or source(run, added.reads[0], _NOTES) != weights:
         return start
     x, shift = off.reads
     if nodes[shift].shape != nodes[total].shape:
@@ -79,7 +87,8 @@ def softmax_again(run: Recording, i: int) -> int:
     return found
 
 
-def _source(run: Recording, i: int, through: frozenset[str] | tuple[str, ...]) -> int:
+def source(run: Recording, i: int, through: frozenset[str] | tuple[str, ...] = PASSES) -> int:
+    """The node whose elements node i has, moved or noted as something else."""
     while run.nodes[i].op in through:
         i = run.nodes[i].reads[0]
     return i

@@ -9,8 +9,9 @@ import numpy as np
 from workbench.reference.graph import functions
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.contractions import matmul
-from workbench.reference.graph.torch_again import summed_again
+from workbench.reference.graph.torch_again import again
 from workbench.reference.graph.torch_composites import attention_scores
+from workbench.reference.graph.torch_delta import of_softmax
 from workbench.reference.graph.torch_elementwise import noting
 from workbench.reference.graph.torch_moves import clone
 from workbench.reference.graph.torch_tensor import DTYPES
@@ -18,7 +19,8 @@ from workbench.reference.graph.torch_tensor import DTYPES
 
 def softmax_backward(g: Traced, y: Traced, dim: int, dtype: Any) -> Traced:
     """y (g - sum of g y)."""
-    return noting(y * (g - functions.sum_(summed_again(g) * y, dim, keepdims=True)), DTYPES[dtype])
+    total = functions.sum_(again(g) * y, dim, keepdims=True)
+    return noting(y * (g - of_softmax(total, g, y)), DTYPES[dtype])
 
 
 def log_softmax_backward(g: Traced, y: Traced, dim: int, dtype: Any) -> Traced:

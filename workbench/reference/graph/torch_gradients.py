@@ -7,7 +7,6 @@ for more. So the nodes of the backward pass follow those of the forward pass, wi
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import torch
 from workbench.floats import DTYPES as FLOATS
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.gradients import Gradients
-from workbench.reference.graph.node import Graph, Line
+from workbench.reference.graph.node import Graph, Line, Node
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.recording import Backward, Recording, significant
-from workbench.reference.graph.torch_again import softmax_again
+from workbench.reference.graph.rules import CONSTANT, INPUT
+from workbench.reference.graph.torch_again import softmax_again, source
 from workbench.reference.graph.torch_tensor import Tensor, plain_array
 from workbench.refusal import Refusal
 
@@ -35,7 +35,8 @@ class Autograd:
     """The gradients of one run."""
 
     def __init__(self, run: Recording, asked: Gradients, given: Mapping[str, Any]) -> None:
-        self.run, self.asked, self.given = run, asked, given  #: gradients of results by name
+        self.run, self.asked = run, asked
+        self.given = {name: self._read(name, x) for name, x in given.items()}  #: gradients of results
         self._lines: dict[int, Line] = {}  #: of the nodes of autograd, by their number
         self._next = _counted()
         self._copies: dict[int, Traced] = {}
@@ -63,6 +64,12 @@ class Autograd:
         found = None if node is None else self._lines.get(node._sequence_nr())
         return Line("?", 0, True) if found is None else found._replace(backward=True)
 
+    @staticmethod
+    def _read(name: str, x: Any) -> np.ndarray:
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            raise Refusal(f"{name} must be a tensor of floats, the gradient of a result; got {type(x).__name__}")
+        return plain_array(x)
+
     # what the forward pass keeps
 
     def _packed(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -76,7 +83,7 @@ class Autograd:
         if x._version != version:  # which torch checks only where nobody looks at what is kept
             self.run.refuse("a tensor that the backward pass reads was written in place since. torch.autograd refuses")
         node = x.traced.node_of_run
-        if x.traced.whole or x.traced.fixed or node in self.run.inputs.values():
+        if x.traced.whole or x.traced.fixed or source(self.run, node) in self.run.inputs.values():
             return x
         if node not in self._copies:
             of = Traced(self.run, x.traced.value, softmax_again(self.run, node), x.traced.dtype)
@@ -109,10 +116,13 @@ class Autograd:
         return run.graph(nodes | made, cotangents=names, gradients=gradients, saved=self._saved(), again=run.again)
 
     def _own(self, x: Tensor) -> int:
-        """A node of its own: one gradient may be another, or that of a result."""
-        node, nodes = x.traced.again().node_of_run, self.run.nodes
-        nodes[node] = replace(nodes[node], line=nodes[nodes[node].reads[0]].line)
-        return node
+        """A node of its own: one gradient may be another, or that of a result. What was computed may be factored."""
+        node, nodes = x.traced.node_of_run, self.run.nodes
+        computed = nodes[source(self.run, node)].op not in (INPUT, CONSTANT)
+        nodes.append(
+            Node("factored" if computed else "named", (node,), {}, tuple(x.shape), x.traced.dtype, nodes[node].line)
+        )
+        return len(nodes) - 1
 
     def _back(self, heads: list[Any], gradients: list[Any], leaves: list[Any]) -> tuple[Any, ...]:
         self.run.backward = Backward(sys._getframe().f_code, self._line, len(self.run.nodes))
@@ -129,9 +139,8 @@ class Autograd:
     def _cotangent(self, name: str, place: int, of: Tensor) -> Tensor:
         """The gradient of a result, as an input."""
         shape, noted = tuple(of.shape), of.traced.dtype
-        given = self.given.get(name)
-        if given is not None:
-            value = plain_array(given)
+        value = self.given.get(name)
+        if value is not None:
             if value.shape != shape:
                 raise Refusal(f"{name} has the shape {list(value.shape)}; its result has {list(shape)}")
         elif self.asked.seed is None:
@@ -140,14 +149,14 @@ class Autograd:
             value = np.random.default_rng([self.asked.seed, place]).standard_normal(shape)
             value = np.asarray(value.astype(FLOATS[self.asked.dtype]).astype(np.float64))
         held = np.asarray(value.astype(noted).astype(np.float64))
-        if given is not None and not np.array_equal(held, value, equal_nan=True):
+        if name in self.given and not np.array_equal(held, value, equal_nan=True):
             raise Refusal(f"{name} has values that {noted}, the dtype of its result, does not hold")
         return Tensor(Traced(self.run, held, self.run.hold(held.copy(), noted, name, significant(held)), noted))
 
     def _saved(self) -> frozenset[int]:
         """Copies that a kernel may keep in fewer bits: where a comparison reads one, that would be another choice."""
         nodes = self.run.nodes
-        copies = {x.node_of_run for x in self._copies.values()}
+        copies = self.run.kept | {x.node_of_run for x in self._copies.values()}
         compared = set[int]()
         for node in nodes:
             for j in node.reads if node.op in _COMPARES else ():

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.recording import Recording
-from workbench.reference.graph.torch_again import is_of_spread, summed_again
+from workbench.reference.graph.torch_again import again, autograd_of, is_of_softmax
 from workbench.reference.graph.torch_backward import BACKWARD
 from workbench.reference.graph.torch_composites import COMPOSITES
 from workbench.reference.graph.torch_convolution import CONVOLUTION
@@ -30,6 +30,7 @@ from workbench.reference.graph.torch_creation import (
     drawn_into,
     like,
 )
+from workbench.reference.graph.torch_delta import of_divisor
 from workbench.reference.graph.torch_elementwise import ELEMENTWISE
 from workbench.reference.graph.torch_empty import Empty
 from workbench.reference.graph.torch_moves import COPIES, VIEWS
@@ -133,8 +134,10 @@ class Dispatch(TorchDispatchMode):
                 return self.parts.of_slice(*x)
             if name == "select_backward":
                 return self.parts.of_select(*x)
-            if name == "sum" and is_of_spread():
-                x = (summed_again(x[0]), *x[1:])
+            if name == "neg" and is_of_softmax(x[0]):
+                x = (again(x[0]),)
+            if name == "sum" and autograd_of().startswith("DivBackward"):
+                return of_divisor(SUMS["sum"](*x), x[0].node_of_run)
             if name == "add" and len(x) == 2 and all(isinstance(one, Traced) for one in x):
                 return self.parts.added(x[0], x[1], ELEMENTWISE["add"])
         known = fixed(x, more, func)

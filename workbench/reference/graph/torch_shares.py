@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workbench.reference.graph.arrays import Traced
-from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.torch_again import source
 from workbench.reference.graph.torch_elementwise import noting
 
 
@@ -81,13 +81,7 @@ class Shares:
     def _extreme(self, a: Traced, b: Traced) -> _Extreme | None:
         """What a is, compared with its own extreme b."""
         nodes = self.run.nodes
-
-        def source(i: int) -> int:
-            while nodes[i].op in PASSES:
-                i = nodes[i].reads[0]
-            return i
-
-        top = nodes[source(b.node_of_run)]
-        if top.op not in ("max", "min") or source(top.reads[0]) != source(a.node_of_run):
+        top = nodes[source(self.run, b.node_of_run)]
+        if top.op not in ("max", "min") or source(self.run, top.reads[0]) != source(self.run, a.node_of_run):
             return None
         return None if nodes[top.reads[0]].shape != a.shape else _Extreme(a, top.op, top.attributes["axis"])
