@@ -101,9 +101,9 @@ def test_a_long_sum_in_sequence_is_no_outlier() -> None:
 def test_a_biased_exp_is_never_averaged_away() -> None:
     x = normal(4, 8192)
     biased = (np.exp(x.astype(np.float64)) * (1 + 2.0**-23)).sum(-1)
-    found = result(trace(exps, {"x": x}))
-    assert figure(biased, found) < 8
-    assert found.deviation.min() > 2.0**-25 * biased.max()
+    assert figure(biased, result(trace(exps, {"x": x}))) < 8
+    each = result(trace(lambda x: np.exp(x), {"x": x}))
+    assert 2.0**-25 < each.common[0] < 2.0**-22  # of 32,768 errors of their own it is 2^-31
 
 
 def test_tf32_errs_to_one_side_and_is_within() -> None:
@@ -156,7 +156,7 @@ def chosen(a, b, v):  # type: ignore[no-untyped-def]
 
 def test_a_choice_that_a_rounding_may_turn_is_in_the_deviation() -> None:
     a, b = normal(200, 64), normal(64, 8, seed=1)
-    b[:, 1] = b[:, 0] * np.float32(1 + 2.0**-22)  # as good as equal, and first in one row of four
+    b[:, 1] = b[:, 0] * np.float32(1 + 2.0**-20)  # closer than eight deviations
     v = normal(200, 8, seed=2)
     graph = trace(chosen, {"a": a, "b": b, "v": v})
     found = result(graph, samples=16)

@@ -159,7 +159,8 @@ def _with_excuses(
 
     found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
-        if best > POOR and ("+" in words or words.startswith(CHANCE)):  # one is enough
+        narrower = best > POOR and not (words.startswith("round=") and found[-1].startswith("operands=scaled-"))
+        if narrower and ("+" in words or words.startswith(CHANCE)):  # one is enough
             continue
         if not proved and words != "operands=tf32" and not (dtype in NARROW and words.startswith(CHANCE)):
             continue
@@ -250,8 +251,8 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
         return replace(
             stage, if_declared=IfDeclared(f"{options} allows as much; these errors are no such roundings", True)
         )
-    doubtful = next(said for start, said in _DOUBTFUL.items() if words[0].startswith(start))
-    why = f", {doubtful}" if rank < KNOWN else ""
+    doubtful = [next(said for start, said in _DOUBTFUL.items() if one.startswith(start)) for one in words[:2]]
+    why = f", {', or '.join(dict.fromkeys(doubtful))}" if rank < KNOWN else ""
     why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
     beyond = (
         f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"

@@ -11,7 +11,7 @@ from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import DTYPES, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
-from workbench.judge.reference.sharper import affordable, asked, sharper
+from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
@@ -177,13 +177,17 @@ def _sharpened(
     graph, contract = samples.graph, samples.contract
     error = np.maximum(abs(actual - value) - stored, 0.0)
 
+    known, done = np.zeros(value.shape, bool), set[tuple[int, ...]]()
+
     def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
-        bound, likely, known = budget.bound.copy(), budget.statistical.copy(), np.zeros(value.shape, bool)
-        places = asked(off, min(most, affordable(graph, one.nodes)))
+        bound, likely = budget.bound.copy(), budget.statistical.copy()
+        places = [at for at in asked(off, min(most, affordable(graph, one.nodes))) if at not in done]
+        done.update(places)
         found = sharper(graph, contract, one.places, places, dumps) if places else {}
         for place, (worst, usual) in found.items():
             bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
             known[place] = np.isfinite(worst)
         return replace(budget, bound=bound, statistical=likely), known
 
-    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None)
+    dear = sharp and 0 < affordable(graph, one.nodes) < MOST
+    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None, dear)

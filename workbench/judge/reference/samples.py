@@ -21,7 +21,10 @@ from workbench.reference.graph.expected import placed
 #: samples of a first pass, and of the one that elements beyond LIKELY are asked again with: of the smallest of a
 #: million deviations 16 samples see a third, and 64 two thirds
 FIRST, AGAIN = 16, 64
-#: deviations beyond which an element is wrong, and suspicious.
+#: deviations beyond which an element is wrong, and suspicious. Of 535 results of 334 right runs the worst elements are
+#: 1.2 deviations off in the median, and 4.5 at most (`python -m campaigns.drawn_budgets 3`): roundings of hardware have
+#: 0.74 of what is drawn, of a million elements the largest is then 3.7, and 64 samples see no less than two thirds of a
+#: deviation. The other half of LIKELY is for roundings that are alike; WRONG is twice that, since it has no other proof
 WRONG, LIKELY = 16.0, 8.0
 #: deviations from which on a worst case says nothing of an element: a sum of a million equal roundings has 1,700, and
 #: forward bounds are up to six times those of reverse mode where nothing explodes
@@ -75,11 +78,17 @@ class Samples:
         parts = [_floored(found[i]) for i in nodes]
         return parts[0] if len(parts) == 1 else np.stack(parts)
 
+    def value(self, nodes: Sequence[int]) -> np.ndarray:
+        """What is exact, several turns along a first axis."""
+        parts = [on_cpu(self._first[i].value) for i in nodes]
+        return parts[0] if len(parts) == 1 else np.stack(parts)
+
     def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
         """Whether errors of several turns look like those of samples: as large, and with no more in common."""
         return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
 
 
+@np.errstate(all="ignore")
 def _is_alike(one: Drawn, error: np.ndarray) -> bool:
     figures = np.abs(error) / on_cpu(one.deviation)
     figures = figures[np.isfinite(figures)]
@@ -104,20 +113,20 @@ Reverse = Callable[[np.ndarray, Budget, int], tuple[Budget, np.ndarray]]
 @np.errstate(all="ignore")
 def judged_by_samples(
     samples: Samples, nodes: Sequence[int], error: np.ndarray, value: np.ndarray, budget: Budget,
-    reverse: Reverse | None,
+    reverse: Reverse | None, dear: bool = False,
 ) -> tuple[Budget, BySamples | None]:  # fmt: skip
     """The budget with drawn ones in it, and where.
 
     error: of each element, beyond half an ulp of what it is stored in. reverse: None where nothing is drawn but what
-    has no worst case.
+    has no worst case. dear: whether it is asked only where an element is beyond LIKELY.
     """
     size = np.broadcast_to(budget.size, value.shape)
     lacking = np.isfinite(value) & (~np.isfinite(budget.bound) | (budget.bound >= size))
     asked = lacking if reverse is None else np.isfinite(value)
     if not asked.any():
         return budget, None
-    deviation = samples.deviation(nodes)
-    if reverse is not None:
+    deviation, useless = samples.deviation(nodes), False
+    if reverse is not None and not (dear and not (error > LIKELY * deviation).any()):
         off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
         while True:
             budget, answered = reverse(off, budget, most)
@@ -126,6 +135,8 @@ def judged_by_samples(
                 break
             most = MOST
         asked = asked & ~sharp
+        # where reverse mode tells, the others have a worst case, too, which nobody asked for
+        useless = not sharp.any() or 2 * sharp.sum() < answered.sum()
     beyond = asked & (error > LIKELY * deviation)
     count = np.where(beyond, AGAIN, FIRST)
     if beyond.any():
@@ -134,7 +145,7 @@ def judged_by_samples(
     reach = np.minimum(np.maximum(abs(value), _typical(value)), size)
     asked = asked & np.isfinite(deviation) & (WRONG * deviation < reach)
     lacking = lacking & asked
-    decides = lacking | (asked & (budget.bound > USELESS * deviation))
+    decides = lacking | (asked & useless & (budget.bound > USELESS * deviation))
     bound = np.where(decides, WRONG * deviation, budget.bound)
     likely = np.where(asked, LIKELY * deviation, budget.statistical)
     likely = np.where(lacking, likely, np.minimum(likely, budget.statistical))

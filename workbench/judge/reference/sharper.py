@@ -22,12 +22,16 @@ OTHERS = 4
 #: values of all nodes together that passes in reverse may go over, about a second; and above which none is made, since
 #: each node's value is kept
 WORK, LARGEST = 4e7, 2e7
+#: values that are as much work as a node itself, 50 microseconds: a recurrence of 512 tokens has 10,000 nodes
+NODE = 2048
 
 
 def affordable(graph: Graph, nodes: Sequence[int]) -> int:
     """How many elements of an array are asked at most; 0 of one that is too dear."""
-    size = sum(prod(graph.nodes[i].shape) for i in upstream(graph, nodes))
-    return 0 if size > LARGEST else int(min(max(WORK / max(size, 1), OTHERS), MOST))
+    above = upstream(graph, nodes)
+    size = sum(prod(graph.nodes[i].shape) for i in above)
+    work = size + NODE * len(above)
+    return 0 if size > LARGEST else int(min(max(WORK / max(work, 1), OTHERS), MOST))
 
 
 def asked(off: np.ndarray, most: int) -> list[tuple[int, ...]]:

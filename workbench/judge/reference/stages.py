@@ -103,12 +103,12 @@ def _drawn(found: Comparison, by: BySamples) -> str:
     outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
     if found.outside.any():
         if outside.any():
-            return f"{int(outside.sum())} elements without a worst case are wrong, the worst {said(outside)}"
+            return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
         return "the wrong elements are beyond their worst case" if by.decides.any() else ""
     if beyond.any():
         return f"the worst {said(beyond)}"
     n = int(by.decides.sum())
-    return f"{n} of {by.where.size} elements have no worst case: at most {said(by.decides)}" if n else ""
+    return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
 
 
 def _why(found: Comparison, lines: Sequence[Line]) -> str:

@@ -97,7 +97,7 @@ def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]
 
 def _deviation(squares: Any, value: Any, samples: int) -> Any:
     xp = array_namespace(value)
-    zero = xp.zeros(value.shape, dtype=xp.float64)
+    zero = xp.zeros_like(value, dtype=xp.float64)
     return zero if none(squares) else xp.asarray(xp.sqrt(zero + squares / samples))
 
 
@@ -178,7 +178,7 @@ class _Runs:
         y = Rows(np.asarray(y.value), False) if isinstance(y.value, np.generic) else y
         looks = tuple(self.found[j].operand for j in self.plan.sees(i) if j in self.found)
         operands = tuple(self._seen(node, one) for one in reads)
-        s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i))
+        s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i), chance=True)
         y = self._off(node, y, s.y, self.plan.own(rule, i, s))
         operand = Operand(y.first, EXACT, rule.bits(s))
         operand = with_terms(rule, s, operand) if s.feeds else operand
@@ -190,7 +190,7 @@ class _Runs:
 
     def _seen(self, node: Node, one: _Value) -> Operand:
         """exp(0) is exact where it is 0 in all runs: how far they are apart is the error that its rule looks at."""
-        if node.op not in ("exp", "exp2") or not one.rows.several:
+        if node.op not in ("exp", "exp2") or not one.rows.several or self.rows == 1:
             return one.operand
         apart = abs(one.rows.value - one.operand.value)
         return replace(one.operand, error=Error(array_namespace(apart).max(apart, axis=0)))

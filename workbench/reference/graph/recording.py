@@ -108,8 +108,9 @@ class Recording:
     def graph(self, results: Mapping[str, int], **of_gradients: Any) -> Graph:
         """What was recorded; `of_gradients`: further fields of the graph."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
-        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
-                     frozenset(self.inside), **of_gradients)  # fmt: skip
+        inside = frozenset(self.inside)
+        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions), inside=inside,
+                     **of_gradients)  # fmt: skip
 
 
 def _of_torch() -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.reference.graph import functions, ufuncs
 from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.device import on_device
 from workbench.reference.graph.gradients import Gradients, split
 from workbench.reference.graph.local_names import naming
 from workbench.reference.graph.node import Graph
@@ -29,9 +30,10 @@ def trace(
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
-    float arrays are to f (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a
-    tuple, or the keys of a dict. gradients: those of all float inputs through torch.autograd, as further results
-    `d<input>`; inputs that f does not take are gradients of its results, `d<result>`.
+    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU; passes over the graph are on the device
+    of the tensors. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict. gradients:
+    those of all float inputs through torch.autograd, as further results `d<input>`; inputs that f does not take are
+    gradients of its results, `d<result>`.
 
     Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
     for results that are no arrays of the run; for random numbers that differ under one seed; and for gradients of what
@@ -55,7 +57,8 @@ def trace(
                 raise Refusal(
                     f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in"
                 )
-    return graph
+    elsewhere = _elsewhere(inputs)
+    return graph if elsewhere is None else on_device(graph, elsewhere)
 
 
 def _run(
@@ -87,6 +90,14 @@ def _front(inputs: Mapping[str, Any]) -> Any:
 
         return Torch
     return _OfNumpy
+
+
+def _elsewhere(inputs: Mapping[str, Any]) -> Any:
+    """The device of the first tensor that is not on the CPU; None where all are."""
+    torch, found = sys.modules.get("torch"), []
+    _each(inputs, "", lambda _, x: found.append(x))
+    tensors = (x for x in found if torch is not None and isinstance(x, torch.Tensor))
+    return next((x.device for x in tensors if x.device.type != "cpu"), None)
 
 
 def _each(x: Any, name: str, f: Callable[[str, Any], Any]) -> Any:

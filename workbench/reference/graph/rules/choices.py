@@ -43,7 +43,7 @@ class Flat(Exact):
     squared = linear
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
+        return s.xp.zeros_like(s.x[i], dtype=s.xp.float64)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Where(Exact):
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i == 0:
-            return s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
+            return s.xp.zeros_like(s.x[0], dtype=s.xp.float64)
         chosen = s.truth
         return to_shape(s.xp.where(chosen if i == 1 else ~chosen, g, 0.0), s.x[i].shape)
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from array_api_compat import device
+
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import Amount
 from workbench.reference.graph.rules.choices import Exact, Flat
@@ -114,9 +116,9 @@ class Gather(Exact):
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i:
-            return s.xp.zeros(s.x[1].shape, dtype=s.xp.float64)
+            return s.xp.zeros_like(s.x[1], dtype=s.xp.float64)
         n = prod(s.x[0].shape)
-        places = self.value(s.xp.reshape(s.xp.arange(n), s.x[0].shape), s.x[1], **s.attributes)
+        places = self.value(s.xp.reshape(s.xp.arange(n, device=device(g)), s.x[0].shape), s.x[1], **s.attributes)
         made = s.xp.bincount(s.xp.reshape(places, (-1,)), weights=s.xp.reshape(g, (-1,)), minlength=n)
         return s.xp.reshape(made, s.x[0].shape)
 

@@ -22,7 +22,8 @@ def rounded(k: float) -> Callable[[Site], Own]:
 
     def own(s: Site) -> Own:
         y = s.held
-        lost = k * s.u * abs(y) + s.contract.floor * (y != 0)
+        lost = k * s.u * abs(y)
+        lost += s.contract.floor * (y != 0)
         return Own(lost, lost)
 
     return own
