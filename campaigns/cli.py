@@ -1,6 +1,8 @@
 """The command line of the campaigns: `python -m campaigns NAME`, in a checkout of the repository."""
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -419,6 +421,27 @@ def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None
     from campaigns.naive_references import measure as naive_campaign
 
     sys.exit(BUG if naive_campaign.wrong(measured(naive_campaign, as_json, jobs, seeds, causes)) else 0)
+
+
+@commands.command()
+@click.option("--checkouts", metavar="DIR", required=True, help="A folder with flash-linear-attention at each commit")
+@click.option("--device", type=click.Choice(DEVICES), default="cuda", help="Device that runs the kernels [cuda]")
+@click.option("--wrong", is_flag=True, help="Also the bugs, at the commits before and after their fix")
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation, or fix; repeatable [all]")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
+@click.option("--tokens", type=click.IntRange(min=1), help="Tokens of every case [its own]")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
+@click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
+def linear(file: Path | None, whole: float, **options: Any) -> None:
+    """Judge kernels of flash-linear-attention by that project's naive references; 1 where a verdict is wrong."""
+    from campaigns.linear import measure as linear_campaign
+
+    found = measured(linear_campaign, False, whole=whole, **options)
+    if file is not None:
+        file.write_text(json.dumps(found))
+    sys.exit(BUG if linear_campaign.wrong(found) else 0)
 
 
 @commands.command("plain-references")

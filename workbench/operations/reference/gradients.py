@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from workbench.arrays import as_torch, module
 from workbench.foreign.plain import is_array
 from workbench.reference.graph import Graph
+from workbench.reference.graph.device import numpy_of
 from workbench.refusal import Refusal
 
 
@@ -21,7 +22,8 @@ def cotangents(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         if name in inputs:
             found[name] = inputs[name]
             continue
-        x = graph.nodes[graph.inputs[name]].value.astype(graph.nodes[graph.results[result]].dtype)
+        value = numpy_of(graph.nodes[graph.inputs[name]].value)  # of a graph on a GPU a tensor there
+        x = value.astype(graph.nodes[graph.results[result]].dtype)
         found[name] = x if of_torch is None else as_torch(x, name).to(of_torch.device)
     return found
 
