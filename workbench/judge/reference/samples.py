@@ -50,6 +50,7 @@ class BySamples:
 
     where: np.ndarray  #: bool
     decides: np.ndarray  #: of these, which have no worst case that says anything
+    blind: np.ndarray  #: which others have none, and would pass by samples whatever they were
     deviations: np.ndarray  #: how far each is off, beyond half an ulp of what it is stored in; NaN elsewhere
     samples: np.ndarray  #: of how many
 
@@ -125,7 +126,7 @@ def judged_by_samples(
     asked = lacking if reverse is None else np.isfinite(value)
     if not asked.any():
         return budget, None
-    deviation, useless = samples.deviation(nodes), False
+    deviation, sharp, useless = samples.deviation(nodes), np.zeros(value.shape, bool), reverse is not None
     if reverse is not None and not (dear and not (error > LIKELY * deviation).any()):
         off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
         while True:
@@ -134,23 +135,25 @@ def judged_by_samples(
             if most == MOST or 2 * sharp.sum() < answered.sum():
                 break
             most = MOST
-        asked = asked & ~sharp
         # where reverse mode tells, the others have a worst case, too, which nobody asked for
         useless = not sharp.any() or 2 * sharp.sum() < answered.sum()
+    asked = asked & ~sharp
     beyond = asked & (error > LIKELY * deviation)
     count = np.where(beyond, AGAIN, FIRST)
     if beyond.any():
         deviation = np.where(beyond, samples.deviation(nodes, again=True), deviation)
     # a budget as large as the values themselves would pass a 0
     reach = np.minimum(np.maximum(abs(value), _typical(value)), size)
-    asked = asked & np.isfinite(deviation) & (WRONG * deviation < reach)
+    tells = np.isfinite(deviation) & (WRONG * deviation < reach)
+    says_nothing = asked & useless & ~(budget.bound <= USELESS * deviation)
+    blind, asked = says_nothing & ~tells, asked & tells
     lacking = lacking & asked
-    decides = lacking | (asked & useless & (budget.bound > USELESS * deviation))
-    bound = np.where(decides, WRONG * deviation, budget.bound)
+    decides = lacking | (asked & says_nothing)
+    bound = np.where(blind, np.inf, np.where(decides, WRONG * deviation, budget.bound))
     likely = np.where(asked, LIKELY * deviation, budget.statistical)
     likely = np.where(lacking, likely, np.minimum(likely, budget.statistical))
     figures = np.where(asked, np.where(error > 0, error / deviation, 0.0), np.nan)
-    return Budget(bound, likely, np.where(lacking, np.inf, size)), BySamples(asked, decides, figures, count)
+    return Budget(bound, likely, np.where(lacking, np.inf, size)), BySamples(asked, decides, blind, figures, count)
 
 
 def _typical(value: np.ndarray) -> float:

@@ -74,7 +74,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
     verdict, why = verdict_of(isolated.summary)
     total, judged = isolated.summary.size, isolated.summary.judged
     if judged < total and verdict not in ("bug", "missing"):
-        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open)}"
+        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open, by)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
     if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
@@ -111,10 +111,12 @@ def _drawn(found: Comparison, by: BySamples) -> str:
     return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
 
 
-def _why(found: Comparison, lines: Sequence[Line]) -> str:
+def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
     """Why elements were not judged."""
     if found.summary.count(State.POISONED):
         return "what they are made of is NaN"
+    if by is not None and by.blind.any() and not lines:
+        return "roundings alone may change them entirely"
     if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
         return "their budgets are as large as the terms that they add up"
     return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
