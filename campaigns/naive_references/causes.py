@@ -33,7 +33,7 @@ TRUE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rocm_4556.wrong": (("product", "last term"), ("part", "places")),
     "sglang_28226.wrong": (("reduced", "last term", "at 2047 of 2048"), ("part", "places")),
     "sglang_35795.wrong": (("x * x", "last term"), ("part", "places")),
-    "vllm_51083.wrong": (("s has", "last of axis 1", "the element before it"), ("places",)),
+    "vllm_51083.wrong": (("sin has, last of axis 1", "the element before it"), ("places",)),
 }
 
 
