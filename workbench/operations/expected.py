@@ -41,11 +41,6 @@ class Reference:
         self.otherwise = _otherwise(run)
         self._of_inputs: dict[frozenset[str], dict[str, Expected]] = {}  # stages of a loop, where no dump matters
 
-    @property
-    def plain(self) -> bool:
-        """Whether it is plain code, not the table."""
-        return self.graph is not None or bool(self.scans)
-
     def expected(self, given: Mapping[str, np.ndarray], names: Collection[str]) -> dict[str, Expected]:
         """The stages `names`, with budgets: of the `given` ones before each, and of the inputs."""
         if self.scans:

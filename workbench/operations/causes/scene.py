@@ -19,7 +19,7 @@ from workbench.reference.problem import Problem
 from workbench.reference.stage import Step, Table
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.neutral import CastTo
-from workbench.reference.walk import budgets, values
+from workbench.reference.walk import values
 from workbench.work import trials
 
 #: share of the error of a stage that a cause may leave: an edit that changes nothing leaves all of it
@@ -122,43 +122,27 @@ class Scene:
         return replace(p, table=table, given={**known, **p.given})
 
     def within(self, hypothesis: Hypothesis, names: Collection[str], way: str) -> dict[str, float] | None:
-        """Stage of `names` -> how many times a right kernel's budgets those of the edited table are; None where an
-        element is beyond these. Where budgets are of plain code they grow as the numbers of the table do.
+        """Stage of `names` -> how many times a right kernel's budgets those of the edit are, which grow as its numbers
+        do; None where an element is beyond these, and a few roundings of what is changed.
         """
-        table, p = edited(self.table, hypothesis), self.problems[way]
-        assert table is not None
-        below = self.changed(hypothesis.stages, way)
-        of_edit = self._edited(hypothesis, way)
+        right, below, of_edit = self.made[way], self.changed(hypothesis.stages, way), self._edited(hypothesis, way)
         assert of_edit is not None
         edit = values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)
-        made = {**self.made[way], **edit}
-        if self.reference.plain:
-            right_ = self.made[way]
-            sizes = [(_largest(x), _largest(right_[name])) for name, x in edit.items() if name in right_]
-            grown = max([1.0, *(new / old for new, old in sizes if old)])
-            # an edit may take elements to other places: the largest budget of the stage holds for all
-            widest = {name: grown * _largest(self._expected[way][name].budget.bound) for name in names}
-            of_change = CHANGE_ROUNDINGS * unit_roundoff("float32")
-            within = all(
-                self._all_within(name, made[name], widest[name] + of_change * _largest(made[name])) for name in names
-            )
-            return dict.fromkeys(names, grown) if within else None
-        bounds = budgets(replace(p, table=table), made, names)
-        right = budgets(p, self.made[way], names)
-        found = {}
+        sizes = [(_largest(x), _largest(right[name])) for name, x in edit.items() if name in right]
+        grown, made = max([1.0, *(new / old for new, old in sizes if old)]), {**right, **edit}
         for name in names:
-            if not self._all_within(name, made[name], bounds[name].bound):
+            # an edit may take elements to other places: the largest budget of the stage holds for all
+            widest = grown * _largest(self._expected[way][name].budget.bound)
+            of_change = CHANGE_ROUNDINGS * unit_roundoff("float32") * _largest(made[name])
+            if not self._all_within(name, made[name], widest + of_change):
                 return None
-            both = bounds[name].bound, right[name].bound
-            known = np.isfinite(both[0]) & (both[1] > 0)
-            found[name] = max(1.0, float(np.median((both[0] / both[1])[known]))) if known.any() else 1.0
-        return found
+        return dict.fromkeys(names, grown)
 
     @np.errstate(all="ignore")
-    def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray | float) -> bool:
+    def _all_within(self, name: str, predicted: np.ndarray, bound: float) -> bool:
         dumped = self.run.stages[name]
         actual = to_float64(dumped)
-        allowed = bound
+        allowed: np.ndarray | float = bound
         if dumped.dtype.itemsize < 4:
             allowed = bound + ulp(abs(predicted) + bound, dumped.dtype) / 2
         stored = round_to(predicted, dumped.dtype)  # infinite where it overflows
