@@ -99,6 +99,30 @@ def test_a_strict_mask_is_named_though_the_reference_with_it_is_nan_in_a_row() -
     assert cause.proved
 
 
+def double(x):
+    out = 2.0 * x
+    return out
+
+
+def with_noise(x):
+    out = f32(2) * x
+    out[3] *= (1 + 0.01 * np.random.default_rng(3).standard_normal(x.shape[1])).astype(f32)
+    return out
+
+
+def of_rows(seed, dtype):
+    """Rows above 0, but for the one of the noise, whose root is NaN."""
+    x = abs(np.random.default_rng(seed).standard_normal((20, 30)))
+    x[3] *= -1
+    return {"x": x.astype(dtype)}
+
+
+def test_an_edit_that_makes_nan_of_what_is_wrong_is_no_cause() -> None:
+    found = diff_reference(with_noise, double, of_rows)
+    assert found.origin == "out"
+    assert found.explain().causes == ()
+
+
 def test_a_right_kernel_has_none_and_nothing_is_tried() -> None:
     found = judged().explain()
     assert (found.causes, found.unexplained, found.tried) == ((), (), 0)

@@ -14,7 +14,7 @@ from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Contract, Graph
 from workbench.refusal import Refusal, Unavailable
 
-#: share of the elements that may be NaN by an edit, where a kernel may have anything
+#: share of the wrong elements that may be NaN by an edit, where a kernel may have anything
 UNDEFINED = 0.1
 
 
@@ -119,19 +119,21 @@ def _tried(scene: Scene, edit: Edit, alone: tuple[str, ...]) -> _Tried:
 
 def _compared(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> _Tried:
     pairs = [*zip(before, now, strict=True)]
-    right = [(a, b) for a, b in pairs if a.role == "origin" and (b.is_right or _is_undefined(b))]
+    right = [(a, b) for a, b in pairs if a.role == "origin" and (b.is_right or _is_undefined(a, b))]
     broken = any(a.is_right and not b.is_right for a, b in pairs)
     nan = sum(int((_nan(b) & a.decisive.outside).sum()) for a, b in right if a.decisive is not None)
     return _Tried(tuple(a.name for a, _ in right), broken, nan)
 
 
-def _is_undefined(stage: StageDiff) -> bool:
-    """Whether it is right but where the edited reference is NaN, as of a row without keys: a few elements."""
-    found = stage.decisive
-    if found is None:
+def _is_undefined(before: StageDiff, now: StageDiff) -> bool:
+    """Whether a wrong stage is right but where the edited reference is NaN, as of a row without keys: a few of the
+    wrong elements.
+    """
+    if before.decisive is None or now.decisive is None:
         return False
-    nan, wrong = _nan(stage), np.asarray(found.outside) | (np.asarray(found.state) == State.SUSPICIOUS)
-    return 0 < nan.sum() <= UNDEFINED * nan.size and not (wrong & ~nan).any()
+    was, nan = np.asarray(before.decisive.outside), _nan(now)
+    wrong = np.asarray(now.decisive.outside) | (np.asarray(now.decisive.state) == State.SUSPICIOUS)
+    return bool((nan & was).sum() <= UNDEFINED * was.sum() and not (wrong & ~nan).any())
 
 
 def _nan(stage: StageDiff) -> np.ndarray:

@@ -71,23 +71,26 @@ class Screen:
         self.budget = np.broadcast_to(np.asarray(found.budget, np.float64), self.actual.shape)
         expected = to_float64(found.expected)
         self.known = np.isfinite(self.actual) & np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
-        self.error = self._energy(self._rounded(expected)) if self.known.any() else 0.0
+        first = self._parts(self._rounded(expected))
+        self.wrong = first > 1
+        self.error = float(first.sum())
 
     def left(self, made: Mapping[int, Any]) -> float:
         """Share of the error, root mean square, that remains with other values of some turns."""
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
-        return float(np.sqrt(self._energy(self._rounded(whole)) / self.error))
+        parts = self._parts(self._rounded(whole))
+        nan = np.isnan(parts)
+        if (nan & self.wrong).sum() > UNDEFINED * self.wrong.sum():
+            return np.inf
+        return float(np.sqrt(parts[~nan].sum() / self.error))
 
     def _rounded(self, x: np.ndarray) -> np.ndarray:
         return round_to(x, self.one.x.dtype) if self.one.narrow else x
 
-    def _energy(self, x: np.ndarray) -> float:
-        parts = ((self.actual - x)[self.known] / self.budget[self.known]) ** 2
-        nan = np.isnan(parts)
-        if nan.sum() > UNDEFINED * nan.size:
-            return np.inf
-        return float(np.sum(parts[~nan]))
+    def _parts(self, x: np.ndarray) -> np.ndarray:
+        """Squares of errors in units of budgets, of the elements that have one."""
+        return ((self.actual - x)[self.known] / self.budget[self.known]) ** 2
 
 
 @np.errstate(all="ignore")

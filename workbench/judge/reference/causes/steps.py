@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.floats import round_to
 from workbench.judge.reference.causes.edit import Draft, Make
 from workbench.judge.reference.causes.places import along, tiled
 from workbench.judge.reference.causes.sums import Step
@@ -128,6 +129,7 @@ def _other_numbers(c: float) -> Iterator[tuple[int, float]]:
         yield from ((1, c - 1), (1, c + 1))
     if 0 < abs(c) < 0.1:
         yield from ((2, c * 10.0**k) for k in (1, -1, 2, -2, 3, -3))
+    yield from ((2, float(round_to(c, dtype))) for dtype in ("float16", "bfloat16") if round_to(c, dtype) != c)
     yield from ((2, -c), (2, 2 * c), (2, c / 2), (3, 1 / c), (3, 1 - c), (3, c**0.5 if c > 0 else c * 3), (3, c * c))
 
 
