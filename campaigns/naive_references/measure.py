@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from campaigns.naive_references import causes as of_causes
 from campaigns.spread import spread
 from workbench.bench.harness import gathered
 from workbench.operations.diff import diff
@@ -14,6 +15,8 @@ SCHEMA = "workbench.naive-references/1"
 FOLDER = Path(__file__).parent
 #: seconds of a run, for the estimate
 RUN_S = 1.0
+#: and of searches for the causes of a wrong one
+CAUSES_S = 6.0
 
 
 def truths() -> list[dict[str, Any]]:
@@ -22,18 +25,19 @@ def truths() -> list[dict[str, Any]]:
     return [{**{k: x for k, x in one.items() if k != "runs"}, **run} for one in told for run in one["runs"]]
 
 
-def measure(jobs: int = 1, seeds: int = 1) -> dict[str, Any]:
+def measure(jobs: int = 1, seeds: int = 1, causes: bool = False) -> dict[str, Any]:
     """The JSON document: a row for each run and each of `seeds`, with the verdict, the first wrong stage, the share of
-    elements that were judged and whether all of it is as the truth says.
+    elements that were judged and whether all of it is as the truth says; `causes`: and which are named of wrong ones.
     """
-    asked = [(one, seed) for one in truths() for seed in range(seeds)]
-    rows = gathered("judge kernels by naive references", RUN_S * len(asked) / jobs, spread(row, asked, jobs))
+    asked = [(one, seed, causes) for one in truths() for seed in range(seeds)]
+    seconds = (RUN_S + CAUSES_S * causes) * len(asked) / jobs
+    rows = gathered("judge kernels by naive references", seconds, spread(row, asked, jobs))
     return {"schema": SCHEMA, "kernels": rows}
 
 
-def row(asked: tuple[dict[str, Any], int]) -> dict[str, Any]:
+def row(asked: tuple[dict[str, Any], int, bool]) -> dict[str, Any]:
     """One run."""
-    one, seed = asked
+    one, seed, causes = asked
     file = FOLDER / one["file"]
     began = time.perf_counter()
     found = diff(
@@ -60,6 +64,7 @@ def row(asked: tuple[dict[str, Any], int]) -> dict[str, Any]:
         "right": _right(one["truth"], found.fails, found.verdict),
         "stage_right": None if first is None or found.origin is None else found.origin.split("[")[0] == first,
         "seconds": round(time.perf_counter() - began, 2),
+        "causes": of_causes.row(found, one["file"], one["function"]) if causes and one["truth"] == "wrong" else None,
     }
 
 
@@ -85,7 +90,19 @@ def tables(found: dict[str, Any]) -> list[list[dict[str, Any]]]:
                 "99 % judged": sum(x["judged"] >= 0.99 for x in some),
                 "untestable": sum(x["verdict"] == "untestable" for x in some),
             })  # fmt: skip
-    return [one for one in (odd, counts) if one]
+    return [one for one in (odd, counts, *_of_causes(rows)) if one]
+
+
+def _of_causes(rows: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """What is named of each wrong run, then counts: by a report, by a longer search, and without the true family."""
+    some = [one for one in rows if one["causes"] is not None]
+    each = [{name: one[name] for name in ("file", "function", "dtype")} | one["causes"] for one in some]
+    said = ("named", "perhaps", "among", "false", "unknown", "no origin")
+    counts = [
+        {"causes": how, **{word: sum(one[how] == word for one in each) for word in said}}
+        for how in ("report", "explain", "without")
+    ]
+    return [each, counts] if some else []
 
 
 def wrong(found: dict[str, Any]) -> Sequence[dict[str, Any]]:

@@ -21,6 +21,7 @@ from workbench.cli.options import (
     seconds_option,
     values_option,
 )
+from workbench.cli.reference import explain_reference, reference_option
 from workbench.judge.fails import classed, failing
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
+@reference_option
 @values_option
 @mapping_option
 @effort_option
@@ -65,13 +67,17 @@ def explain(
     the error budget, and again on a fresh case if the kernel can be run. Kernels in numba.cuda are first checked for
     races, whose cause the numbers cannot show. If no cause fits, the laws of attention that the kernel breaks are
     listed. Exits as `diff` does. With --operation, TARGET is a function or a built-in kernel of another operation, and
-    the faults of that operation are tried.
+    the faults of that operation are tried. With --reference, the lines of that plain function are edited, and a cause
+    must reproduce TARGET again on fresh inputs.
     """
     from workbench.cli.runs import runs
     from workbench.judge.diff import diff
     from workbench.progress import shown
     from workbench.trace.join import is_trace
 
+    if references := options.pop("references"):
+        asked = {**options, "symptoms": symptoms, "script": script, "html": html}
+        return explain_reference(target, references, asked, effort=effort, seconds=seconds, as_json=as_json)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "symptoms": symptoms, "script": script, "html": html}
         return explain_operation(target, operation, asked, effort=effort, seconds=seconds, as_json=as_json)

@@ -8,6 +8,7 @@ from workbench.case.given import RunOptions
 from workbench.foreign.run import USUAL, run
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.explain import Explained
+from workbench.judge.reference.diff import ReferenceDiff
 from workbench.operations.judge import OperationDiff
 from workbench.refusal import Refusal
 from workbench.trace.trace import Trace
@@ -15,6 +16,7 @@ from workbench.trace.trace import Trace
 if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.explore.laws.law import Laws
+    from workbench.judge.reference.causes.cause import Explained as ReferenceExplained
     from workbench.operations.causes.explain import OperationExplained
 
 
@@ -30,6 +32,10 @@ def explain(
 
 
 @overload
+def explain(judged: ReferenceDiff, *, effort: float = 1.0, seconds: float | None = None) -> "ReferenceExplained": ...
+
+
+@overload
 def explain(judged: OperationDiff, *, effort: float = 1.0, seconds: float | None = None) -> "OperationExplained": ...
 
 
@@ -41,7 +47,7 @@ def explain(
 
     Raises Refusal for a case or options beside what has run already, and what `run` and `diff` raise.
     """
-    if isinstance(judged, Diff | OperationDiff | Trace):
+    if isinstance(judged, Diff | OperationDiff | ReferenceDiff | Trace):
         if case is not None or given:
             what = "case" if case is not None else next(iter(given))
             raise Refusal(f"explain runs a target, but this one has run: it takes no {what}")

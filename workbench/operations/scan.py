@@ -19,8 +19,9 @@ from workbench.operations.run import OperationRun, size_of
 from workbench.reference.bound import Budget, deviations
 from workbench.reference.graph import Contract, Expected, Graph, trace
 from workbench.reference.graph.expected import placed
-from workbench.reference.graph.forward import forward, upstream
+from workbench.reference.graph.forward import forward
 from workbench.reference.graph.operands import with_operands
+from workbench.reference.graph.plan import upstream
 
 #: input of a turn, and its local
 BEFORE, STATE = "before", "state"

@@ -5,6 +5,8 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import Element, State
+from workbench.explore.reference_shrink import ReferenceShrunk
+from workbench.judge.reference.causes.cause import Cause, Explained
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff
@@ -14,10 +16,14 @@ from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
+from workbench.suggested import instead
+from workbench.work import ENDED
 
 SCHEMA = "workbench.reference/1"
 #: stages that a short report shows a row each, at most
 SHOWN = 4
+#: edits that fresh inputs contradict, of which a long search says so many
+WITHDRAWN = 3
 _MEANING = {
     "exact": ": every judged element is correctly rounded",
     "rounding": ": every judged element is within its budget",
@@ -90,6 +96,7 @@ def sentences(diff: ReferenceDiff, full: bool = False) -> list[str]:
         said.append(
             f"victim: {', '.join(diff.victims)} (right given {'its' if len(diff.victims) == 1 else 'their'} inputs)"
         )
+    said += cause_lines(diff)
     reasons = [f"  {one.name}: {one.reason}" for one in diff.stages if one.reason and one.name != diff.origin]
     said += reasons if full else reasons[:1] + ([f"  {len(reasons) - 1} more remarks (-v)"] if len(reasons) > 1 else [])
     said += _of_contract(diff)
@@ -124,6 +131,45 @@ def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:
         were = "was" if len(names) == 1 else "were"
         said.append(f"  only {', '.join(names)} {were} given: return stages by name, and the first wrong one is found")
     return said
+
+
+def cause_lines(diff: ReferenceDiff) -> list[str]:
+    """The causes of wrong stages, with what proves them, and what else it may be."""
+    if diff.origin is None:
+        return []
+    found, said = diff.explained, list[str]()
+    for one in found.causes:
+        first, *others = (f"{name.text} ({short(name.line)})" for name in one.names)
+        of = "" if {*diff.origins} == {*one.stages} else f" of {', '.join(one.stages)}"
+        said.append(f"  cause{of}: {'' if one.proved else 'perhaps '}{first}; {_proof(one)}")
+        said += [f"    or: {name}" for name in others]
+    if found.ended_by == "size":
+        return [*said, "  causes were not searched for: the reference holds too many numbers; take a smaller case"]
+    if found.unexplained and (found.tried or found.ended_by):
+        of = "" if {*found.unexplained} == {*diff.origins} else f" of {', '.join(found.unexplained)}"
+        said.append(f"  no cause{of} found among {found.tried} edits of the reference{_more(diff, found)}")
+    if diff.of_search is not None:
+        said += [f"  withdrawn: {one.text} ({short(one.line)}); fresh inputs contradict it"
+                 for one in found.withdrawn[:WITHDRAWN]]  # fmt: skip
+    return said
+
+
+def _more(diff: ReferenceDiff, found: Explained) -> str:
+    """What tries more edits, where some are left."""
+    if not found.ended_by or diff.of_search is not None:
+        return ENDED[found.ended_by]
+    again = instead(diff.repeat, "explain") if diff.repeat else ""
+    return f"; `{again}` tries more" if again else "; explain() tries more"
+
+
+def _proof(cause: Cause) -> str:
+    """What it reproduces."""
+    here = f"reproduces {cause.elements - cause.undefined} of {cause.elements} elements within budget"
+    here += " (of the others the edited reference is NaN)" if cause.undefined else ""
+    if not cause.fresh:
+        return f"{here}; not tried on fresh inputs"
+    few = "" if cause.proved else f"; {cause.moved} wrong elements in all are few"
+    return f"{here}, and on {cause.fresh} fresh inputs{few}"
 
 
 def _of_contract(diff: ReferenceDiff) -> list[str]:
@@ -164,6 +210,16 @@ def in_short(diff: ReferenceDiff) -> str:
     return plain(report(diff, unicode=False, width=WIDTH))
 
 
+def shrunk(found: ReferenceShrunk) -> str:
+    """What stands above the report of the smallest case."""
+    return f"smallest of {found.tried} tried cases{ENDED[found.ended_by]}:"
+
+
+def shrunk_in_short(found: ReferenceShrunk) -> str:
+    """What `workbench shrink --reference` shows, for `print`."""
+    return f"{shrunk(found)}\n{in_short(found.diff)}"
+
+
 def html(diff: ReferenceDiff) -> str:
     """The report for Jupyter."""
     above = lines_html([*(line.plain for line in gates([diff])), diff.headline])
@@ -188,6 +244,7 @@ def document(diff: ReferenceDiff) -> dict[str, Any]:
         "origin": diff.origin,
         "origins": list(diff.origins),
         "victims": list(diff.victims),
+        "explained": _explained(diff.explained),
         "stages": [_stage(diff, stage) for stage in diff.stages],
         "not_given": list(diff.others),
         "beyond_float32": {
@@ -195,6 +252,29 @@ def document(diff: ReferenceDiff) -> dict[str, Any]:
             for name, one in diff.beyond_strict.items()
         },
         "repeat": diff.repeat,
+    }
+
+
+def _explained(found: Explained) -> dict[str, Any]:
+    return {
+        "causes": [
+            {
+                "names": [{"text": name.text, "line": short(name.line), "code": code(name.line)} for name in one.names],
+                "stages": list(one.stages),
+                "proved": one.proved,
+                "elements": one.elements,
+                "undefined": one.undefined,
+                "fresh_inputs": one.fresh,
+                "wrong_in_all": one.moved,
+                "left": one.left,
+            }
+            for one in found.causes
+        ],
+        "unexplained": list(found.unexplained),
+        "withdrawn": [{"text": name.text, "line": short(name.line)} for name in found.withdrawn],
+        "tried": found.tried,
+        "complete": found.complete,
+        "ended_by": found.ended_by,
     }
 
 

@@ -28,6 +28,16 @@ def erf(x):  # which torch has, and NumPy has not
     return traced_erf(x) if isinstance(x, Traced) else np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
 
 
+def share(x):  # of the gradient of a maximum, which autograd alone makes
+    value = x.value if isinstance(x, Traced) else x
+    made = (value == value.max(1, keepdims=True)) * 1.0
+    return x.made("share", {"of": "max", "axis": (1,)}, made) if isinstance(x, Traced) else made
+
+
+def factored(x):  # of a gradient, as a kernel may make it
+    return x.made("factored", {}, x.value.copy()) if isinstance(x, Traced) else x
+
+
 def written(x, y):
     out = np.zeros(x.shape, x.dtype)
     out[:, 1] = x[:, 0] * y[:, 2]
@@ -88,6 +98,8 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "minimum": (lambda x, y: np.minimum(x, y), (X, Y)),
     "max": (lambda x: np.max(x, axis=1, keepdims=True), (X,)),
     "min": (lambda x: x.min(axis=(0, 1)), (X,)),
+    "share": (share, (X,)),
+    "factored": (lambda x: factored(x * x), (X,)),
     "where": (lambda x, y: np.where(x > y, x, 2 * y), (X, Y)),
     "equal": (lambda x: x == 0, (X,)),
     "not_equal": (lambda x: x != 0, (X,)),
@@ -120,7 +132,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
 JUMPS = {
     name
     for name in EXAMPLES
-    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Applied")
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Share", "Applied")
 } | {"as_float"}
 NAMES = ("x", "y")
 

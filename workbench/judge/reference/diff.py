@@ -1,13 +1,18 @@
 """The judgement of what a kernel made, by a plain reference."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
+from workbench.judge.reference.causes.cause import Explained
+from workbench.judge.reference.causes.scene import Scene
+from workbench.judge.reference.causes.search import explain
 from workbench.judge.reference.contracts import Beyond, judged
-from workbench.judge.reference.given import Arrays, Given, called, matched
+from workbench.judge.reference.given import Arrays, Given, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
@@ -15,6 +20,13 @@ from workbench.reference.graph import Contract, Graph, Source, sources
 from workbench.reference.graph.node import Line
 from workbench.refusal import Refusal, unknown
 from workbench.shown import shown_by
+from workbench.work import SEARCH, Work
+
+#: trials that a report spends on causes, at most: one to two seconds
+QUICK = 2500.0
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +48,10 @@ class ReferenceDiff:
     tried: tuple[str, ...] = ()  #: other references under which it is wrong
     case: str = ""  #: what it ran on, in words
     repeat: str = ""  #: the command that judges the same again; empty where there is none
+    dtype: str = "float32"  #: of the inputs
+    #: what the kernel gives on fresh inputs, of a number from 1 on, by the same reference; None where there are none
+    again: Callable[[int], tuple[Graph, tuple[Given, ...]]] | None = field(default=None, repr=False)
+    of_search: Explained | None = field(default=None, repr=False)  #: what a longer search found, for reports
 
     @property
     def headline(self) -> str:
@@ -96,6 +112,32 @@ class ReferenceDiff:
         dumps = dumps_of(self.graph, self.given) if self[name].judged_from else {}
         return sources(self.graph, self.contract, place, tuple(at), dumps)
 
+    def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> Explained:
+        """The causes of what is wrong: edits of the reference's graph that reproduce the kernel, on fresh inputs too;
+        none of a right run.
+
+        `effort`: how many times as many edits as usual are tried. `seconds`: a cap; what is found under one may depend
+        on the machine.
+        """
+        return self._explained(Work(effort * SEARCH, seconds=seconds))
+
+    @cached_property
+    def explained(self) -> Explained:
+        """What reports say: of a longer search (`explained_by`), else of QUICK trials."""
+        return self.of_search or self._explained(Work(QUICK))
+
+    def _explained(self, work: Work) -> Explained:
+        return replace(Explained() if self.origin is None else explain(self.scene, work), judged=self)
+
+    @property
+    def scene(self) -> Scene:
+        """What a search for causes looks at."""
+        return Scene(self.graph, self.given, self.stages, self.contract, self.declared, self.dtype, self.again)
+
+    def explained_by(self, found: Explained) -> "ReferenceDiff":
+        """The same, of which reports say what a longer search found."""
+        return replace(self, of_search=found)
+
     def worst(self, name: str, n: int = 1) -> list[Element]:
         """The n elements of a stage that are farthest beyond their budget."""
         return self[name].worst(n)
@@ -105,6 +147,20 @@ class ReferenceDiff:
         if found is None:
             raise Refusal(unknown("stage", name, [one.name for one in self.stages]))
         return found
+
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench diff --html`, one file. Refusal where nothing can be written there."""
+        shown_by("page.reference.save", path, [self])
+
+    def plot(self) -> "Figure":
+        """A row for each stage with its largest errors, a matplotlib Figure."""
+        return shown_by("pictures.overview.overview", self.stages, self.headline)
+
+    def plot_sources(self, name: str, element: Sequence[int] | None = None) -> "Figure":
+        """Where the budget of an element of a stage comes from, by line of the reference, a matplotlib Figure. element:
+        as of `sources`; None: the one farthest beyond its budget.
+        """
+        return shown_by("pictures.sources.sources", self, name, element)
 
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --reference --json`, of plain Python values."""
@@ -118,7 +174,7 @@ class ReferenceDiff:
         return shown_by("reference.in_short", self)
 
     def _repr_html_(self) -> str:
-        return shown_by("reference.html", self)
+        return shown_by("page.reference.html", self)
 
 
 def diff_arrays(
@@ -140,7 +196,7 @@ def diff_arrays(
     """
     given = matched(graph, arrays, unwritten, target)
     found = judged(graph, given, contract, dtype)
-    names = {node: called(graph, key) for key, node in graph.results.items()}
+    names = {node: graph.called(key) for key, node in graph.results.items()}
     missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
     return ReferenceDiff(
         target,
@@ -152,6 +208,7 @@ def diff_arrays(
         others=missing,
         declared=contract is not None,
         said=found.words,
+        dtype=dtype,
         beyond_strict=found.beyond_strict,
         **more,
     )

@@ -1,0 +1,145 @@
+"""Causes: named where they reproduce a kernel, on fresh inputs too; else none."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from workbench.judge.reference.causes.search import explain
+from workbench.judge.reference.diff import ReferenceDiff
+from workbench.operations.reference.call import diff_reference
+from workbench.work import Work
+
+f32 = np.float32
+#: trials: the likeliest edits
+FEW = 60
+
+
+def naive(x, w):
+    mean = x.mean(-1, keepdims=True)
+    var = ((x - mean) ** 2).mean(-1, keepdims=True)
+    out = (x - mean) / np.sqrt(var + 1e-5) * w
+    total = out.sum(0)
+    return out, total
+
+
+def inputs(seed, dtype, rows=12, dim=40):
+    rng = np.random.default_rng(seed)
+    return {"x": rng.standard_normal((rows, dim)).astype(dtype), "w": rng.standard_normal(dim).astype(dtype)}
+
+
+def kernel(
+    x, w, *, count: int = 0, eps: float = 1e-5, terms: int = 40, rows: int = 12, only: bool = False, fault: Any = None
+):
+    x = x.astype(f32)
+    mean = x.mean(-1, keepdims=True)
+    centered = x - mean
+    var = (centered[:, :terms] ** 2).sum(-1, keepdims=True) / f32(40 - count)
+    out = centered / np.sqrt(var + f32(eps)) * w
+    total = out[:rows].sum(0)
+    if fault is not None and (not only or x[0, 0] > 0):
+        out = fault(out)
+    return out, total
+
+
+def judged(**more: Any) -> ReferenceDiff:
+    given = more.pop("inputs", inputs)
+    return diff_reference(partial(kernel, **more), naive, given)
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "line"),
+    [
+        ({"count": 1}, "var is divided by 39 in place of 40", "var = "),
+        ({"eps": 1e-3}, "var + 1e-05 has 0.001 added in place of 1e-05", "out = "),
+        ({"terms": 39}, "sum of ((x - mean)^2) leaves out its last term", "var = "),
+        ({"rows": 8}, "total leaves out its last, partial tile of 8 terms", "total = "),
+        ({"fault": np.negative}, "out has the other sign, for out only", "out = "),
+        ({"fault": lambda y: np.roll(y, 1, 1)}, "out is read one place back along axis 1, for out only", "out = "),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_the_line_of_the_reference(more: dict[str, Any], text: str, line: str) -> None:
+    found = judged(**more)
+    explained = explain(found.scene, Work(FEW))
+    (cause,) = explained.causes
+    assert cause.names[0].text == text
+    assert cause.proved
+    assert cause.fresh == 2
+    assert cause.elements == sum(found[name].decisive.summary.outside for name in cause.stages)  # type: ignore[union-attr]
+    assert explained.unexplained == ()
+    source = inspect.getsource(naive).splitlines()
+    assert source[cause.names[0].line.number - naive.__code__.co_firstlineno].strip().startswith(line)
+
+
+def seen(q, k):
+    scores = np.where(np.tri(len(q), dtype=bool), q @ k.T, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    probs = weights / weights.sum(-1, keepdims=True)
+    return probs
+
+
+def strict(q, k):
+    """A row that sees no key is 0, where the reference would be NaN."""
+    scores = np.where(np.tri(len(q), k=-1, dtype=bool), q @ k.T, f32(-np.inf))
+    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), f32(-1e30)))
+    return weights / np.maximum(weights.sum(-1, keepdims=True), f32(1e-30))
+
+
+def of_tokens(seed, dtype, n=20):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal((n, 8)).astype(dtype) for name in "qk"}
+
+
+def test_a_strict_mask_is_named_though_the_reference_with_it_is_nan_in_a_row() -> None:
+    (cause,) = explain(diff_reference(strict, seen, of_tokens).scene, Work(FEW)).causes
+    assert "is read one place" in cause.names[0].text
+    assert cause.undefined == 1
+    assert cause.proved
+
+
+def test_a_right_kernel_has_none_and_nothing_is_tried() -> None:
+    found = judged().explain()
+    assert (found.causes, found.unexplained, found.tried) == ((), (), 0)
+
+
+def test_what_no_edit_does_stays_unknown() -> None:
+    def noisy(y):
+        return y * (1 + 0.01 * np.random.default_rng(3).standard_normal(y.shape)).astype(f32)
+
+    found = explain(judged(fault=noisy).scene, Work(FEW))
+    assert found.causes == ()
+    assert found.unexplained == ("out", "total")  # which is judged from out
+    assert found.tried > 200
+
+
+def test_what_fresh_inputs_contradict_is_withdrawn() -> None:
+    found = explain(judged(fault=np.negative, only=True, inputs=_with_sign).scene, Work(FEW))
+    assert found.causes == ()
+    assert "out has the other sign, for out only" in [one.text for one in found.withdrawn]
+
+
+def _with_sign(seed: int, dtype: str) -> dict[str, np.ndarray]:
+    """Inputs of which those of seed 0 alone show the fault."""
+    found = inputs(seed, dtype)
+    found["x"][0, 0] = 1.0 if seed == 0 else -1.0
+    return found
+
+
+def test_without_fresh_inputs_it_is_a_guess() -> None:
+    found = explain(judged(count=1, inputs=inputs(0, "float32")).scene, Work(FEW))
+    assert found.causes[0].names[0].text == "var is divided by 39 in place of 40"
+    assert not found.causes[0].proved
+    assert found.causes[0].fresh == 0
+
+
+def test_a_family_that_is_left_out_leaves_no_false_name() -> None:
+    found = explain(judged(count=1).scene, Work(FEW), {"constant", "factor"})
+    assert found.causes == ()
+
+
+def test_counted_work_ends_a_search_and_says_so() -> None:
+    found = judged(count=1).explain(effort=1e-5)
+    assert found.ended_by == "effort"
+    assert not found.complete

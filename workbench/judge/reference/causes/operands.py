@@ -1,0 +1,89 @@
+"""Edits of what a step reads: another value of the same shape, such as a stale or an unnormalised one."""
+
+from collections.abc import Iterator, Mapping
+
+from workbench.judge.reference.causes.edit import Make
+from workbench.judge.reference.causes.names import Names
+from workbench.judge.reference.causes.sums import Step
+from workbench.judge.reference.given import is_whole
+from workbench.reference.graph import Graph
+from workbench.reference.graph.patterns import PASSES
+from workbench.reference.graph.rules import CONSTANT
+
+#: values that are tried in the place of one, at most: the nearest before it
+MOST = 12
+
+
+def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
+    """Words, family, size and what takes the place of a step that reads something else."""
+    node = graph.nodes[i]
+    for k, j in enumerate(node.reads):
+        one = graph.nodes[j]
+        if one.op == CONSTANT and not one.value.ndim:
+            continue
+        for other, size in _others(graph, i, j, names):
+            yield f"reads {names.of(other)} in place of {names.of(j)}", "operand", size, _with({i: other}, k)
+    if len(node.reads) == 2 and node.op in ("subtract", "divide", "matmul"):
+        a, b = (graph.nodes[j].shape for j in node.reads)
+        if node.op != "matmul" or a[-2:] == b[-2:]:
+            yield "has its operands in each other's place", "operand", 2, lambda d: d.again(*reversed(d.old.reads))
+
+
+def _others(graph: Graph, i: int, j: int, names: Names) -> Iterator[tuple[int, int]]:
+    """Nodes that may be read in place of j, and how unlikely that is: what j is made of, then what has a name."""
+    one, seen = graph.nodes[j], {j}
+    for other in one.reads:
+        seen.add(other)
+        if _alike(graph, j, other):
+            yield other, 1
+    count = 0
+    for other in names.before(i):
+        if other not in seen and _alike(graph, j, other):
+            yield other, 2
+            count += 1
+            if count == MOST:
+                return
+
+
+def _alike(graph: Graph, j: int, other: int) -> bool:
+    a, b = graph.nodes[j], graph.nodes[other]
+    constant = b.op == CONSTANT and not b.value.ndim
+    return a.shape == b.shape and is_whole(a.dtype) == is_whole(b.dtype) and not constant
+
+
+def _with(others: Mapping[int, int], k: int) -> Make:
+    """Operand k is another node, of each node its own."""
+    return lambda d: d.again(*(others[d.node] if at == k else j for at, j in enumerate(d.old.reads)))
+
+
+def of_turns(
+    graph: Graph, nodes: tuple[int, ...], turns: Mapping[int, tuple[int, ...]], names: Names
+) -> Iterator[Step]:
+    """The same for a step of a loop: what an operand is made of in the same turn, or its value a turn before. `turns`:
+    node -> all turns of it.
+    """
+    rep = nodes[-1]
+    for k, j in enumerate(graph.nodes[rep].reads):
+        for m, x in enumerate(graph.nodes[j].reads):
+            if _alike(graph, j, x) and graph.nodes[j].op not in PASSES:
+                others = _each(graph, nodes, k, m)
+                if others is not None:
+                    yield f"reads {names.of(x)} in place of {names.of(j)}", "operand", 1, _with(others, k)
+        before = turns.get(j, ())
+        if len(before) == len(nodes) > 1 and _alike(graph, j, before[-2]):
+            own = dict(zip(nodes[1:], before[:-1], strict=True)) | {nodes[0]: before[0]}
+            yield f"reads {names.of(j)} of the turn before", "operand", 1, _with(own, k)
+
+
+def _each(graph: Graph, nodes: tuple[int, ...], k: int, m: int) -> dict[int, int] | None:
+    """Operand m of operand k, of each node."""
+    found = {}
+    for i in nodes:
+        j = graph.nodes[i].reads[k]
+        if len(graph.nodes[j].reads) <= m:
+            return None
+        x = graph.nodes[j].reads[m]
+        if not _alike(graph, j, x):
+            return None
+        found[i] = x
+    return found
