@@ -11,7 +11,6 @@ ROOT = Path(__file__).parent.parent / "workbench"
 #: where names of stages are the subject, or words of something else: other operations, kernels and faults, hypotheses, laws, readings, adapters
 OF_STAGES = (
     "operations",
-    "reference/attention_backward.py",
     "reference/graph",
     "cuda",
     "judge/explain/library",
