@@ -8,6 +8,11 @@ state before it:
 
 Rows of the matrices are tokens, columns the places of a chunk. Errors of S go through the signed transition
 P = exp(G_C) I - sum of exp(G_C - G_j) k_j w_j, whose 2-norm is at most 1 where those of a (I - b k k^T) are.
+
+Steps have bounds of their own. Those of the same in plain code are no sharper: in reverse mode 740 to 2,500 times the
+error of float32 in a chunk of 64 tokens, where these are 820 times it; there the zeros of a triangle count as terms,
+too. Composed forward they are 2.5 to 5 times as wide as these. In reverse through 32 chunks they explode, as what first
+order leaves out is bounded forward.
 """
 
 from dataclasses import dataclass

@@ -125,7 +125,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "argsort": (lambda x: np.argsort(x, axis=1), (X,)),
     "sort": (lambda x: np.sort(x, axis=1), (X,)),
     "lose": (lambda x, y: may_lose(x, 0.001 * y), (X, Y)),
-    "applied": (lambda x: applied(np.tanh, x), (X,)),
+    "applied": (lambda x: applied(lambda y: y * abs(y), x), (X,)),
     "gather": (lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1), (X,)),
 }
 #: what jumps has no derivative
