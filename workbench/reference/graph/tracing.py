@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.reference.graph import functions, ufuncs
 from workbench.reference.graph.arrays import Traced
-from workbench.reference.graph.device import on_device
+from workbench.reference.graph.device import is_worth_it, on_device
 from workbench.reference.graph.gradients import Gradients, split
 from workbench.reference.graph.local_names import naming
 from workbench.reference.graph.node import Graph
@@ -30,8 +30,8 @@ def trace(
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
-    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU; passes over the graph are on the device
-    of the tensors. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict. gradients:
+    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU, and so are passes over a
+    graph of small arrays; those over a large one are on the device of the tensors. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict. gradients:
     those of all float inputs through torch.autograd, as further results `d<input>`; inputs that f does not take are
     gradients of its results, `d<result>`.
 
@@ -58,7 +58,7 @@ def trace(
                     f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in"
                 )
     elsewhere = _elsewhere(inputs)
-    return graph if elsewhere is None else on_device(graph, elsewhere)
+    return on_device(graph, elsewhere) if elsewhere is not None and is_worth_it(graph) else graph
 
 
 def _run(
