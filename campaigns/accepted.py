@@ -23,7 +23,7 @@ from workbench.explore.acceptance.run import FAIL, PASS, Acceptance, accept
 from workbench.explore.acceptance.spec import Spec
 from workbench.floats import DTYPES, to_float64
 from workbench.foreign.run import run
-from workbench.judge.diff import diff
+from workbench.judge.diff import Diff, diff
 from workbench.judge.table import run_row
 from workbench.judge.usual_rules import flash_attention, plain_attention
 from workbench.reference import dense
@@ -196,10 +196,11 @@ def _contract(style: Style, dtype: str, level: str) -> dict[str, Any]:
 
 def _row(found: Acceptance) -> dict[str, Any]:
     failure = found.failure
+    judged = None if failure is None or not isinstance(failure.judged, Diff) else failure.judged
     return {
         "verdict": found.verdict, "cases": found.cases, "seconds": round(found.seconds, 2),
         "kind": "" if failure is None else failure.kind, "family": "" if failure is None else failure.problem.family,
-        "failing": None if failure is None or failure.judged is None else run_row(failure.judged).over_budget,
+        "failing": None if judged is None else run_row(judged).over_budget,
         "why": "" if failure is None else str(found), "untestable": sum(found.untestable.values()),
         "over_budget": found.worst,
     }  # fmt: skip

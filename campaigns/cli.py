@@ -1,6 +1,8 @@
 """The command line of the campaigns: `python -m campaigns NAME`, in a checkout of the repository."""
 
+import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -421,6 +423,27 @@ def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None
     sys.exit(BUG if naive_campaign.wrong(measured(naive_campaign, as_json, jobs, seeds, causes)) else 0)
 
 
+@commands.command()
+@click.option("--checkouts", metavar="DIR", required=True, help="A folder with flash-linear-attention at each commit")
+@click.option("--device", type=click.Choice(DEVICES), default="cuda", help="Device that runs the kernels [cuda]")
+@click.option("--wrong", is_flag=True, help="Also the bugs, at the commits before and after their fix")
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation, or fix; repeatable [all]")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
+@click.option("--tokens", type=click.IntRange(min=1), help="Tokens of every case [its own]")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
+@click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
+def linear(file: Path | None, whole: float, **options: Any) -> None:
+    """Judge kernels of flash-linear-attention by that project's naive references; 1 where a verdict is wrong."""
+    from campaigns.linear import measure as linear_campaign
+
+    found = measured(linear_campaign, False, whole=whole, **options)
+    if file is not None:
+        file.write_text(json.dumps(found))
+    sys.exit(BUG if linear_campaign.wrong(found) else 0)
+
+
 @commands.command("plain-references")
 @click.option("--right", type=click.IntRange(min=0), default=1000, help="Runs of right kernels [1000]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
@@ -431,3 +454,16 @@ def plain_references(right: int, jobs: int, as_json: bool) -> None:
 
     found = measured(judged, as_json, jobs, right)
     sys.exit(BUG if not all(judged.as_true(one) for one in found["runs"]) else 0)
+
+
+@commands.command("accept-references")
+@click.option("--every", type=click.IntRange(min=1), default=1, help="Take one of so many kernels [1]")
+@click.option("--seed", default=11, help="Seed of the cases [11]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")
+@json_option
+def accept_references(every: int, seed: int, jobs: int, as_json: bool) -> None:
+    """Accept or reject the kernels of plain-references, on a case of each family; 1 where a verdict is wrong."""
+    from campaigns.plain_references import accepted
+
+    found = measured(accepted, as_json, jobs, every, seed)
+    sys.exit(BUG if not all(accepted.as_true(one) for one in found["kernels"]) else 0)

@@ -1,8 +1,9 @@
 """What a trace of a plain reference costs, beside its plain float64 run: naive attention, 64 dims, one thread.
 
-`python -m campaigns.graph_cost`: processor time and peak memory of a trace with forward budgets, and of one with the
-budget of one element in reverse mode, each in a process of its own. Promised: 40 times the plain run at 128 queries and
-keys, 15 times at 2,048; 6 times its memory, 12 in reverse.
+`python -m campaigns.graph_cost`: processor time and peak memory of a trace with forward budgets, of one with the budget
+of one element in reverse mode, and of 16 samples of a graph that is there, each in a process of its own. Promised: 40
+times the plain run at 128 queries and keys, 15 times at 2,048; 6 times its memory, 12 in reverse; of K samples 6 (K+1)
+times, and at 2,048, where they go one by one, 3 times its memory.
 """
 
 import json
@@ -16,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.graph import Contract, Graph, budget_at, budgets, trace
+from workbench.reference.graph.drawn import drawn
 
 SIZES = (128, 512, 2048)
 PROMISED = {128: 40, 2048: 15}
+SAMPLES = 16
 REPEATS = {128: 15, 512: 5, 2048: 3}
 Inputs = Mapping[str, Any]
 
@@ -57,20 +60,29 @@ def reverse(given: Inputs) -> Any:
     return budget_at(_graph(given), Contract(), "out", [(0, 0, len(given["mask"][0, 0]) // 2, 3)])
 
 
+def drawn_(given: Inputs) -> Callable[[Inputs], Any]:
+    """out and lse of SAMPLES samples, of a graph that is there."""
+    graph = _graph(given)
+    asked = {graph.places()[name] for name in ("out", "lse")}
+    return lambda _: drawn(graph, Contract(), asked, {}, SAMPLES)
+
+
 def _graph(given: Inputs) -> Graph:
     return trace(naive_attention, given)
 
 
 WAYS: Mapping[str, Callable[[Inputs], Any]] = {"plain": plain, "traced": traced, "reverse": reverse}
+#: whose graph is made before the time is taken
+MADE: Mapping[str, Callable[[Inputs], Callable[[Inputs], Any]]] = {"drawn": drawn_}
 
 
 def measure() -> list[dict[str, Any]]:
     """One row a size: processor seconds and peak bytes of each way, and their ratios to the plain run's."""
     rows = []
     for n in SIZES:
-        found = {way: json.loads(_child(way, n)) for way in WAYS}
+        found = {way: json.loads(_child(way, n)) for way in (*WAYS, *MADE)}
         row: dict[str, Any] = {"queries": n} | {f"plain_{unit}": x for unit, x in found["plain"].items()}
-        for way in ("traced", "reverse"):
+        for way in ("traced", "reverse", "drawn"):
             row[f"{way}_times"] = found[way]["seconds"] / found["plain"]["seconds"]
             row[f"{way}_memory_times"] = found[way]["bytes"] / found["plain"]["bytes"]
         rows.append(row)
@@ -84,11 +96,12 @@ def _child(way: str, n: int) -> str:
 
 def _one(way: str, n: int) -> dict[str, float]:
     """The fewest processor seconds of some runs, and the most bytes that NumPy held in one more."""
-    given, run = inputs(n), WAYS[way]
+    given = inputs(n)
+    run = MADE[way](given) if way in MADE else WAYS[way]
     with np.errstate(all="ignore"):
         run(given)
         seconds = []
-        for _ in range(REPEATS[n]):
+        for _ in range(1 if way in MADE else REPEATS[n]):
             before = time.process_time()
             run(given)
             seconds.append(time.process_time() - before)
@@ -108,7 +121,9 @@ def main() -> None:
         print(
             f"{row['queries']:5} queries: plain {1e3 * row['plain_seconds']:.2f} ms, {row['plain_bytes'] / 1e6:.1f} MB;"
             f" traced {row['traced_times']:.1f} times{beside}, memory {row['traced_memory_times']:.1f} times;"
-            f" one element in reverse {row['reverse_times']:.1f} times, memory {row['reverse_memory_times']:.1f} times"
+            f" one element in reverse {row['reverse_times']:.1f} times, memory {row['reverse_memory_times']:.1f} times;"
+            f" {SAMPLES} samples {row['drawn_times']:.1f} times, {row['drawn_times'] / (SAMPLES + 1):.2f} (K + 1),"
+            f" memory {row['drawn_memory_times']:.1f} times"
         )
 
 

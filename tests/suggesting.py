@@ -245,7 +245,7 @@ SCENES = {
     "a reference": Scene(
         lambda: cli("diff", f"{MINE}:norm", "--reference", f"{MINE}:naive_norm", "--inputs", f"{MINE}:norm_inputs",
                     "--dtype", "float16", "--axes", "rows=3", "--contract", "exp_ulps=3", "--seed", "1"),
-        ("workbench.operations.reference.call._repeat diff",),
+        ("workbench.operations.reference.repeat.repeat_command diff",),
     ),
     "a stored operation": Scene(of_a_stored_operation, ("workbench.trace.file._read diff",)),
     "gradients": Scene(

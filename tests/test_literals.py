@@ -18,8 +18,8 @@ OF_STAGES = (
     "readings",
     "foreign/adapters.py",
 )
-#: attention as an operation: the records of its stages, and its table
-DEFINITION = ("case/stages.py", "reference/attention.py")
+#: attention as an operation: the records of its stages, its table, and its backward pass in plain code
+DEFINITION = ("case/stages.py", "reference/attention.py", "reference/attention_backward.py")
 #: literals elsewhere, many of them fields and values of a contract that have the name of a stage
 MOST = 57
 

@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import workbench
 from workbench import Case, Diff, load, run, save
 from workbench.cli.main import commands
+from workbench.explore.swept import Swept
 from workbench.foreign.call import run_foreign
 from workbench.judge.against.pair import Against
 from workbench.judge.against.runs import Runs
@@ -123,7 +124,7 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
         assert CliRunner().invoke(commands, words).stdout == f"{found}\n"
-    elif isinstance(found, Diff | Against | OperationDiff | ReferenceDiff | Runs) or words[0] == "check":
+    elif isinstance(found, Diff | Against | OperationDiff | ReferenceDiff | Runs | Swept) or words[0] == "check":
         document = found.as_dict()
         for one in (document, told):
             (one.get("measured") or {}).pop("seconds", None)

@@ -108,6 +108,11 @@ def names_torch(function: Any) -> bool:
     return bool({"torch", "triton"} & _packages(function))
 
 
+def names_numpy(function: Any) -> bool:
+    """Whether the file of a function has imported NumPy."""
+    return "numpy" in _packages(function)
+
+
 def _may_be_of_torch(error: BaseException, function: Any) -> bool:
     """Whether a function that failed may be written for torch: its error says so; or it did not raise by itself, and
     its file has imported torch or Triton, or no NumPy.
@@ -117,7 +122,7 @@ def _may_be_of_torch(error: BaseException, function: Any) -> bool:
     last = traceback.extract_tb(error.__traceback__)[-1]
     if re.search(r"\b(raise|assert)\b", last.line or ""):
         return False
-    return names_torch(function) or "numpy" not in _packages(function)
+    return names_torch(function) or not names_numpy(function)
 
 
 def _packages(function: Any) -> set[str]:

@@ -38,6 +38,33 @@ def wrong(x):
     weights = np.exp(x.astype(np.float32))
     return {"weights": weights, "out": (weights / weights.sum(-1, keepdims=True)).astype(x.dtype)}
 """,
+    "gates.py": """
+import torch
+
+def gated(x, gate):
+    weight = torch.sigmoid(gate)
+    out = x * weight
+    return out
+
+def inputs(seed, dtype, rows=4, dim=8):
+    g = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(rows, dim, generator=g).to(getattr(torch, dtype)) for name in ("x", "gate")}
+
+class Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gate):
+        ctx.save_for_backward(x, gate)
+        return x * torch.sigmoid(gate)
+
+    @staticmethod
+    def backward(ctx, dout):
+        x, gate = ctx.saved_tensors
+        weight = torch.sigmoid(gate)
+        return dout * weight, dout * x * weight  # the bug: not times 1 - weight
+
+def kernel(x, gate):
+    return Gate.apply(x, gate)
+""",
 }
 ASKED = ["--reference", "naive.py:softmax", "--inputs", "make.py:inputs"]
 
@@ -115,6 +142,22 @@ def test_a_document_says_what_the_report_says() -> None:
     assert stage["outside"] <= stage["judged"] == stage["size"] == 128 and len(stage["worst"]["index"]) == 2
 
 
+def test_pages_and_pictures_are_written(tmp_path: Path) -> None:
+    done = run("diff", "kernel.py:right", *ASKED, "--html", "page.html", "--out", "seen")
+    assert done.exit_code == 0 and "page: page.html" in done.stdout and "pictures: seen/" in done.stdout
+    written = {path.name for path in (tmp_path / "seen").iterdir()}
+    stages = {f"01-out-{kind}.png" for kind in ("histogram", "errors", "heatmap", "sources")}
+    assert written == {"overview.png", "diff.json", *stages}
+    html = (tmp_path / "page.html").read_text()
+    assert "every judged element is within its budget" in html and html.count("data:image/png;base64") == 3
+    both = run("diff", "kernel.py:right", *ASKED, "--distribution", "large,tiny", "--html", "both.html", "--json")
+    assert [one["case"] for one in json.loads(both.stdout)["runs"]] == [
+        "float32, large inputs, seed 0",
+        "float32, tiny inputs, seed 0",
+    ]
+    assert "0 of 2 runs fail" in (tmp_path / "both.html").read_text()
+
+
 def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
     done = run("show", "kernel.py:wrong", "weights[0,0:2]", *ASKED)
     assert done.exit_code == 0, done.output
@@ -135,7 +178,7 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
         (["diff", *ASKED], "TARGET is missing"),
         (["diff", "flash", *ASKED], "TARGET is FILE.py:FUNCTION, or a function; got flash"),
         (["diff", "kernel.py:right", *ASKED, "--causal"], "--reference takes no --causal"),
-        (["diff", "kernel.py:right", *ASKED, "--html", "x.html"], "--reference takes no --html"),
+        (["diff", "kernel.py:right", *ASKED, "--measure"], "--reference takes no --measure"),
         (["diff", "kernel.py:right", *ASKED, "--operation", "rope"], "--reference takes no --operation"),
         (["diff", "kernel.py:right", *ASKED, "--axes", "rows=2.5"], "--axes rows is a whole number"),
         (["diff", "kernel.py:right", *ASKED, "--contract", "stored=weight"], "contract stores 'weight'; did you mean"),
@@ -147,3 +190,30 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
 def test_what_is_refused(words: list[str], said: str) -> None:
     done = run(*words)
     assert isinstance(done.exception, Refusal) and said in str(done.exception), done.output
+
+
+def test_gradients_are_rows_of_the_same_table_and_named_by_the_line_of_the_forward_pass() -> None:
+    pytest.importorskip("torch")
+    asked = ["--reference", "gates.py:gated", "--inputs", "gates.py:inputs"]
+    done = run("diff", "gates.py:kernel", *asked, "--gradients")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 1 and [line.split()[0] for line in lines[2:5]] == ["out", "dx", "dgate"]
+    said = (
+        "verdict: bug; first wrong stage: dgate, should be the gradient through weight = torch.sigmoid(gate) (backward"
+    )
+    assert any(line.startswith(f"{said} of gates.py:5)") for line in lines) and lines[-1].endswith("--gradients")
+    assert run("diff", "gates.py:kernel", *asked).exit_code == 0
+    shown = run("show", "gates.py:kernel", "dgate[0,0:2]", *asked, "--gradients")
+    assert shown.exit_code == 0 and "backward of gates.py:5" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("diff", "kernel.py:right"), ("show", "kernel.py:right", "out[0]")])
+def test_gradients_without_a_reference_are_refused(words: tuple[str, ...]) -> None:
+    done = run(*words, "--gradients")
+    assert isinstance(done.exception, Refusal) and "--gradients is of --reference" in str(done.exception)
+
+
+def test_gradients_of_a_reference_in_numpy_are_refused_in_one_sentence() -> None:
+    done = run("diff", "kernel.py:right", *ASKED, "--gradients")
+    said = "gradients go through torch.autograd: naive.py:softmax is in NumPy; it must be in torch"
+    assert isinstance(done.exception, Refusal) and str(done.exception) == said

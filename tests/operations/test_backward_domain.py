@@ -15,10 +15,11 @@ from workbench import Refusal
 from workbench.operations.backward_inputs import forward, mod_slope
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
-from workbench.operations.expected import problem
+from workbench.operations.expected import Reference, problem
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import OWN, OperationRun, results, run_operation
-from workbench.reference.walk import budgets, values
+from workbench.reference.graph import Expected
+from workbench.reference.walk import values
 
 BACKWARD = OPERATIONS["attention_backward"]
 SIZES = {"batch": 3, "heads": 4, "kv_heads": 2, "queries": 9, "keys": 12, "dim": 5, "dim_v": 7}
@@ -69,6 +70,11 @@ DOMAIN |= {name: rest for name, (_, *rest) in MODS.items()}  # type: ignore[misc
 
 def diff(function: Callable[..., Any], case: OperationCase) -> OperationDiff:
     return judged(run_operation(function, case, name="mine"))
+
+
+def expected(run: OperationRun, *names: str) -> dict[str, Expected]:
+    """Stages of inputs alone, with budgets."""
+    return Reference(run).expected({}, names)
 
 
 def case_of(name: str, **changes: Any) -> OperationCase:
@@ -207,13 +213,12 @@ def test_a_kink_that_a_score_may_be_beyond_is_in_the_budget() -> None:
     functions = {"score_mod": lambda score, b, h, q, k: abs(score - 1)}
     sizes = {**SIZES, "queries": 64, "keys": 64}
     case = OperationCase(BACKWARD, sizes, "bfloat16", functions=functions, conventions={"qk_dtype": "inputs"})
-    of = problem(OperationRun("mine", case, case.inputs(), {}), {})
-    made = values(of)
-    found = budgets(of, made, ["scores", "dscores", "dmodded"])
-    near = abs(made["scores"] - 1) <= found["scores"].bound / 2
-    over = found["dmodded"].bound - found["dscores"].bound
-    assert near.any() and np.all(over[near] >= 2 * abs(made["dscores"])[near])
-    assert np.median(over / abs(made["dscores"])) < 1e-3
+    found = expected(OperationRun("mine", case, case.inputs(), {}), "scores", "dscores", "dmodded")
+    scores, dscores, dmodded = found.values()
+    near = abs(scores.value - 1) <= scores.budget.bound / 2
+    over = dmodded.budget.bound - dscores.budget.bound
+    assert near.any() and np.all(over[near] >= 2 * abs(dscores.value)[near])
+    assert np.median(over / abs(dscores.value)) < 1e-3
 
 
 @pytest.mark.parametrize("told", ["float32", "inputs"])
@@ -246,7 +251,8 @@ def test_an_error_of_a_row_is_one_over_its_keys() -> None:
     found = judged(run_operation(backward(), case, name="mine", inputs=inputs))["delta"].isolated
     assert found is not None and found.summary.judged
     of = problem(OperationRun("mine", case, inputs, {}), {})
-    off = found.expected + 0.99 * found.statistical * found.budget
+    off = found.expected.copy()
+    off[..., 3] += 0.99 * (found.statistical * found.budget)[..., 3]  # of all rows at once no chance is
     made = values(replace(of, given={"delta": off}), ["dq", "dk", "dv"])
 
     def function(*given: Any, **numbers: Any) -> tuple[np.ndarray, ...]:
@@ -261,27 +267,22 @@ def test_an_lse_that_nobody_saw_has_a_budget_of_the_same_scores(distribution: st
     """lse of scores that are all as far off as their sums of products may be."""
     case = OperationCase(BACKWARD, {"heads": 1, "kv_heads": 1, "dim": 256}, distribution=distribution, seed=3)
     inputs = case.inputs()
-    of = problem(OperationRun("mine", case, inputs, {}, ("lse",)), {})
-    made = values(of)
-    found = budgets(of, {**made, "own_lse": inputs["lse"].astype(np.float64)}, ["scores", "own_lse"])
+    scores, lse = expected(OperationRun("mine", case, inputs, {}, ("lse",)), "scores", "own_lse").values()
     for sign in (1, -1):
-        moved = made["scores"] + sign * found["scores"].bound
-        lse = np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1)
-        off = abs(lse - inputs["lse"])
-        assert np.all(off <= found["own_lse"].bound) and np.all(found["own_lse"].bound < 3 * off)
+        moved = scores.value + sign * scores.budget.bound
+        off = abs(np.log(np.exp(moved - moved.max(-1, keepdims=True)).sum(-1)) + moved.max(-1) - lse.value)
+        assert np.all(off <= lse.budget.bound) and np.all(lse.budget.bound < 3 * off)
 
 
 def test_exponents_that_are_far_off_move_p_by_more_than_their_slope() -> None:
     """Scores of 100 that are stored in bfloat16 are off by up to 0.25, and e^0.25 - 1 is 0.284."""
     case = OperationCase(BACKWARD, {"keys": 8}, "bfloat16", "one-hot", conventions={"qk_dtype": "inputs"},
                          numbers={"scale": 1.0})  # fmt: skip
-    of = problem(OperationRun("mine", case, case.inputs(), {}), {})
-    made = values(of)
-    found = budgets(of, made, ["scores", "probs"])
-    off, p = found["scores"].bound, made["probs"]
+    scores, probs = expected(OperationRun("mine", case, case.inputs(), {}), "scores", "probs").values()
+    off = scores.budget.bound
     assert off.max() > 0.2
     for sign in (1, -1):
-        assert np.all(p * abs(np.expm1(sign * off)) <= found["probs"].bound)
+        assert np.all(probs.value * abs(np.expm1(sign * off)) <= probs.budget.bound)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

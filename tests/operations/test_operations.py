@@ -116,20 +116,28 @@ def test_the_backward_pass_of_torch(distribution: str, dtype: str) -> None:
 
 def test_errors_of_a_carried_state_do_not_explode() -> None:
     """Through absolute values they double with every token: 6e24 at 256."""
-    for tokens in (64, 256):
+    right = deltas.gated_delta_rule(dumps=False)
+
+    def by_token(*inputs: Any, **numbers: Any) -> dict[str, Any]:
+        return {"out": right(*inputs, **numbers), "contract": {"chunk": 1}}
+
+    # one that says nothing may be chunked, which loses more
+    for function, tokens, most in ((by_token, 64, 270), (by_token, 256, 330), (right, 64, 1200)):
         case = OperationCase(DELTA, {"heads": 1, "tokens": tokens, "dim": 32, "dim_v": 32})
-        found = diff(deltas.gated_delta_rule(dumps=False), case)["out"].isolated
+        found = diff(function, case)["out"].isolated
         assert found is not None
         error, budget = abs(found.error), found.budget
-        assert np.all(error <= budget) and np.median(budget) < 3000 * np.median(error[error > 0])
+        assert np.all(error <= budget) and np.median(budget) < most * np.median(error[error > 0])
 
 
 @pytest.mark.parametrize("distribution", DELTA.distributions)
 def test_a_chunked_kernel_in_float32_that_does_not_say_so_is_right(distribution: str) -> None:
-    chunked = chunks.in_numpy(16, names=("out",))
-    for seed in range(4):
-        case = OperationCase(DELTA, {"tokens": 70 + seed, "dim": 16, "dim_v": 16}, distribution=distribution, seed=seed)
-        assert diff(lambda *x, **numbers: chunked(*x, **numbers)["out"], case).verdict == "rounding"
+    for seed, chunk in enumerate((16, 64, 64, 64)):
+        chunked = chunks.in_numpy(chunk, names=("out",))
+        case = OperationCase(
+            DELTA, {"tokens": 125 + seed, "dim": 16, "dim_v": 11}, distribution=distribution, seed=seed
+        )
+        assert diff(lambda *x, chunked=chunked, **of: chunked(*x, **of)["out"], case).verdict == "rounding"
 
 
 def test_what_is_undumped_between_is_judged_from_before() -> None:

@@ -51,3 +51,20 @@ def test_what_only_undeclared_arithmetic_explains_is_a_warning_and_fails_where_t
         assert_close(actual, naive, given, fail_on="suspicious")
     with pytest.raises(AssertionError, match="evidence|suspicious"):
         assert_close(attention(**given, log2e=1.4427), naive, given)
+
+
+def test_gradients_are_judged_by_those_of_the_reference() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.linspace(-2, 2, 12, requires_grad=True)
+    dout = torch.ones(12)
+
+    def gate(x):
+        out = x * torch.sigmoid(x)
+        return out
+
+    out = gate(x)
+    out.backward(dout)
+    actual, given = {"out": out, "dx": x.grad}, {"x": x, "dout": dout}
+    assert [one.name for one in assert_close(actual, gate, given, gradients=True).stages] == ["out", "dx"]
+    with pytest.raises(AssertionError, match="bug: dx"):
+        assert_close(actual | {"dx": x.grad * 1.01}, gate, given, contract="operands=float32", gradients=True)

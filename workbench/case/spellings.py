@@ -88,7 +88,6 @@ RETIRED: Mapping[str, str] = {
     "--against-trace": "--against since=FILE.safetensors",
     "--numbers": "--operation rmsnorm,eps=1e-5",
     "--optional": "--operation attention_backward,sinks",
-    "--gradients": "--operation attention_backward,gradients",
 }
 #: commands, and options of a command, that nothing on the command line replaces -> what to do instead
 REMOVED: Mapping[str, str] = {

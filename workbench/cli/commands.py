@@ -25,7 +25,7 @@ SECTIONS: Mapping[str, Sequence[str]] = {
     "Your kernel": (*options.of_role(options.FOREIGN), "values", "mapping"),
     "Part of a run": ("where", "by_head", "feed"),
     "Further runs": ("against", "measure"),
-    "Other operations": ("operation", "references", "axes"),
+    "Other operations": ("operation", "references", "axes", "gradients"),
     "Many cases": (
         "random", "case_timeout", "case_memory_gb", "disk_gb", "jobs", "scheduler", "resume",
     ),

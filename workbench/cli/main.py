@@ -42,7 +42,7 @@ from workbench.cli.options import (
     run_options,
     values_option,
 )
-from workbench.cli.reference import diff_reference, reference_option
+from workbench.cli.reference import diff_reference, reference_option, refuse_of_reference
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -181,9 +181,12 @@ def diff(
     from workbench.trace.join import is_trace
 
     if references := options.pop("references"):
-        asked = dict(options, html=html, measure=measure, out=out)
+        asked = dict(options, measure=measure)
         fails = failing(fail_on)
-        return diff_reference(target, references, asked, fails=fails, as_json=as_json, verbose=verbose)
+        return diff_reference(
+            target, references, asked, fails=fails, as_json=as_json, verbose=verbose, html=html, out=out
+        )
+    refuse_of_reference(options)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

@@ -218,7 +218,7 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     from workbench.explore.operation_sweep import sweep_operation as sweep
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
-    from workbench.report.operation_sweep import document, report
+    from workbench.report.swept import document, report
     from workbench.report.text import console
 
     asked = of_operation(operation, options["axes"], OPERATIONS)

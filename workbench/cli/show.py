@@ -8,7 +8,7 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.options import json_option, mapping_option, measure_option, run_options
-from workbench.cli.reference import reference_option, show_reference
+from workbench.cli.reference import reference_option, refuse_of_reference, show_reference
 
 
 @click.command(cls=Command)
@@ -57,6 +57,7 @@ def show(
         if expected or measure or as_json:
             raise Refusal("show --reference takes no --expected, --measure and --json")
         return show_reference(target, elements, references, options, worst=worst)
+    refuse_of_reference(options)
     if options.pop("axes"):
         raise Refusal("--axes is of --reference")
     name, index = parse(elements)

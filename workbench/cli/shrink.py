@@ -13,12 +13,14 @@ from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.operation import operation_options, refuse_of_operation, shrink_operation
 from workbench.cli.options import effort_option, json_option, one_target, run_options, seconds_option
+from workbench.cli.reference import reference_option, shrink_reference
 
 
 @click.command(cls=Command)
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
 @operation_options
+@reference_option
 @effort_option
 @seconds_option
 @click.option(
@@ -36,8 +38,12 @@ def shrink(
     and the same cause in `workbench explain`. Counts become smaller, options and inputs plainer; dtype and contract
     stay. Then the boundaries are listed: which lengths, heads and options next to the smallest case fail, and which
     pass. Ctrl-C prints the smallest case so far. Exits with 1, or with 2 if no stage is wrong. With --operation, axes
-    are halved and unusual values dropped while verdict and first wrong stage stay.
+    are halved and unusual values dropped while verdict and first wrong stage stay. So it is with --reference, whose
+    axes are those of --axes and the keywords of --inputs with whole numbers.
     """
+    if references := options.pop("references"):
+        asked = dict(options, out=out)
+        return shrink_reference(target, references, asked, effort=effort, seconds=seconds, as_json=as_json)
     if (operation := options.pop("operation")) is not None:
         return shrink_operation(
             target, operation, dict(options, out=out), effort=effort, seconds=seconds, as_json=as_json

@@ -18,10 +18,13 @@ from workbench.cli.options import (
     cases_of,
     fault_option,
     given,
+    inputs_option,
     json_option,
     random_limits,
     run_option,
 )
+from workbench.cli.reference import reference_option, sweep_reference
+from workbench.refusal import Refusal
 
 
 @click.command(cls=Command)
@@ -30,6 +33,8 @@ from workbench.cli.options import (
 @case_options
 @run_option(*TARGETS, "limit_gb")
 @operation_options
+@reference_option
+@inputs_option
 @click.option("--random", type=click.IntRange(min=1), metavar="N", help="Run N random cases; case options limit them")
 @click.option(
     "--timeout",
@@ -79,12 +84,22 @@ def sweep(
     and one was refused.
 
     With --operation, every combination of axes, numbers and lists, such as rmsnorm,rows=1/64/65,eps=1e-6/1e-5, is
-    judged in this process and printed as a table.
+    judged in this process and printed as a table. So it is with --reference and --inputs, whose --axes take lists such
+    as T=64/65/128.
     """
+    of_attention: dict[str, Any] = {
+        "random": random,
+        "timeout": case_timeout,
+        "memory_gb": case_memory_gb,
+        "disk_gb": disk_gb,
+    }
+    of_attention |= {"jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
+    if references := options.pop("references"):
+        return sweep_reference(target, references, {**options, **of_attention}, as_json=as_json)
+    if options.pop("inputs"):
+        raise Refusal("--inputs of a sweep is of --reference")
     if (operation := options.pop("operation")) is not None:
-        of_attention = {"random": random, "timeout": case_timeout, "memory_gb": case_memory_gb, "disk_gb": disk_gb}
-        asked = {**options, **of_attention, "jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
-        return sweep_operation(target, operation, asked, as_json=as_json)
+        return sweep_operation(target, operation, {**options, **of_attention}, as_json=as_json)
     refuse_of_operation(options)
     from workbench.explore.sweep.plan import TIMEOUT_S, random_cases, with_exposing
     from workbench.explore.sweep.sweep import DISK_GB

@@ -159,7 +159,15 @@ class Memory:
         if copied:  # an expanded one is written once
             spread = tuple(slice(0, 1) if step == 0 else slice(None) for step in steps)
             made[spread].copy_(x[spread])
-        return made
+        return _at_its_beginning(torch, made)
+
+
+def _at_its_beginning(torch: ModuleType, x: Any) -> Any:
+    """The same memory as a tensor that begins where its storage does: autograd strides over fresh memory from there."""
+    try:
+        return torch.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError):  # of a dtype that DLPack does not have
+        return x
 
 
 def _guard(fill: int) -> int:

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import ml_dtypes
@@ -69,14 +70,17 @@ def run_plain(
     arrays: str | None = None,
     device: str | None = None,
     backend: str = "auto",
+    beside: Mapping[str, Any] = MappingProxyType({}),
+    through: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> PlainRun:
     """The run of `function(**inputs)`: arrays of NumPy or torch as they are, or NumPy's as `arrays` on `device`, and
     whatever else it takes.
 
     It returns an array or a number, a tuple or list of them, or a dict of name -> array, or list of arrays, one a turn
     of a loop; None in place of one is left out. One that raises on NumPy arrays and may be written for torch gets
-    tensors, which a note says. Refusal for other parameters and results; Raised where it raises;
-    Unavailable for a library or device that this machine lacks.
+    tensors, which a note says. through: what calls the function with the inputs and the arrays `beside` them, such as
+    gradients of results. Refusal for other parameters and results; Raised where it raises; Unavailable for a library or
+    device that this machine lacks.
     """
     lives_on = None if arrays is None else home(arrays, device)
     try:
@@ -85,6 +89,7 @@ def run_plain(
         raise Refusal(f"{name} is called by keyword with {', '.join(inputs)}: {mismatch}") from None
     except ValueError:  # a builtin that does not tell
         pass
+    inputs = {**inputs, **beside}
     before = {key: as_array(x, f"input {key}") for key, x in inputs.items() if is_array(x)}
 
     def once() -> tuple[Returned, list[str], list[str]]:
@@ -98,7 +103,7 @@ def run_plain(
         try:
             with running(function), triton_interpreter.guarded(), Launches(name, on_emulator=emulated(backend)).sent():
                 with loading(), memory.fresh(function):
-                    made = function(**given)
+                    made = function(**given) if through is None else through(given)
                 found = read(made, name)  # waits for it, and so may find that it failed
                 return found, written(before, {key: given[key] for key in before}), memory.broken
         except (Refusal, Unavailable, KeyboardInterrupt):
@@ -122,8 +127,24 @@ def run_plain(
     changed = dict.fromkeys(key for _, found, _ in calls for key in found)
     broken = dict.fromkeys(key for _, _, found in calls for key in found)
     gates = (*wrote(name, changed), *(f"{name} wrote before or behind {key}, out of bounds" for key in broken))
-    notes = (f"{CALLS} calls returned different bits: each is judged, the worse is shown",) if others else ()
+    notes = tuple(f"{_apart(first, one)}: each call is judged, the worse is shown" for one in others)
     return PlainRun(name, (first, *others), gates, notes)
+
+
+def _apart(a: Returned, b: Returned) -> str:
+    """How two calls differ, in words."""
+    mine, theirs, said = _leaves(a.arrays), _leaves(b.arrays), []
+    for name, x in mine.items():
+        y = theirs.get(name)
+        if y is None or x.shape != y.shape or x.dtype != y.dtype or x.tobytes() == y.tobytes():
+            continue
+        with np.errstate(all="ignore"):
+            wide = x.astype(np.float64), y.astype(np.float64)
+            same = (x == y) | (np.isnan(wide[0]) & np.isnan(wide[1]))
+            off = abs(wide[0] - wide[1])[~same]
+        far = f" by up to {np.max(np.where(np.isnan(off), np.inf, off)):.3g}" if off.size else ""
+        said.append(f"{name if isinstance(name, str) else f'result {name}'}{far} in {off.size} of {x.size} elements")
+    return f"{CALLS} calls returned different bits{': ' * bool(said)}{', '.join(said)}"
 
 
 def is_array(x: Any) -> bool:

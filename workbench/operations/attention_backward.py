@@ -3,14 +3,18 @@ from lse, delta = rowsum(dO * O), dP = dO V^T, dS = P * (dP - delta), and from t
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from workbench.operations.backward_causes import hypotheses
-from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, rule, seen
+from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, distances, mod_slope, modified, rule, seen
 from workbench.operations.backward_steps import added_to_first
 from workbench.operations.backward_table import table
 from workbench.operations.operation import Operation, Setting, Sizes
+from workbench.reference.attention_backward import attention_backward
+from workbench.reference.graph import Contract
 
 
 def _free(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -49,6 +53,23 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     return found
 
 
+def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Which keys are seen, what ALiBi's slopes are multiplied by, functions, and what was not given."""
+    whole = [of.sizes[axis] for axis in "bhqk"]
+    found: dict[str, Any] = {"visible": np.broadcast_to(seen(of, inputs), whole), "own": of.own}
+    if "alibi_slopes" in of.optional:
+        lengths = inputs["seqlens_k"][:, None, None, None] if "seqlens_k" in of.optional else None
+        found["distances"] = np.broadcast_to(distances(of, lengths), whole).astype(np.float32)
+    if "score_mod" in of.functions:
+        found |= {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
+    return found
+
+
+def _budgeted(of: Setting) -> list[str]:
+    narrow = ["accumulation_dtype"] if of.dtype != "float32" else []
+    return narrow + (["tanh"] if of.numbers.get("softcap") else [])
+
+
 def _scale(sizes: Sizes) -> float:
     return float(sizes["d"] ** -0.5)
 
@@ -63,6 +84,9 @@ ATTENTION_BACKWARD = Operation(
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
     table=table,
+    reference=attention_backward,
+    beside=_beside,
+    contract=lambda of: Contract(exp="base2"),
     results=("dq", "dkv", "dk", "dv", "dsink", "dbias", "dslopes"),
     distributions=DISTRIBUTIONS,
     numbers={
@@ -86,6 +110,7 @@ ATTENTION_BACKWARD = Operation(
         "parts_dtype": ("float32", "inputs"),
         "tanh": ("float32", "approximate"),
     },
+    budgeted=_budgeted,
     known={
         "torch's own operations": {
             "delta": "probs", "qk_dtype": "inputs", "dprobs_dtype": "inputs", "dscores_of": "cast probs",

@@ -13,8 +13,7 @@ from workbench.operations.backward_masks import masks, named, weights
 from workbench.operations.backward_steps import AddedUp
 from workbench.operations.causes.neutral import rolled
 from workbench.operations.operation import Setting
-from workbench.reference.bound import EXACT, Bound
-from workbench.reference.stage import Bounded, Ref
+from workbench.reference.stage import Ref
 
 
 def hypotheses(of: Setting) -> Iterator[Hypothesis]:
@@ -72,18 +71,8 @@ class _Chosen:
     shape: tuple[int, ...]
     place: int
 
-    def _taken(self, x: np.ndarray) -> np.ndarray:
-        return x.reshape(self.split)[:, :, self.place].reshape(self.shape)
-
     def value(self, at: Any) -> np.ndarray:
-        return self._taken(at(self.of))
-
-    def bound(self, at: Any) -> Bounded:
-        """That of the one."""
-        x, error = at(self.of), at.error(self.of)
-        if error is EXACT:
-            return Bounded(EXACT)
-        return Bounded(Bound(*(self._taken(0.0 * abs(x) + part) for part in error)))
+        return np.asarray(at(self.of).reshape(self.split)[:, :, self.place].reshape(self.shape))
 
     words = "{of} of one query head per group"
 

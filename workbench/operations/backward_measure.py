@@ -13,9 +13,9 @@ import numpy as np
 
 from workbench.floats import to_float64, ulp, unit_roundoff
 from workbench.operations.backward_table import of_scaled
-from workbench.operations.expected import problem
+from workbench.operations.expected import Reference, problem
 from workbench.operations.run import OperationRun
-from workbench.reference.walk import budgets, values
+from workbench.reference.walk import values
 from workbench.refusal import Refusal
 
 #: rows that are read, the first and the last among them: each costs a call for every query head of a group
@@ -145,14 +145,11 @@ def _alone(inputs: Mapping[str, np.ndarray], heads: np.ndarray, row: int) -> dic
 
 def _bounds(run: OperationRun) -> dict[str, np.ndarray]:
     """The budgets of dk and dv, with what storing them rounds."""
-    p = problem(run, {})
-    made = values(p, [*p.table])
-    found = budgets(p, made, ("dk", "dv"))
-    narrow = {name: run.stages[name].dtype for name in ("dk", "dv")}
-    return {
-        name: found[name].bound + (ulp(abs(made[name]) + found[name].bound, x) / 2 if x.itemsize < 4 else 0.0)
-        for name, x in narrow.items()
-    }
+    bounds = {}
+    for name, one in Reference(run).expected({}, ("dk", "dv")).items():
+        bound, dtype = one.budget.bound, run.stages[name].dtype
+        bounds[name] = bound + (ulp(abs(one.value) + bound, dtype) / 2 if dtype.itemsize < 4 else 0.0)
+    return bounds
 
 
 def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: Reading) -> str:
@@ -183,7 +180,7 @@ def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: 
     scale = case.numbers["scale"]
     dq, dumped = scale * (scores.actual @ keys), run.stages["dq"][:, :, at]
     right = values(p, ("dq",))["dq"][:, :, at]
-    own = budgets(p, values(p, [*p.table]), ("dq",))["dq"].bound[:, :, at]
+    own = Reference(run).expected({}, ("dq",))["dq"].budget.bound[:, :, at]
     allowed = grown * (own + abs(scale) * (scores.budget @ abs(keys))) + ulp(abs(dq), dumped.dtype)
     follows, wrong = abs(to_float64(dumped) - dq) <= allowed, abs(to_float64(dumped) - right) > allowed
     return scores.stage if bool(follows.all()) and bool(wrong.any()) else ""

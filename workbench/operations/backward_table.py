@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -12,24 +11,16 @@ from workbench.operations.backward_steps import (
     Modified,
     OfGroups,
     OwnLse,
-    StoredBetween,
     Widened,
     of_groups,
     where_one,
 )
 from workbench.operations.operation import Setting
 from workbench.reference.stage import Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, one, product, scaled
+from workbench.reference.steps.neutral import CastTo, Map, Sum, Total, difference, product, scaled
 
-#: terms of a block at least, after which a sum may be rounded: torch's flash on a CPU takes 32, 64 or 256 queries
-LEAST_BLOCK = 32
 #: inputs that say which keys are seen
 _HIDING = ("mask", "seqlens_k")
-
-
-def _zero(*read: Any) -> float:
-    """The slope by what has no error."""
-    return 0.0
 
 
 def _shape(of: Setting, axes: str) -> tuple[int, ...]:
@@ -39,36 +30,20 @@ def _shape(of: Setting, axes: str) -> tuple[int, ...]:
 def _casts(of: Setting) -> dict[str, Table]:
     """Of what is stored, or meets the next product, in 16 bits: its cast; empty where it is in float32."""
 
-    def cast(name: str, convention: str, axes: str = "bhqk", least: float = 1.0) -> Table:
+    def cast(name: str, convention: str, axes: str = "bhqk") -> Table:
         if of.dtype == "float32" or of.conventions[f"{convention}_dtype"] == "float32":
             return {}
-        return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype, least))}
+        return {f"{name}_cast": Stage(axes, CastTo(name, of.dtype))}
 
     found = {name: cast(name, name) for name in ("qk", "probs", "dprobs")} | {"biased": cast("biased", "qk")}
-    # dS, and what is made of it, may be stored times the scale, as torch's operations do
-    least = min(1.0, abs(of.numbers["scale"]) or 1.0)
-    found |= {name: cast(name, "dscores", least=least) for name in ("dscores", "dmodded", "dscaled")}
+    found |= {name: cast(name, "dscores") for name in ("dscores", "dmodded", "dscaled")}
     if "dropout_mask" in of.optional:
         # what dropout leaves meets dout in the dtype of probs; torch's own operation reads and stores 16 bits
         found |= {"dropped": cast("dropped", "probs"), "dkept": cast("dkept", "dropped")}
     found |= {"delta": cast("delta", "delta", "bhq")}
     if of.numbers.get("shared_kv"):
         found |= {"dk": cast("dk", "parts", "bgkd"), "dv": cast("dv", "parts", "bgke")}
-    found |= {
-        "dk_sum": cast("dk_sum", "dk_sum", "bhkd", least),
-        "dv_sum": cast("dv_sum", "dv_sum", "bhke"),
-        "dq_sum": {},
-    }
-    if of.dtype != "float32" and of.conventions["accumulation_dtype"] == "inputs":
-        group = of.sizes["h"] // of.sizes["g"]
-        for name, axes, terms, heads, factor in (
-            ("dq_sum", "bhqd", "k", 1, least),
-            ("dk_sum", "bhkd", "q", group, least),
-            ("dv_sum", "bhke", "q", group, 1.0),
-        ):
-            step = StoredBetween(name, of.dtype, -(-of.sizes[terms] // LEAST_BLOCK), heads, factor)
-            found[name] = {f"{name}_stored": Stage(axes, step, dumped=False)}
-    return found
+    return found | {"dk_sum": cast("dk_sum", "dk_sum", "bhkd"), "dv_sum": cast("dv_sum", "dv_sum", "bhke")}
 
 
 def _scores(of: Setting, qk: str, biased: Table) -> Table:
@@ -76,18 +51,13 @@ def _scores(of: Setting, qk: str, biased: Table) -> Table:
     the last are scores.
     """
     scale = of.numbers["scale"]
-    table = {"scores": Stage("bhqk", scaled(qk, scale, ulps=1.0))}
+    table = {"scores": Stage("bhqk", scaled(qk, scale))}
     if cap := of.numbers.get("softcap"):
-        # tanhf is within 2 ulps of the nearest, tanh.approx within 2^-11; a quotient before it
-        ulps = 3.0 if of.conventions["tanh"] == "float32" else 2.0**12 + 1
-        table["tanh"] = Stage("bhqk", Map(
-            ("scores",), lambda s: np.tanh(s / cap), (lambda s: (1 - np.tanh(s / cap) ** 2) / cap,),
-            f"tanh({{0}} / {cap:g})", ulps=ulps,
-        ))  # fmt: skip
-        table["capped"] = Stage("bhqk", scaled("tanh", cap, ulps=1.0))
+        table["tanh"] = Stage("bhqk", Map(("scores",), lambda s: np.tanh(s / cap), f"tanh({{0}} / {cap:g})"))
+        table["capped"] = Stage("bhqk", scaled("tanh", cap))
     terms = ["capped" if cap else "scores"]
     if "score_mod" in of.functions:
-        table["modded"] = Stage("bhqk", Modified(terms[0], partial(modified, of), "score_mod", also_read=True))
+        table["modded"] = Stage("bhqk", Modified(terms[0], partial(modified, of), "score_mod"))
         terms = ["modded"]
     if "bias" in of.optional:
         table["wide_bias"] = Stage("bhqk", Widened("bias", _shape(of, "bhqk")), dumped=False)
@@ -97,10 +67,10 @@ def _scores(of: Setting, qk: str, biased: Table) -> Table:
         whole, said = _shape(of, "bhqk"), "key" if of.numbers.get("alibi_column") else "-distance"
         table["alibi"] = Stage("bhqk", Map(
             ("alibi_slopes", *lengths), lambda slopes, *n: np.broadcast_to(slopes * distances(of, *n), whole),
-            (_zero, *(_zero for _ in lengths)), f"{{0}} * {said}",
+            f"{{0}} * {said}",
         ))  # fmt: skip
         table["distances"] = Stage("bhqk", Map(
-            lengths, lambda *n: np.broadcast_to(distances(of, *n), whole), (_zero,) * len(lengths), said, ulps=0.0,
+            lengths, lambda *n: np.broadcast_to(distances(of, *n), whole), said,
         ), dumped=False)  # fmt: skip
         terms.append("alibi")
     if len(terms) > 1:
@@ -119,9 +89,7 @@ def _probs(of: Setting, scores: str) -> Table:
         def found(*read: np.ndarray) -> np.ndarray:
             return np.broadcast_to(seen(of, {given[n]: x for n, x in enumerate(read)}), _shape(of, "bhqk")) + 0.0
 
-        table["visible"] = Stage(
-            "bhqk", Map(hides, found, (_zero,) * len(hides), "1 where a key is visible", ulps=0.0), dumped=False
-        )
+        table["visible"] = Stage("bhqk", Map(hides, found, "1 where a key is visible"), dumped=False)
     also = ("visible",) if hides else ()
     lse = "lse"
     if "lse" in of.own:
@@ -136,28 +104,19 @@ def _probs(of: Setting, scores: str) -> Table:
     def shifted(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
         return np.where(visible[0] != 0 if visible else still, s - lse, 0.0)
 
-    def moved(s: np.ndarray, lse: np.ndarray, *visible: np.ndarray) -> np.ndarray:
-        return visible[0] if visible else still
-
-    rest = (_zero,) * len(also)
     return {
         **table,
-        # in base 2 a product with log2(e), of a constant that is rounded: one error of a row, whatever is left of it
-        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), (one,), "{0}",
-                                    ulps=1.0), dumped=False),
-        "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, (moved, moved, *rest), "{0} - {1}", ulps=2.0),
-                         dumped=False),
-        "probs": Stage("bhqk", Map(("shifted", *also), weight, (weight, *rest), "e^({0}), 0 where masked", ulps=2.0,
-                                   grown=np.expm1)),
-    }  # fmt: skip
+        "row_lse": Stage("bhq", Map((lse,), lambda x: np.where(np.isfinite(x), x, 0.0), "{0}"), dumped=False),
+        "shifted": Stage("bhqk", Map((scores, "row_lse", *also), shifted, "{0} - {1}"), dumped=False),
+        "probs": Stage("bhqk", Map(("shifted", *also), weight, "e^({0}), 0 where masked")),
+    }
 
 
 def _kept(of: Setting, what: str) -> Stage:
     """What dropout leaves of something, over what it keeps on average."""
     factor = 1 / (1 - of.numbers["dropout_p"])
-    slopes = (lambda x, kept: kept * factor, _zero)
-    return Stage("bhqk", Map((what, "dropout_mask"), lambda x, kept: x * kept * factor, slopes,
-                             f"{factor:g} * {{0}} where kept, else 0", ulps=1.5))  # fmt: skip
+    said = f"{factor:g} * {{0}} where kept, else 0"
+    return Stage("bhqk", Map((what, "dropout_mask"), lambda x, kept: x * kept * factor, said))
 
 
 def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -> Table:
@@ -186,25 +145,21 @@ def _dscores(of: Setting, last: Mapping[str, str], casts: Mapping[str, Table]) -
     through = "dscores"
     if "score_mod" in of.functions:
         read = "capped" if "softcap" in of.numbers else "scores"
-        slope = Modified(read, partial(mod_slope, of), "the derivative of score_mod", also_read=False)
+        slope = Modified(read, partial(mod_slope, of), "the derivative of score_mod")
         table |= {"mod_slope": Stage("bhqk", slope, dumped=False)}
         table |= {"dmodded": Stage("bhqk", product("dscores", "mod_slope")), **casts["dmodded"]}
         through = "dmodded"
     if "softcap" in of.numbers:
-        table["tanh_squared"] = Stage("bhqk", Map(("tanh",), np.square, (lambda t: 2 * t,), "{0}^2"), dumped=False)
-        table["cap_slope"] = Stage("bhqk", Map(("tanh_squared",), lambda x: 1 - x, (one,), "1 - {0}"), dumped=False)
+        table["tanh_squared"] = Stage("bhqk", Map(("tanh",), np.square, "{0}^2"), dumped=False)
+        table["cap_slope"] = Stage("bhqk", Map(("tanh_squared",), lambda x: 1 - x, "1 - {0}"), dumped=False)
         table |= {"dscaled": Stage("bhqk", product(through, "cap_slope")), **casts["dscaled"]}
     if "sinks" in of.optional:
-        table["sink_shifted"] = Stage("bhq", Map(("sinks", "row_lse"), np.subtract, (one, one), "{0} - {1}", ulps=2.0),
-                                      dumped=False)  # fmt: skip
-        table["sink_probs"] = Stage(
-            "bhq", Map(("sink_shifted",), np.exp, (np.exp,), "e^({0})", ulps=2.0, grown=np.expm1)
-        )
+        table["sink_shifted"] = Stage("bhq", difference("sinks", "row_lse"), dumped=False)
+        table["sink_probs"] = Stage("bhq", Map(("sink_shifted",), np.exp, "e^({0})"))
         if of_lse:
             table["delta_of_sink"] = Stage("bhq", difference(offset, "dlse"), dumped=False)
             offset = "delta_of_sink"
-        slopes = (lambda p, d: d, lambda p, d: p)
-        of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, slopes, "-{0} * {1}")
+        of_rows = Map(("sink_probs", offset), lambda p, d: -p * d, "-{0} * {1}")
         table["dsink_rows"] = Stage("bhq", of_rows, dumped=False)
     return table
 
@@ -251,14 +206,13 @@ def table(of: Setting) -> Table:
         **casts["dprobs"],
         **_dscores(of, last, casts),
         "dq_sum": Stage("bhqd", Sum("bhqk,bhkd->bhqd", (dscaled, "k_rows")), dumped=False),
-        **casts["dq_sum"],
         "dk_sum": Stage("bhkd", Sum("bhqk,bhqd->bhkd", (dscaled, "q")), dumped=False),
         **casts["dk_sum"],
         "dk_group": Stage("bgkd", of_groups(last["dk_sum"], of_heads["bhkd"], group), dumped=False),
         "dv_sum": Stage("bhke", Sum("bhqk,bhqe->bhke", (values, "dout")), dumped=False),
         **casts["dv_sum"],
-        "dq": Stage("bhqd", scaled(last["dq_sum"], scale, ulps=1.0)),
-        "dk": Stage("bgkd", scaled("dk_group", scale, ulps=1.0), dumped=not shared),
+        "dq": Stage("bhqd", scaled("dq_sum", scale)),
+        "dk": Stage("bgkd", scaled("dk_group", scale), dumped=not shared),
         "dv": Stage("bgke", of_groups(last["dv_sum"], of_heads["bhke"], group), dumped=not shared),
         **dkv,
         **dsink,

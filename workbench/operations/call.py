@@ -48,7 +48,7 @@ _WAYS = ("arrays", "device", "backend", "gradients", "faults", "probes")
 def diff_operation(
     target: str | Callable[..., Any], operation: str | Operation, **asked: Unpack[Asked]
 ) -> OperationDiff:
-    """The judgement of a function of an operation, of OPERATIONS by name or of your own, on one case.
+    """The judgement of a function of an operation, one of OPERATIONS or its name, on one case.
 
     `target`: the function, or path.py:function; it takes the operation's inputs in their order, `arrays` (numpy) on
     `device`, and its numbers by keyword, and returns its results, or a dict of stages. `axes`: sizes by name, `numbers`

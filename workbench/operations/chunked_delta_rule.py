@@ -20,8 +20,9 @@ from workbench.operations.chunks import NOTHING, Array, Error, flat, of_exp, pro
 from workbench.operations.operation import Setting
 from workbench.reference.bound import EXACT, Bound
 from workbench.reference.stage import Bounded, Ref, Stage, Table
-from workbench.reference.steps.neutral import SECOND_ORDER
 
+#: how much larger than its first order a bound of a function may be, of errors far below its argument
+SECOND_ORDER = 1.01
 #: stages within a chunk
 WITHIN = ("gates", "overlap", "inverse", "u", "w", "scores", "written", "read")
 

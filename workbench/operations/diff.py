@@ -31,6 +31,7 @@ def diff(
     arrays: str | None = None,
     device: str | None = None,
     backend: str = "auto",
+    gradients: bool = False,
 ) -> "ReferenceDiff": ...
 def diff(of: Any, *, reference: Any = None, **given: Any) -> Any:
     """The judgement of a trace, stage by stage, as of `workbench.judge.diff.diff`; of a function, with a `reference` in

@@ -76,7 +76,8 @@ class OperationDiff:
         operation, setting, asked = self.run.case.operation, self.run.setting, _Asked(self.run.case.conventions)
         operation.table(replace(setting, conventions=asked))
         usual = {name: choices[0] for name, choices in operation.conventions.items() if name not in self.run.told}
-        return {name: x for name, x in usual.items() if name in asked.names and x == self.run.case.conventions[name]}
+        names = asked.names | {*operation.budgeted(setting)}
+        return {name: x for name, x in usual.items() if name in names and x == self.run.case.conventions[name]}
 
     @cached_property
     def explained_by(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:

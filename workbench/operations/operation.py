@@ -3,7 +3,7 @@
 What runs it, judges it and shows it knows none of its stages by name.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,20 @@ Draw = Callable[[Setting, np.random.Generator], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
+class Turn:
+    """One turn of a loop in plain code that carries a state along an axis."""
+
+    #: of the inputs, those that are walked with a tile of that axis, of `before`, the state before the turn, and the
+    #: numbers, by name. It returns the state after the turn as its local `state`, each column of which is affine in
+    #: that of `before`, and all in the same way
+    function: Callable[..., Any]
+    begins: str  #: the input that is the state before the first turn
+    written: str  #: the local of the same columns that the state takes in, and so carries its errors on
+    #: conventions by which a function may compute, too, that says none of them and returns results alone
+    otherwise: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Operation:
     """One operation."""
 
@@ -48,6 +62,10 @@ class Operation:
     #: what it computes in plain code, of its inputs, numbers and conventions by name, with stages as local variables:
     #: its graph gives values and budgets; None: the table gives them
     reference: Callable[..., Any] | None = None
+    #: what `reference` takes beside its inputs, numbers and conventions, of these inputs in float64
+    beside: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, Any]] = lambda of, inputs: {}
+    #: the same of a loop along `walked`, in place of `reference`; None: as of that
+    turn: Callable[[Setting], Turn | None] = lambda of: None
     contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it, where it has a reference
     optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
     #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
@@ -56,6 +74,8 @@ class Operation:
     functions: tuple[str, ...] = ()  #: keywords of functions of single elements that a case may have
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    #: conventions on which budgets depend, beside those on which the table does
+    budgeted: Callable[[Setting], Collection[str]] = lambda of: ()
     #: whose it is -> what known kernels do, all of it at once, that is not the usual
     known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)  #: of inputs that do not have that of the case

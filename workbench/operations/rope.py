@@ -6,7 +6,7 @@ from workbench.operations.operation import Operation, Setting
 from workbench.reference.graph import Contract
 from workbench.reference.rope import pair_of, partner_of, rope
 from workbench.reference.stage import Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, one, product
+from workbench.reference.steps.neutral import CastTo, Map, product
 
 
 def _rule(of: Setting) -> str:
@@ -20,18 +20,15 @@ def _table(of: Setting) -> Table:
     dim, base, pairs = of.sizes["d"], of.numbers["base"], of.conventions["pairs"]
     exponents = np.log(base) * 2 * pair_of(dim, pairs) / dim
     table: Table = {
-        # a quotient, ln(base) and their product, of half an ulp each; a power has the first and the last alone
-        "exponent": Stage("d", Map((), lambda: exponents, (), f"ln({base:g}) * 2 pair / {dim}", ulps=1.5)),
-        # exp or a power, and a reciprocal
-        "inv_freq": Stage("d", Map(("exponent",), lambda e: np.exp(-e), (lambda e: np.exp(-e),),
-                                   f"{base:g} ** (-2 pair / {dim})", ulps=4.5)),
+        "exponent": Stage("d", Map((), lambda: exponents, f"ln({base:g}) * 2 pair / {dim}")),
+        "inv_freq": Stage("d", Map(("exponent",), lambda e: np.exp(-e), f"{base:g} ** (-2 pair / {dim})")),
         "angles": Stage("bnd", product("positions", "inv_freq")),
-        # slopes of 1: an angle at a far position may be off by much, where |sin| of it tells nothing
-        "cos": Stage("bnd", Map(("angles",), np.cos, (one,), "cos({0})", ulps=2.0)),
-        "sin": Stage("bnd", Map(("angles",), np.sin, (one,), "sin({0})", ulps=2.0)),
-        "partner": Stage("bhnd", Map(("x",), lambda x: partner_of(x, pairs), (one,),
-                                     "(-x2, x1) for each pair (x1, x2) of {0}", ulps=0.0)),
-    }  # fmt: skip
+        "cos": Stage("bnd", Map(("angles",), np.cos, "cos({0})")),
+        "sin": Stage("bnd", Map(("angles",), np.sin, "sin({0})")),
+        "partner": Stage(
+            "bhnd", Map(("x",), lambda x: partner_of(x, pairs), "(-x2, x1) for each pair (x1, x2) of {0}")
+        ),
+    }
 
     def stored(name: str, axes: str, convention: str) -> str:
         """The name of a stage as it is read: cast, where the convention says so."""
@@ -44,7 +41,7 @@ def _table(of: Setting) -> Table:
     table["kept"] = Stage("bhnd", product("x", cos))
     table["turned"] = Stage("bhnd", product("partner", sin))
     kept, turned = (stored(name, "bhnd", "product_dtype") for name in ("kept", "turned"))
-    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, (one, one), "{0} + {1}"))}
+    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, "{0} + {1}"))}
 
 
 def _contract(of: Setting) -> Contract:

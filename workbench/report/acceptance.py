@@ -5,13 +5,18 @@ import shlex
 from typing import Any
 from xml.etree import ElementTree
 
-from workbench.case.fields import GIVEN
-from workbench.explore.acceptance.judging import Failure
+from workbench.explore.acceptance.failure import Failure
+from workbench.explore.acceptance.reference_families import ReferenceProblem
+from workbench.explore.acceptance.reference_spec import ReferenceSpec
 from workbench.explore.acceptance.run import FAIL, PASS, UNFINISHED, Acceptance
+from workbench.explore.reference_shrink import ReferenceShrunk
 from workbench.explore.shrink.shrink import Shrunk
 from workbench.judge.explain.explain import Explained
+from workbench.judge.reference.diff import ReferenceDiff
+from workbench.operations.reference.case import ReferenceCase
 from workbench.records import number
 from workbench.report import causes, shrunk
+from workbench.report import reference as of_reference
 from workbench.report.compared import printable
 from workbench.report.numbers import ratio, times, value
 from workbench.report.text import place
@@ -32,7 +37,18 @@ def lines(found: Acceptance) -> list[str]:
         made += _failure(found.failure)
         made.append(f"repeat: {repeat(found) or 'in Python: workbench.accept(...' + _place(found) + ')'}")
         made += [f"why: {repeat(found)} --explain"] if repeat(found) and found.failure.judged is not None else []
+        made += [f"in full: {command}"] if (command := _in_full(found.failure)) else []
     return made
+
+
+def _in_full(failure: Failure) -> str:
+    """The command that reports on the failing call, where its result does not depend on calls before or on how its
+    inputs lie; empty of others.
+    """
+    one, judged = failure.problem, failure.judged
+    if not isinstance(one, ReferenceProblem) or not isinstance(judged, ReferenceDiff):
+        return ""
+    return "" if one.again or one.nudged or one.lying.words else judged.repeat
 
 
 def _counts(found: Acceptance) -> list[str]:
@@ -44,8 +60,8 @@ def _counts(found: Acceptance) -> list[str]:
         made.append(f"out of time, not run: {', '.join(found.lacking)}; raise --seconds")
     if found.untestable:
         whole = f", among them all of {', '.join(found.unjudged)}" if found.unjudged else ""
-        made.append(f"untestable: {_of(sum(found.untestable.values()), 'case')}{whole}: undeclared arithmetic may "
-                    "overflow. Set `contract` in the spec")  # fmt: skip
+        why = found.why or "undeclared arithmetic may overflow. Set `contract` in the spec"
+        made.append(f"untestable: {_of(sum(found.untestable.values()), 'case')}{whole}: {why}")
     if found.suspicious:
         made.append(f"suspicious: {_of(found.suspicious, 'case')} within budget only because arithmetic is undeclared")
     if found.deterministic is not None:
@@ -66,13 +82,13 @@ def _of(n: int, what: str) -> str:
 def _failure(failure: Failure) -> list[str]:
     """What failed, a line each."""
     one = failure.problem
-    given = "; q, k and v come from this family" if one.inputs is not None else ""
-    lying = f"; {one.lying.words}" if one.lying.words else ""
-    made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.case!r}{given}{lying}"]
+    made = [f"failed: {failure.words.rstrip()}", f"  family {one.family}, {one.words}"]
+    if isinstance(one, ReferenceProblem) and one.lying.words:
+        made.append("  if its inputs always lie contiguously, say so in the spec: `contiguous = true`")
     judged = failure.judged
     if judged is None:
         return [*made, *_not_taken(failure)]
-    stages = [judged[name] for name in judged.origins] or [x for x in judged if x.verdict == judged.verdict]
+    stages = [judged[name] for name in judged.origins] or [x for x in judged.stages if x.verdict == judged.verdict]
     for stage in stages:
         if stage.decisive is None:
             continue
@@ -80,9 +96,12 @@ def _failure(failure: Failure) -> list[str]:
         outside = f"{summary.outside} of {summary.size} elements over budget"
         made.append(f"  {stage.name}: {stage.verdict}, {outside}")
         made += [f"    {stage.reason}"] if stage.reason else []
+        if isinstance(judged, ReferenceDiff):
+            made.append(f"    should be {judged.definition(stage.name)}")
         for worst in stage.worst(1):
+            where = of_reference.place(worst) if isinstance(judged, ReferenceDiff) else place(worst)
             made.append(
-                f"    worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
+                f"    worst at {where}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
                 f"{worst.budget:.3g}, error {times(worst.over_budget)}"
             )
     return made
@@ -93,6 +112,8 @@ def _not_taken(failure: Failure) -> list[str]:
     case = failure.problem.case
     if failure.kind != "raised":
         return []
+    if isinstance(case, ReferenceCase):
+        return ["  if it need not take this case, leave its sizes out of [axes], or its family out by `without`"]
     if _LACKS.search(failure.words):
         return ["  remove it from [case] in the spec, or give the function the keyword"]
     if case.heads != case.kv_heads:
@@ -102,7 +123,8 @@ def _not_taken(failure: Failure) -> list[str]:
 
 def repeat(found: Acceptance) -> str:
     """The command that judges the failing case again; empty where its spec lies in no file."""
-    if found.spec_file is None and (found.spec.case.keys() - {"dtype"} or found.spec.shapes):
+    spec = found.spec
+    if found.spec_file is None and (isinstance(spec, ReferenceSpec) or spec.case.keys() - {"dtype"} or spec.shapes):
         return ""
     options = found.options
     words = ["--spec", found.spec_file] if found.spec_file else []
@@ -117,10 +139,12 @@ def _place(found: Acceptance) -> str:
     return f", seed={found.seed}, only={found.failure.index}"
 
 
-def explained(found: Explained | Shrunk | None) -> list[str]:
+def explained(found: Explained | Shrunk | ReferenceShrunk | None) -> list[str]:
     """What was found of why a case fails, a line each."""
     if found is None:
         return ["no cause was searched for: the case does not fail again when run alone"]
+    if isinstance(found, ReferenceShrunk):
+        return of_reference.shrunk_in_short(found).splitlines()
     if isinstance(found, Shrunk):
         return [*causes.lines(found.start, found.explained), *shrunk.lines(found)]
     return causes.lines(found.judged, found) if found.judged is not None else []
@@ -134,7 +158,7 @@ def document(found: Acceptance) -> dict[str, Any]:
         one, judged = failure.problem, failure.judged
         failed = {
             "family": one.family, "index": failure.index, "kind": failure.kind, "text": "\n".join(_failure(failure)),
-            "case": one.case.as_dict() | ({"distribution": GIVEN} if one.inputs is not None else {}),
+            "case": one.as_dict(),
             "lying": one.lying.words, "verdict": None if judged is None else judged.verdict,
             "origins": [] if judged is None else [*judged.origins],
             "over_budget": None if judged is None else _over(failure), "command": repeat(found),
@@ -152,7 +176,7 @@ def document(found: Acceptance) -> dict[str, Any]:
 
 def _over(failure: Failure) -> float | None:
     assert failure.judged is not None
-    found = [stage.decisive.summary.worst for stage in failure.judged if stage.decisive is not None]
+    found = [stage.decisive.summary.worst for stage in failure.judged.stages if stage.decisive is not None]
     return max((worst.over_budget for worst in found if worst is not None), default=None)
 
 

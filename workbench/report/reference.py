@@ -5,6 +5,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from workbench.expectation.elements import Element, State
+from workbench.explore.reference_shrink import ReferenceShrunk
 from workbench.judge.reference.causes.cause import Cause, Explained
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
@@ -15,6 +16,7 @@ from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, plain, row_of, wrapped
+from workbench.suggested import instead
 from workbench.work import ENDED
 
 SCHEMA = "workbench.reference/1"
@@ -156,7 +158,7 @@ def _more(diff: ReferenceDiff, found: Explained) -> str:
     """What tries more edits, where some are left."""
     if not found.ended_by or diff.of_search is not None:
         return ENDED[found.ended_by]
-    again = diff.repeat.replace("workbench diff", "workbench explain", 1)
+    again = instead(diff.repeat, "explain") if diff.repeat else ""
     return f"; `{again}` tries more" if again else "; explain() tries more"
 
 
@@ -206,6 +208,16 @@ def _nearest(diff: ReferenceDiff) -> str | None:
 def in_short(diff: ReferenceDiff) -> str:
     """The report as plain text."""
     return plain(report(diff, unicode=False, width=WIDTH))
+
+
+def shrunk(found: ReferenceShrunk) -> str:
+    """What stands above the report of the smallest case."""
+    return f"smallest of {found.tried} tried cases{ENDED[found.ended_by]}:"
+
+
+def shrunk_in_short(found: ReferenceShrunk) -> str:
+    """What `workbench shrink --reference` shows, for `print`."""
+    return f"{shrunk(found)}\n{in_short(found.diff)}"
 
 
 def html(diff: ReferenceDiff) -> str:

@@ -1,6 +1,7 @@
 """Elements of a stage that a plain reference judged, and where their budgets come from."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -17,23 +18,45 @@ from workbench.report.values import Rows, elements
 SOURCES = 5
 
 
-def budget_lines(diff: ReferenceDiff, name: str, at: Sequence[int]) -> list[str]:
-    """Shares of the budget of an element by line of the reference, the largest first, and its own rounding."""
+class Share(NamedTuple):
+    """What a line of the reference, or the rounding of the element itself, adds to a budget."""
+
+    where: str  #: file:line; empty of its own rounding
+    words: str  #: the line as it stands there
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.where}{': ' * bool(self.where)}{self.words}"
+
+
+def shares_of(diff: ReferenceDiff, name: str, at: Sequence[int]) -> list[Share]:
+    """The shares of the budget of an element, the largest first; none of whole numbers.
+
+    Refusal as of `ReferenceDiff.sources`.
+    """
     stage, found = diff[name], diff.sources(name, at)
     assert stage.dumped is not None and stage.decisive is not None
     total, dtype = sum(one.worst for one in found), stage.dumped.dtype
     if dtype.kind in "biu":
-        return ["no rounding: it holds whole numbers"]
+        return []
     half = float(ulp(stage.decisive.expected[tuple(at)], dtype)) / 2
+    own = f"its own rounding to {dtype}"
     if dtype.itemsize >= 4 and total < half:
-        return [f"100% its own rounding to {dtype}"]
-    parts = [(one.worst, f"{short(one.line)}: {code(one.line)}") for one in found]
-    parts += [(half, f"its own rounding to {dtype}")] if dtype.itemsize < 4 else []
-    parts.sort(key=lambda one: -one[0])
+        return [Share("", own, 1.0)]
     total += half * (dtype.itemsize < 4)
-    said = [f"{share / total:4.0%} {words}" for share, words in parts[:SOURCES]]
-    rest = sum(share for share, _ in parts[SOURCES:])
-    return said + ([f"{rest / total:4.0%} {len(parts) - SOURCES} more lines"] if rest else [])
+    parts = [Share(short(one.line), code(one.line), one.worst / total) for one in found]
+    parts += [Share("", own, half / total)] if dtype.itemsize < 4 else []
+    return sorted(parts, key=lambda one: -one.share)
+
+
+def budget_lines(diff: ReferenceDiff, name: str, at: Sequence[int]) -> list[str]:
+    """The largest shares of the budget of an element, a line each."""
+    parts = shares_of(diff, name, at)
+    if not parts:
+        return ["no rounding: it holds whole numbers"]
+    said = [f"{one.share:4.0%} {one}" for one in parts[:SOURCES]]
+    rest = sum(one.share for one in parts[SOURCES:])
+    return said + ([f"{rest:4.0%} {len(parts) - SOURCES} more lines"] if rest else [])
 
 
 def elements_report(

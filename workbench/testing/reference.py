@@ -19,6 +19,7 @@ def assert_close(
     inputs: Mapping[str, Any],
     *,
     contract: str | Contract | None = None,
+    gradients: bool = False,
     fail_on: str | None = None,
 ) -> ReferenceDiff:
     """The judgement of `actual`, which is what `reference(**inputs)` says, element by element, within what rounding may
@@ -27,14 +28,16 @@ def assert_close(
     actual: an array or a number, a tuple of them in the order in which the reference returns them, or a dict by the
     names of its results and stages. reference: a function on arrays of NumPy or torch; of several it is right by one.
     inputs: its arguments by keyword, as the kernel read them. contract: how the kernel computes, such as
-    "operands=tf32"; None: in float32, products of 16-bit inputs in that dtype. fail_on: as of `assert_attention`.
+    "operands=tf32"; None: in float32, products of 16-bit inputs in that dtype. gradients: `actual` is a dict and has
+    `d<input>`, too, made from `d<result>` among the inputs; the reference is in torch. fail_on: as of
+    `assert_attention`.
 
     What passes and is suspicious, since only arithmetic that nobody declared explains it, is an AttentionWarning.
     Raises AssertionError, with the report, where a stage is wrong, where errors are larger than chance allows, and
     where fewer than 99 % of the elements could be judged; Refusal for what does not fit.
     """
     __tracebackhide__ = True  # of pytest
-    judged = diff_results(actual, reference, inputs, contract=contract)
+    judged = diff_results(actual, reference, inputs, contract=contract, gradients=gradients)
     if classed(judged) in failing(fail_on or current.get().fail_on):
         why = judged.origin or (judged.gates or ("default arithmetic does not explain the errors",))[0]
         said = f"{judged.verdict}: {why}\n{judged}"

@@ -633,3 +633,12 @@ def test_what_float32_holds_but_for_its_size_may_be_flushed(f: Any) -> None:
 @pytest.mark.parametrize("f", [BELOW["product"], BELOW["square"]], ids=["product", "square"])
 def test_what_float32_holds_is_exact_at_usual_sizes(f: Any) -> None:
     assert np.all(result(f, x=float32(8, 8).astype(ml_dtypes.bfloat16)).budget.bound == 0)
+
+
+@pytest.mark.parametrize("f", [outer_products, matrix], ids=lambda f: f.__name__)
+def test_operands_of_the_first_token_are_rounded_too(f: Any) -> None:
+    """Its product is added to a state of 0, which rounds nothing."""
+    k, v = float32(1, 8), float32(1, 8)
+    made = result(f, Contract(operands="bfloat16"), k=k, v=v, decay=np.ones(1, np.float32))
+    narrow = [round_to(x.astype(np.float64) * 1.1, "bfloat16") for x in (k, v)]
+    assert within(narrow[0].T @ narrow[1], made, statistical=True)

@@ -1,8 +1,11 @@
 """The words of a contract."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from workbench.reference.graph import Contract, parse
+from workbench.reference.graph import Contract, budgets, parse, trace
 from workbench.refusal import Refusal
 
 
@@ -34,3 +37,28 @@ def test_what_is_said_is_taken() -> None:
 def test_what_is_no_contract_is_refused(words: str, said: str) -> None:
     with pytest.raises(Refusal, match=said):
         parse(words)
+
+
+def test_results_that_are_rounded_have_a_dtype() -> None:
+    assert parse("round=eager", "bfloat16").rounds == ("eager", "bfloat16")
+    assert parse("round=inside:float16", "bfloat16").round == "inside:float16"
+    for words in ("round=always", "round=eager:int8", "operands=scaled-e4m3"):
+        with pytest.raises(Refusal):
+            parse(words, "bfloat16")
+
+
+def test_what_is_inside_one_call_is_rounded_by_inside_alone() -> None:
+    def norm(x):
+        return x / np.var(x, axis=-1, keepdims=True)
+
+    graph = trace(norm, {"x": np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)})
+    seen = [node.op for i, node in enumerate(graph.nodes) if node.reads and i not in graph.inside]
+    assert seen == ["divide", "divide"] and len(graph.inside) > 3
+    result = graph.results["result"]
+    bounds = [
+        budgets(graph, parse(f"round={one}:bfloat16"), names=["result"])["result"].budget.bound.max()
+        for one in ("saved", "eager", "inside")
+    ]
+    assert 100 * bounds[0] < bounds[1] < bounds[2] < 100 * bounds[1]
+    kept = replace(graph, saved=frozenset([graph.nodes[result].reads[1]]))
+    assert budgets(kept, parse("round=saved:bfloat16"), names=["result"])["result"].budget.bound.max() > 50 * bounds[0]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.reference.graph import Contract, budget_at, budgets, trace
+from workbench.reference.graph import Contract, applied, budget_at, budgets, may_lose, trace
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.error import EXACT, Error, Own
 from workbench.reference.graph.expected import elements_of
@@ -26,6 +26,16 @@ A, B = RNG.standard_normal((2, 3, 5)).astype(np.float32), RNG.standard_normal((2
 
 def erf(x):  # which torch has, and NumPy has not
     return traced_erf(x) if isinstance(x, Traced) else np.asarray(np.frompyfunc(math.erf, 1, 1)(x), x.dtype)
+
+
+def share(x):  # of the gradient of a maximum, which autograd alone makes
+    value = x.value if isinstance(x, Traced) else x
+    made = (value == value.max(1, keepdims=True)) * 1.0
+    return x.made("share", {"of": "max", "axis": (1,)}, made) if isinstance(x, Traced) else made
+
+
+def factored(x):  # of a gradient, as a kernel may make it
+    return x.made("factored", {}, x.value.copy()) if isinstance(x, Traced) else x
 
 
 def written(x, y):
@@ -88,6 +98,8 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "minimum": (lambda x, y: np.minimum(x, y), (X, Y)),
     "max": (lambda x: np.max(x, axis=1, keepdims=True), (X,)),
     "min": (lambda x: x.min(axis=(0, 1)), (X,)),
+    "share": (share, (X,)),
+    "factored": (lambda x: factored(x * x), (X,)),
     "where": (lambda x, y: np.where(x > y, x, 2 * y), (X, Y)),
     "equal": (lambda x: x == 0, (X,)),
     "not_equal": (lambda x: x != 0, (X,)),
@@ -112,13 +124,15 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "argmin": (lambda x: np.argmin(x, axis=2, keepdims=True), (X,)),
     "argsort": (lambda x: np.argsort(x, axis=1), (X,)),
     "sort": (lambda x: np.sort(x, axis=1), (X,)),
+    "lose": (lambda x, y: may_lose(x, 0.001 * y), (X, Y)),
+    "applied": (lambda x: applied(np.tanh, x), (X,)),
     "gather": (lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1), (X,)),
 }
 #: what jumps has no derivative
 JUMPS = {
     name
     for name in EXAMPLES
-    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient")
+    if RULES[name].__class__.__name__ in ("Compare", "Kind", "Logical", "Step", "Place", "Quotient", "Share", "Applied")
 } | {"as_float"}
 NAMES = ("x", "y")
 

@@ -213,10 +213,10 @@ def test_what_is_stored_is_the_last_value_of_a_name_and_in_a_loop_each_turn() ->
         return budgets(trace(f, {"x": X}), Contract(stored=stored))
 
     plain_, rounded = of(f), of(f, y="bfloat16")
-    assert np.array_equal(rounded["y[0]"].value, plain_["y[0]"].value)
+    assert np.array_equal(rounded["y[-1]"].value, plain_["y[-1]"].value)
     assert np.array_equal(rounded["y"].value, to_float64(round_to(plain_["y"].value, "bfloat16")))
-    first = of(f, **{"y[0]": "bfloat16"})
-    assert np.array_equal(first["y[0]"].value, to_float64(round_to(plain_["y[0]"].value, "bfloat16")))
+    first = of(f, **{"y[-1]": "bfloat16"})
+    assert np.array_equal(first["y[-1]"].value, to_float64(round_to(plain_["y[-1]"].value, "bfloat16")))
     loop = of(looping, total="bfloat16")
     for turn in range(3):
         value = loop[f"total[{turn}]"].value

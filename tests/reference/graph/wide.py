@@ -21,6 +21,23 @@ def wide(f: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> list[torc
     return [x.double() if torch.is_tensor(x) else x for x in flat(made)]
 
 
+def wide_gradients(
+    f: Callable[..., Any], inputs: Mapping[str, torch.Tensor], of_results: list[torch.Tensor]
+) -> dict[str, torch.Tensor | None]:
+    """Gradients of float inputs in float64, from those of the results that have any."""
+    leaves = {name: x.double().requires_grad_() for name, x in inputs.items() if x.is_floating_point()}
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Wide():
+            made = [x for x in flat(f(**{**inputs, **leaves})) if x.requires_grad]
+            heads = [g.to(x.dtype) for g, x in zip(of_results, made, strict=True)]
+            found = torch.autograd.grad(made, [*leaves.values()], heads, allow_unused=True)
+    finally:
+        torch.set_default_dtype(before)
+    return dict(zip(leaves, found, strict=True))
+
+
 def flat(x: Any) -> list[torch.Tensor]:
     """Tensors of nested tuples."""
     return [y for one in x for y in flat(one)] if isinstance(x, list | tuple) else [x]

@@ -55,12 +55,12 @@ class Lying(NamedTuple):
     @property
     def words(self) -> str:
         """How the memory layout differs from that of a contiguous array; empty if it does not."""
-        said = [f"each input starts {_of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
-        said += [f"{_of(self.behind, 'element')} of poison after each row"] * bool(self.behind)
-        return "; ".join([*said, *[f"{_of(self.rows, 'row')} of poison between heads"] * bool(self.rows)])
+        said = [f"each input starts {of(self.shift, 'element')} past an aligned address"] * bool(self.shift)
+        said += [f"{of(self.behind, 'element')} of poison after each row"] * bool(self.behind)
+        return "; ".join([*said, *[f"{of(self.rows, 'row')} of poison between heads"] * bool(self.rows)])
 
 
-def _of(n: int, what: str) -> str:
+def of(n: int, what: str) -> str:
     return f"{n} {what}{'s' * (n != 1)}"
 
 

@@ -19,6 +19,7 @@ from workbench.case.distributions import shapes
 from workbench.case.stages import RESULTS
 from workbench.explore.acceptance import worker
 from workbench.explore.acceptance.arena import Arena, Lying, Place, contiguous, placed
+from workbench.explore.acceptance.plain_calls import LISTED
 from workbench.floats import DTYPES
 from workbench.foreign.isolation import LOOK_S, end, how_it_ended, resident_bytes
 from workbench.refusal import Refusal, Unavailable
@@ -30,7 +31,7 @@ LOAD_S = 120.0
 #: seconds in which a process that has closed the way back has ended, on a busy machine too
 _ENDS_S = 10.0
 #: of a reply the most that is read, bytes
-_MOST = 4 * worker.TEXT
+_MOST = 2 * LISTED
 #: what is left in freed memory, as out is stored and as it is summed up
 _BLOCKS = ("stored", "summed")
 _PROGRAM = (
@@ -100,23 +101,32 @@ class Caller:
         }  # fmt: skip
         self.calls += 1
         begun = time.monotonic()
-        self.send(asked)
-        kind, said = self.reply(self.limit_s)
+        said = self.asked(asked, places)
         seconds = time.monotonic() - begun
+        self.check_earlier(last, {name: at[f"earlier {name}"] for name in last})
+        self.last = self._results(case, said, results)
+        return Answer(self.last, seconds)
+
+    def asked(self, request: Mapping[str, Any], places: Mapping[str, Place]) -> str:
+        """What the function's process says of a call that is done; Fault where it is not, or changed an input."""
+        self.send(request)
+        kind, said = self.reply(self.limit_s)
         if kind == worker.LACKING:
             raise Unavailable(f"{self.target}: {said}")
         if kind != worker.DONE:
             raise Fault("raised", said)
-        if name := arena.changed(places):
+        if name := self.arena.changed(places):
             what = "memory around its inputs" if name == "poison" else f"input {name}"
             raise Fault("overwritten", f"{what} was overwritten")
+        return said
+
+    def check_earlier(self, last: Mapping[str, np.ndarray], at: Mapping[str, int]) -> None:
+        """Fault where results of the call before, which the process wrote out again, are not what they were."""
         for name, x in last.items():
-            if arena.read(at[f"earlier {name}"], x.dtype, x.shape).tobytes() != x.tobytes():
+            if self.arena.read(at[name], x.dtype, x.shape).tobytes() != x.tobytes():
                 raise Fault(
                     "overwritten", f"{name} of the previous call was overwritten, but its caller may still hold it"
                 )
-        self.last = self._results(case, said, results)
-        return Answer(self.last, seconds)
 
     def _block(self, at: int, dtype: str, wanted: Mapping[str, tuple[int, ...]], stale: np.ndarray | None) -> Place:
         """Where a block of the size of out has what is to be left in freed memory."""
@@ -192,13 +202,15 @@ def started(
     *,
     arrays: str,
     device: str | None,
-    layout: str,
+    layout: str = "bhsd",
     unsafe: bool,
     memory_gb: float,
     fresh: bool = False,
+    plain: bool = False,
 ) -> Iterator[Caller]:
     """The function in its process, loaded, which ends with the block. Unavailable where Linux allows no namespaces and
-    it is not `unsafe`, and where its file needs what is not here; Refusal where it is not found.
+    it is not `unsafe`, and where its file needs what is not here; Refusal where it is not found. plain: whether it is
+    called by keyword, by `plain_caller.call`.
     """
     arena = Arena()
     (read, to), (back, written) = os.pipe(), os.pipe()
@@ -213,7 +225,7 @@ def started(
     os.close(written)
     caller = Caller(target, memory_gb, arena, process, to, back, layout=layout, fresh=fresh)
     try:
-        _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout})
+        _load(caller, {"target": target, "arrays": arrays, "device": device, "layout": layout, "plain": plain})
         yield caller
     finally:
         end(process)

@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench.case.case import Case
 from workbench.case.distributions import FIXED, combs, needles, shapes
+from workbench.case.fields import GIVEN
 from workbench.case.inputs import by_name
 from workbench.case.stages import INPUTS
 from workbench.explore.acceptance.arena import Lying
@@ -36,6 +37,16 @@ class Problem:
     before: tuple[Arrays, ...] = ()  #: inputs of calls at the same addresses before it, whose answers are not asked for
     alone: int | None = None  #: a sequence of the batch whose bits must be the same without the others
     lying: Lying = Lying()
+
+    @property
+    def words(self) -> str:
+        """The case in words."""
+        given = "q, k and v come from this family" if self.inputs is not None else ""
+        return "; ".join(part for part in (repr(self.case), given, self.lying.words) if part)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The case in plain Python values."""
+        return self.case.as_dict() | ({"distribution": GIVEN} if self.inputs is not None else {})
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:

@@ -1,5 +1,6 @@
 """The file of a spec: TOML, whose words are its fields, and what is no spec."""
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import fields
@@ -9,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from workbench.case.fields import FIELDS
+from workbench.explore.acceptance import reference_families
 from workbench.explore.acceptance.families import FAMILIES, families_of
+from workbench.explore.acceptance.reference_spec import ReferenceSpec
 from workbench.explore.acceptance.spec import Spec
 from workbench.explore.draw import Among, Between
 from workbench.explore.ranges import RANGES
@@ -21,19 +24,30 @@ _OTHERS = {"splits", "seed", "input_std", "block_q", "block_k", "probs_dtype", "
 _NONE = "none"  #: which TOML has no word for
 
 
-def read(path: str | Path) -> Spec:
-    """The spec of a TOML file; Refusal for one that cannot be read, and for a word that is none."""
+def read(path: str | Path) -> Spec | ReferenceSpec:
+    """The spec of a TOML file; Refusal for one that cannot be read, and for a word that is none. Files that it names
+    are beside it.
+    """
     try:
         found = tomllib.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"--spec {path}: {getattr(error, 'strerror', None) or error}") from None
     except tomllib.TOMLDecodeError as error:
         raise Refusal(f"--spec {path}: {error}") from None
-    return of_plain(found, str(path))
+    return spec_of(found, str(path), Path(path).parent)
+
+
+def spec_of(found: Mapping[str, Any], where: str, folder: Path | None = None) -> Spec | ReferenceSpec:
+    """The spec of plain values: with a reference, or of attention. folder: of files that it names; None: the working
+    folder.
+    """
+    if "reference" in found or "inputs" in found:
+        return _of_reference(dict(found), where, folder or Path())
+    return of_plain(found, where)
 
 
 def of_plain(found: Mapping[str, Any], where: str) -> Spec:
-    """The spec of plain values, as a TOML file has them; `where` names it in messages."""
+    """The spec of attention of plain values, as a TOML file has them; `where` names it in messages."""
     found = dict(found)
     if (operation := found.pop("operation", OPERATION)) != OPERATION:
         raise Refusal(f"{where}: operation must be {OPERATION} (the forward pass); got {operation!r}")
@@ -50,6 +64,49 @@ def of_plain(found: Mapping[str, Any], where: str) -> Spec:
     spec = Spec(case, listed, **{**found, "without": tuple(found.get("without", ()))})
     check(spec, where)
     return spec
+
+
+def _of_reference(found: dict[str, Any], where: str, folder: Path) -> ReferenceSpec:
+    own = {one.name for one in fields(ReferenceSpec)}
+    if others := [name for name in found if name not in own]:
+        raise Refusal(unknown(f"{where}: a spec with a reference has no", others[0], sorted(own)))
+    if missing := [name for name in ("reference", "inputs") if not found.get(name)]:
+        raise Refusal(f"{where}: {missing[0]} is missing: FILE.py:FUNCTION")
+    references = found["reference"] if isinstance(found["reference"], list | tuple) else [found["reference"]]
+    given = {
+        "reference": tuple(_beside(one, folder) for one in references),
+        "inputs": _beside(found["inputs"], folder),
+        "axes": {name: _sizes(name, x, where) for name, x in found.get("axes", {}).items()},
+        "dtype": _range("dtype", found.get("dtype", ReferenceSpec.dtype), where),
+        "without": tuple(found.get("without", ())),
+        "fixed": tuple(found.get("fixed", ())),
+    }
+    spec = ReferenceSpec(**{**found, **given})
+    for name in ("contiguous", "fresh", "alignment", "arrays", "contract", "device"):
+        usual, value = getattr(ReferenceSpec, name), getattr(spec, name)
+        kind = str if usual is None else type(usual)
+        if type(value) is not kind and value != usual:
+            raise Refusal(f"{where}: {name} must be of type {kind.__name__}; got {value!r}")
+    if others := [name for name in spec.without if name not in reference_families.FAMILIES]:
+        raise Refusal(unknown(f"{where}: there is no family", others[0], reference_families.FAMILIES))
+    return spec.checked(where)
+
+
+def _beside(one: Any, folder: Path) -> Any:
+    """A function, or what a file beside the spec has, named from the working folder."""
+    if not isinstance(one, str):
+        return one
+    path, colon, name = one.rpartition(":") if ":" in one else (one, "", "")
+    found = Path(os.path.relpath(folder / path))
+    return f"{found if '..' not in found.parts else found.resolve()}{colon}{name}"
+
+
+def _sizes(name: str, x: Any, where: str) -> Any:
+    range_ = _range(name, x, where)
+    values = range_.values if isinstance(range_, Among) else range_ if isinstance(range_, Between) else (range_,)
+    if wrong := [n for n in values if type(n) is not int or n < 0]:
+        raise Refusal(f"{where}: sizes of {name} are whole numbers; got {wrong[0]!r}")
+    return range_
 
 
 def check(spec: Spec, where: str) -> None:

@@ -17,40 +17,21 @@ from workbench.case.options import Options
 from workbench.case.stages import INPUTS
 from workbench.explore.acceptance.arena import Lying
 from workbench.explore.acceptance.caller import LSE, OUT, Answer, Caller, Fault
+from workbench.explore.acceptance.failure import DOUBTED, FAILS, OTHERS, TWICE, Failure
 from workbench.explore.acceptance.families import Problem
 from workbench.explore.acceptance.spec import Spec
 from workbench.foreign import adapters
 from workbench.foreign.call import run_foreign
 from workbench.judge.diff import Diff, diff
 from workbench.judge.exactness import is_exact
-from workbench.judge.fails import classed, failing
+from workbench.judge.fails import classed
 from workbench.judge.table import run_row
 from workbench.refusal import Refusal
 from workbench.trace.provenance import Provenance
 from workbench.trace.trace import Trace
 
-#: what fails; a case of which nothing could be judged does not count
-_FAILS = failing("bug") - {"untestable"}
-#: what fails as of assertions in tests, but on other inputs of the case, too: within their budgets right kernels leave
-#: what is usual on one case of some hundred, mostly where sums cancel (transposed_scores of campaigns/styles did)
-_DOUBTED = failing("evidence") - _FAILS - {"untestable"}
-#: other inputs, all of which have to leave it
-_OTHERS = 2
-#: every so many problems the call is made twice
-_TWICE = 4
 #: of code that ran in another process
 _ELSEWHERE = Provenance((), "", "", {})
-
-
-@dataclass(frozen=True, eq=False)
-class Failure:
-    """The first case that failed."""
-
-    problem: Problem
-    index: int  #: its place in the order of problems
-    kind: str  #: wrong, raised, overwritten, dtype, time, memory, ended, or bits: other ones than without its batch
-    words: str
-    judged: Diff | None = None  #: where numbers are wrong
 
 
 def _bits(answer: Answer) -> dict[str, bytes]:
@@ -99,13 +80,13 @@ class Judge:
             # which rounds where others need not, and one that says some of what is unusual leaves the rest open
             outside = any(held.summary.outside for stage in judged if (held := stage.decisive) is not None)
             proved = self.spec.contract is not None and (judged.verdict != "bug" or is_exact(judged.run))
-            if classed(judged) in _FAILS and (outside or proved):
+            if classed(judged) in FAILS and (outside or proved):
                 return failure("wrong", self._how(one, answer), judged)
-            if classed(judged) in {*_FAILS, *_DOUBTED} and self._doubted_again(one):
+            if classed(judged) in {*FAILS, *DOUBTED} and self._doubted_again(one):
                 return failure("wrong", "results are within budget, but no known kernel gives them", judged)
-            if index % _TWICE == 0 and (second := self._other_bits(one, answer)) is not None:
+            if index % TWICE == 0 and (second := self._other_bits(one, answer)) is not None:
                 judged = self.judged(one, second)
-                if classed(judged) in _FAILS:
+                if classed(judged) in FAILS:
                     return failure("wrong", "the second of two identical calls is wrong", judged)
             if one.alone is not None and (said := self._parts_alone(one, answer)):
                 return failure("bits", said)
@@ -133,9 +114,9 @@ class Judge:
 
     def _doubted_again(self, one: Problem) -> bool:
         """Whether on other inputs of a case, of N(0, 1), a function leaves what is usual, too."""
-        for seed in np.random.default_rng(one.case.seed).integers(2**32, size=_OTHERS):
+        for seed in np.random.default_rng(one.case.seed).integers(2**32, size=OTHERS):
             other = Problem("random", one.case.but(distribution="normal", input_std=1.0, seed=int(seed)))
-            if classed(self.judged(other, self.called(other))) not in {*_FAILS, *_DOUBTED}:
+            if classed(self.judged(other, self.called(other))) not in {*FAILS, *DOUBTED}:
                 return False
         return True
 

@@ -10,14 +10,19 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from workbench.explore.acceptance import families, reference_families
 from workbench.explore.acceptance.caller import LOAD_S, Caller, started
-from workbench.explore.acceptance.families import families_of, problem
-from workbench.explore.acceptance.file import check, of_plain, read
-from workbench.explore.acceptance.judging import Failure, Judge
+from workbench.explore.acceptance.failure import Failure
+from workbench.explore.acceptance.file import check, read, spec_of
+from workbench.explore.acceptance.judging import Judge
+from workbench.explore.acceptance.reference_judging import ReferenceJudge, asked
+from workbench.explore.acceptance.reference_spec import ReferenceSpec
 from workbench.explore.acceptance.spec import Spec
+from workbench.explore.reference_shrink import ReferenceShrunk, shrink_reference
 from workbench.explore.shrink.shrink import Shrunk, shrink
 from workbench.foreign.find import name_of
 from workbench.judge.explain.explain import Explained
+from workbench.operations.reference.traced import each
 from workbench.progress import step
 from workbench.refusal import Refusal
 from workbench.shown import shown_by
@@ -30,7 +35,7 @@ class Acceptance:
     """The verdict on a function."""
 
     target: str
-    spec: Spec
+    spec: Spec | ReferenceSpec
     spec_file: str | None
     options: Mapping[str, Any]  #: seconds, dtype, unsafe and memory_gb, as they were asked
     seed: int  #: of the problems
@@ -44,6 +49,7 @@ class Acceptance:
     worst: float | None  #: x of budget, of all cases that passed
     deterministic: bool | None  #: whether the bits of calls that were made twice were the same; None of none
     failure: Failure | None
+    why: str = ""  #: why the first of the untestable cases was not judged, where that is known
 
     @property
     def cases(self) -> int:
@@ -74,20 +80,31 @@ class Acceptance:
         """Whether the verdict is pass."""
         return self.verdict == PASS
 
-    def explain(self, effort: float = 1.0) -> "Explained | Shrunk | None":
+    def explain(self, effort: float = 1.0) -> "Explained | Shrunk | ReferenceShrunk | None":
         """Why the first failing case fails, in a new process: its smallest form with the cause, or where its inputs are
-        arrays the cause alone. None where no number is wrong, and where the call before matters, which no formula has.
+        arrays the cause alone; by a reference its smallest form. None where no number is wrong, and where the call
+        before matters, or how inputs lie, which no case says.
         """
         failure = self.failure
-        if failure is None or failure.judged is None or failure.problem.before:
+        if failure is None or failure.judged is None:
             return None
-        asked = partial(_process, self.target, self.spec, self.options["unsafe"], self.options["memory_gb"])
-        with asked() as caller:
+        one = failure.problem
+        process = partial(_process, self.target, self.spec, self.options["unsafe"], self.options["memory_gb"])
+        if isinstance(self.spec, ReferenceSpec):
+            assert isinstance(one, reference_families.ReferenceProblem)
+            if one.again or one.nudged or one.lying.words:
+                return None
+            with process() as caller:
+                return shrink_reference(ReferenceJudge(caller, self.spec).judged_case, one.case, effort)
+        assert isinstance(one, families.Problem)
+        if one.before:
+            return None
+        with process() as caller:
             judge = Judge(caller, self.spec)
-            judged = judge.judged(failure.problem, judge.called(failure.problem))
+            judged = judge.judged(one, judge.called(one))
             if judged.origin is None:
                 return None
-            if failure.problem.inputs is None:
+            if one.inputs is None:
                 return shrink(judged, effort)
             return replace(judged.explain(effort), alone=True)  # the process of the function ends here
 
@@ -107,7 +124,7 @@ class Acceptance:
 
 def accept(
     function: str | Callable[..., Any],
-    spec: Spec | str | Path | Mapping[str, Any] | None = None,
+    spec: Spec | ReferenceSpec | str | Path | Mapping[str, Any] | None = None,
     *,
     seconds: float = 10.0,
     dtype: str | None = None,
@@ -121,7 +138,8 @@ def accept(
 
     `function` is path.py:function, the name of a function of an installed package, or a function at the top of a file,
     which is loaded anew in a process of its own, without network. `spec`: a TOML file, or its contents as a mapping;
-    None: forward attention, full and causal, grouped heads, lengths to 256. `dtype` in place of the spec's. `seconds`:
+    None: forward attention, full and causal, grouped heads, lengths to 256. With `reference` and `inputs` it is of any
+    function (`ReferenceSpec`), and these run in this process. `dtype` in place of the spec's. `seconds`:
     for cases, from the first answer on; the first failure ends them. `unsafe`: in a process beside this one, where
     Linux allows no namespaces. `memory_gb`: 1e9 bytes that its process may take. `seed`, None: of the operating system;
     `only`: one problem of that seed, its place in their order, to repeat it.
@@ -132,25 +150,29 @@ def accept(
     file = str(spec) if isinstance(spec, str | Path) else None
     found = _spec(spec)
     if dtype is not None:
-        found = replace(found, case={**found.case, "dtype": dtype})
-        check(found, "dtype")
+        if isinstance(found, ReferenceSpec):
+            found = replace(found, dtype=dtype).checked("dtype")
+        else:
+            found = replace(found, case={**found.case, "dtype": dtype})
+            check(found, "dtype")
     if not seconds > 0 or not memory_gb > 0:
         raise Refusal(f"seconds and memory_gb must be above 0; got {seconds!r} and {memory_gb!r}")
     target = _named(function)
     seed = secrets.randbits(63) if seed is None else seed
-    asked = {"seconds": seconds, "dtype": dtype, "unsafe": unsafe, "memory_gb": memory_gb}
+    options = {"seconds": seconds, "dtype": dtype, "unsafe": unsafe, "memory_gb": memory_gb}
+    names, problem = _problems(found, target, seed, unsafe)
     begun = time.monotonic()
     with _process(target, found, unsafe, memory_gb) as caller:
-        judge = Judge(caller, found)
+        judge: Any = ReferenceJudge(caller, found) if isinstance(found, ReferenceSpec) else Judge(caller, found)
         indices = count() if only is None else [only]
         failure = None
-        due = tuple(families_of(found)) if only is None else (problem(found, seed, only).family,)
+        due = names if only is None else (problem(only).family,)
         with step(f"judge cases of {target}, {seconds:g} s", seconds) as tick:
             since, until = begun, float("inf")
             for index in indices:
                 if time.monotonic() >= until:
                     break
-                failure = judge.failure_at(problem(found, seed, index), index)
+                failure = judge.failure_at(problem(index), index)
                 if until == float("inf"):  # it was loaded, and had compiled what it compiles
                     since = time.monotonic()
                     until = since + seconds
@@ -160,8 +182,9 @@ def accept(
                 tick(f"{judge.judged_cases.total()} cases judged")
     loading, taken = since - begun, time.monotonic() - since
     return Acceptance(
-        target, found, file, asked, seed, dict(judge.judged_cases), due, dict(judge.untestable), judge.suspicious,
+        target, found, file, options, seed, dict(judge.judged_cases), due, dict(judge.untestable), judge.suspicious,
         judge.calls, taken, loading, judge.worst, judge.deterministic, failure,
+        getattr(judge, "why", ""),
     )  # fmt: skip
 
 
@@ -169,13 +192,39 @@ def accept(
 _LEAST_S = 10.0
 
 
-def _spec(given: Spec | str | Path | Mapping[str, Any] | None) -> Spec:
+def _problems(
+    spec: Spec | ReferenceSpec, target: str, seed: int, unsafe: bool
+) -> tuple[tuple[str, ...], Callable[[int], Any]]:
+    """The families of a round, and the problem of each place in the order of problems. Refusal for a reference that
+    cannot be traced.
+    """
+    if not isinstance(spec, ReferenceSpec):
+        return tuple(families.families_of(spec)), partial(families.problem, spec, seed)
+    _check_apart(spec, target, unsafe)
+    names = reference_families.families_of(spec, asked(spec, spec.usual).inputs)
+    return tuple(names), partial(reference_families.problem, spec, names, seed)
+
+
+def _check_apart(spec: ReferenceSpec, target: str, unsafe: bool) -> None:
+    """Refusal for a function that lies in a file which this process imports."""
+    ours = [one for one in (*each(spec.reference), spec.inputs) if isinstance(one, str)]
+    same = [one for one in ours if Path(one.rpartition(":")[0]).resolve() == Path(target.rpartition(":")[0]).resolve()]
+    if same and not unsafe:
+        raise Refusal(
+            f"{target} lies in the file of {same[0]}, which runs in this process: move it to a file of its own, or if "
+            "you trust it, pass --unsafe"
+        )
+
+
+def _spec(given: Spec | ReferenceSpec | str | Path | Mapping[str, Any] | None) -> Spec | ReferenceSpec:
     if given is None:
         return Spec()
+    if isinstance(given, ReferenceSpec):
+        return given.checked("spec")
     if isinstance(given, Spec):
         check(given, "spec")
         return given
-    return of_plain(given, "spec") if isinstance(given, Mapping) else read(given)
+    return spec_of(given, "spec") if isinstance(given, Mapping) else read(given)
 
 
 def _named(function: str | Callable[..., Any]) -> str:
@@ -188,13 +237,9 @@ def _named(function: str | Callable[..., Any]) -> str:
 
 
 @contextmanager
-def _process(target: str, spec: Spec, unsafe: bool, memory_gb: float) -> Iterator[Caller]:
-    where: dict[str, Any] = {
-        "arrays": spec.arrays,
-        "device": spec.device,
-        "layout": spec.layout,
-        "fresh": spec.fresh,
-    }
+def _process(target: str, spec: Spec | ReferenceSpec, unsafe: bool, memory_gb: float) -> Iterator[Caller]:
+    where: dict[str, Any] = {"arrays": spec.arrays, "device": spec.device, "fresh": spec.fresh}
+    where |= {"layout": spec.layout} if isinstance(spec, Spec) else {"plain": True}
     with started(target, **where, unsafe=unsafe, memory_gb=memory_gb) as caller:
         caller.limit_s = LOAD_S
         yield caller

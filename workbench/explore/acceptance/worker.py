@@ -9,11 +9,12 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workbench.explore.acceptance.handed import Handed, as_a_caller_reads, recorded
 from workbench.explore.acceptance.namespaces import Apart, apart
+from workbench.explore.acceptance.plain_calls import PlainCalls
 
 #: kinds of a reply: it runs by itself; it cannot; the function is there, or is not, or needs what is not here; results
 #: are there; the function raised, or returned what is no result
@@ -21,8 +22,6 @@ APART, TOGETHER, LOADED, UNFOUND, LACKING, DONE, RAISED = b"pnlfuox"
 HEAD = struct.Struct("<BI")  #: of a reply: kind, bytes of text
 ASKED = struct.Struct("<I")  #: of a request: bytes of JSON
 TEXT = 4000  #: characters of a reply, the last ones
-#: copies of what is left in freed memory: an allocator gives the last one, or one of its size, or the next
-COPIES = 3
 _NO_PROC = (
     "; an isolated process needs its own /proc for CUDA, which Linux does not allow here. If you trust the function, "
     "run it with `--unsafe`"
@@ -38,13 +37,7 @@ class _Calls:
     arrays: str
     device: str | None
     layout: str
-    memory: mmap.mmap
-    #: arrays that lie otherwise than the arena's, by name and shape: the same addresses in each call
-    kept: dict[tuple[str, tuple[int, ...], str], Any] = field(default_factory=dict)
-    bytes_there: list[Any] = field(default_factory=list)  #: of the arena, as a tensor of torch; on a GPU a copy
-    #: tensors of it, by where they lie: the same ones for each call whose inputs lie so, as of who refills them
-    tensors: dict[tuple[Any, ...], Any] = field(default_factory=dict)
-    fetched: list[tuple[int, int]] = field(default_factory=list)  #: first byte and end of inputs, on a GPU
+    handed: Handed
     #: what reads the results of the last call again, from where the function left them
     last: list[Callable[[], Mapping[str, Any]]] = field(default_factory=list)
 
@@ -72,7 +65,7 @@ class _Calls:
         case = Case(**asked["case"])
         if not asked["fresh"]:  # what runs on behind a call shows without another one
             self._earlier(asked["earlier"])
-        views = {name: Place(*place).view(self.memory) for name, place in asked["places"].items()}
+        views = {name: Place(*place).view(self.handed.memory) for name, place in asked["places"].items()}
         adapter = adapter_of(self.function)
         arrays, device = self.arrays, self.device
         if adapter is not None:
@@ -85,18 +78,23 @@ class _Calls:
             raise Refusal(f"it takes no {case.codes} codes, but the spec has them: add the keywords {due}")
         boxes = adapter is None and not (call.put_in or case.ragged or case.page_size is not None)
         boxes = boxes and all(x.ndim == 4 for x in call.positional.values())
-        self._leave(asked["stale"], arrays, device)
+        self.handed.leave(asked["stale"], arrays, device)
         lying = self._lying(call.positional, views if boxes else {}, arrays, device)
         if case.shared_kv and "v" in lying:
             lying["v"] = lying["k"][..., : case.head_dim_v]
         keywords = {
-            key: self._kept(key, x, arrays, device) if isinstance(x, np.ndarray) else x
+            key: self.handed.kept_at(key, x, arrays, device) if isinstance(x, np.ndarray) else x
             for key, x in call.keywords.items()
         }
         launches = Launches(self.name, case, emulated("auto"))
         modified = mods.running(score_mod=case.score_mod, mask_mod=case.mask_mod)
-        recorded = _recorded(asked["recorded"], arrays)
-        with modified, recorded, running(self.function), triton_interpreter.guarded(), launches.sent():
+        with (
+            modified,
+            recorded(asked["recorded"], arrays),
+            running(self.function),
+            triton_interpreter.guarded(),
+            launches.sent(),
+        ):
             if adapter is None or adapter.call is None:
                 made = self.function(*lying.values(), **keywords)
             else:
@@ -106,8 +104,8 @@ class _Calls:
             found, parts, _ = returned.read(seen, self.name)  # which waits for the device
             found, _ = launches.concatenated(found, parts, {})
         self._check_kept(call, {} if boxes else lying, keywords)
-        if boxes and self.fetched:
-            self._back()
+        if boxes and self.handed.fetched:
+            self.handed.back()
         base2 = adapter is not None and adapter.base2
         stages = results(found, call.axes, case, self.name, base2=base2)
         if asked["fresh"]:
@@ -121,7 +119,7 @@ class _Calls:
             x = stages[stage]
             if x.shape != tuple(shape):
                 raise Refusal(f"{stage} must have shape {list(shape)} for this case; got {list(x.shape)}")
-            np.ndarray(x.shape, x.dtype, self.memory, offset)[...] = x
+            np.ndarray(x.shape, x.dtype, self.handed.memory, offset)[...] = x
             dtypes[stage] = x.dtype.name
         return json.dumps(dtypes)
 
@@ -131,7 +129,7 @@ class _Calls:
 
         for stage, (offset, shape) in asked.items():
             x = self.last[0]()[stage]
-            np.ndarray(tuple(shape), x.dtype, self.memory, offset)[...] = x
+            np.ndarray(tuple(shape), x.dtype, self.handed.memory, offset)[...] = x
 
     def _lying(
         self, positional: Mapping[str, Any], views: Mapping[str, Any], arrays: str, device: str
@@ -141,60 +139,10 @@ class _Calls:
         for name, x in positional.items():
             if name in views:
                 own = views[name].swapaxes(1, 2) if self.layout == "bshd" else views[name]
-                found[name] = self._there(own, arrays, device)
+                found[name] = self.handed.there(own, arrays, device)
             else:
-                found[name] = self._kept(name, x, arrays, device)
+                found[name] = self.handed.kept_at(name, x, arrays, device)
         return found
-
-    def _there(self, view: Any, arrays: str, device: str) -> Any:
-        """An array of the arena, in its memory, or in a copy of all of it on a GPU."""
-        from workbench.arrays import handed_over, module
-
-        if arrays != "torch":
-            return handed_over(view, arrays, device)
-        import numpy as np
-
-        torch = module("torch")
-        base = np.frombuffer(self.memory, np.uint8)
-        at = view.__array_interface__["data"][0] - base.__array_interface__["data"][0]
-        if not self.bytes_there:
-            here = torch.from_numpy(base)
-            self.bytes_there.append(here if device == "cpu" else torch.empty_like(here, device=device))
-        end = at + sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True)) + view.itemsize
-        if device != "cpu":
-            aligned = at // 256 * 256 - 256  # with the poison before it
-            behind = end + 256
-            self.bytes_there[0][aligned:behind].copy_(torch.from_numpy(base[aligned:behind]))
-            self.fetched.append((aligned, behind))
-        strides = tuple(step // view.itemsize for step in view.strides)
-        key = (at, view.shape, strides, view.dtype.name)
-        made = self.tensors.get(key)
-        # whoever has it may turn it, or have gradients recorded
-        if made is None or (made.shape, made.stride()) != (view.shape, strides) or made.requires_grad:
-            typed = self.bytes_there[0][at:end].view(getattr(torch, view.dtype.name))
-            made = self.tensors[key] = typed.as_strided(view.shape, strides)
-        return made
-
-    def _back(self) -> None:
-        """What the call made of its inputs on a GPU, into the arena."""
-        import numpy as np
-
-        base = np.frombuffer(self.memory, np.uint8)
-        for start, end in self.fetched:
-            base[start:end] = self.bytes_there[0][start:end].cpu().numpy()
-        self.fetched.clear()
-
-    def _kept(self, name: str, x: Any, arrays: str, device: str) -> Any:
-        """An array at the address at which the last one of its name and shape was, where the library has addresses."""
-        from workbench.arrays import handed_over
-
-        key = (name, x.shape, x.dtype.name)
-        made = handed_over(x.copy(), arrays, device)
-        if arrays == "jax":
-            return made
-        if key in self.kept:
-            self.kept[key][...] = made
-        return self.kept.setdefault(key, made)
 
     def _check_kept(self, call: Any, lying: Mapping[str, Any], keywords: Mapping[str, Any]) -> None:
         """Refusal where the function changed an input that is not in the arena."""
@@ -210,56 +158,23 @@ class _Calls:
                 if after.shape == before.shape and after.tobytes() != np.ascontiguousarray(before).tobytes():
                     raise Refusal(f"input {name} was overwritten")
 
-    def _leave(self, blocks: list[list[Any]], arrays: str, device: str) -> None:
-        """Free blocks of the allocator that hold what is asked for: what a function does not write shows."""
-        import numpy as np
 
-        from workbench.arrays import handed_over
-        from workbench.explore.acceptance.arena import Place
-
-        if arrays == "jax":
-            return
-        held = []
-        for place in blocks:
-            made = handed_over(np.array(Place(*place).view(self.memory)), arrays, device)
-            held += [made.clone() if arrays == "torch" else made.copy() for _ in range(COPIES)]
-        del held
-
-
-def _recorded(recorded: bool, arrays: str) -> AbstractContextManager[None]:
-    """With autograd's records, or without, as models train and infer."""
-    if arrays != "torch":
-        return nullcontext()
-    from workbench.arrays import module
-
-    found: AbstractContextManager[None] = module("torch").set_grad_enabled(recorded)
-    return found
-
-
-def _as_a_caller_reads(made: Any, name: str) -> Any:
-    """Results of torch as the stream on which the function was called reads them, which waits for no other stream;
-    Refusal of tensors that may compute when they are read.
-    """
-    from workbench.arrays import module
+def _as_a_caller_reads(made: Any, name: str) -> dict[str, Any]:
+    """Results of torch by name, as their caller reads them."""
     from workbench.foreign import returned
-    from workbench.refusal import Refusal
 
-    torch = module("torch")
-    found = returned.by_name(made, name)
-    for stage, x in found.items():
-        if isinstance(x, torch.Tensor):
-            if type(x) not in (torch.Tensor, torch.nn.Parameter):
-                raise Refusal(f"{stage} must be a torch.Tensor, not of its subclass {type(x).__qualname__:.40}")
-            found[stage] = x.detach().clone()
-    return found
+    return {stage: as_a_caller_reads(x) for stage, x in returned.by_name(made, name).items()}
 
 
 def _reply(kind: int, text: str = "") -> None:
-    said = text[-TEXT:].encode(errors="replace")
+    said = (text if kind == DONE else text[-TEXT:]).encode(errors="replace")
     os.write(_replies, HEAD.pack(kind, len(said)) + said)
 
 
-def _answered(calls: _Calls, asked: Mapping[str, Any]) -> tuple[_Calls, str]:
+Calls = _Calls | PlainCalls
+
+
+def _answered(calls: Calls, asked: Mapping[str, Any]) -> tuple[Calls, str]:
     """The answer to a call, and what answers the next one: with tensors of torch where the function is written for
     them.
     """
@@ -268,9 +183,9 @@ def _answered(calls: _Calls, asked: Mapping[str, Any]) -> tuple[_Calls, str]:
     try:
         return calls, calls.answer(asked)
     except Exception as error:
-        if not of_torch(error, calls.function, calls.arrays):
+        if not of_torch(error, calls.function, calls.arrays or "numpy"):
             raise
-    calls = _Calls(calls.function, calls.name, "torch", calls.device, calls.layout, calls.memory)
+    calls = replace(calls, arrays="torch", handed=Handed(calls.handed.memory), last=[])
     return calls, calls.answer(asked)
 
 
@@ -304,10 +219,13 @@ def main() -> None:
     _reply(APART, found.number)
     begun = _request()
     try:
-        calls = _Calls(
-            find(begun["target"]), begun["target"], begun["arrays"], begun["device"], begun["layout"],
-            mmap.mmap(arena, SIZE),
-        )  # fmt: skip
+        where = begun["arrays"], begun["device"]
+        function, handed = find(begun["target"]), Handed(mmap.mmap(arena, SIZE))
+        calls: Calls = (
+            PlainCalls(function, begun["target"], *where, handed)
+            if begun["plain"]
+            else _Calls(function, begun["target"], *where, begun["layout"], handed)
+        )
     except (Refusal, Unavailable) as error:
         _reply(LACKING if isinstance(error, Unavailable) else UNFOUND, str(error))
         os._exit(0)

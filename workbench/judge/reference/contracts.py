@@ -12,12 +12,14 @@ import numpy as np
 from workbench.floats import DTYPES
 from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
+from workbench.judge.reference.held import dumps_of
+from workbench.judge.reference.samples import Samples
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
-from workbench.reference.graph.contract import CASTS, usual
-from workbench.reference.graph.forward import upstream
+from workbench.reference.graph.contract import CASTS, ROUNDS, usual
+from workbench.reference.graph.plan import upstream
 
 #: names of the 16-bit dtypes
 NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
@@ -34,6 +36,10 @@ PREDICTED = 0.5
 #: what a declaration that nobody made says of errors: it allows as much; they are as large as what it loses; it
 #: predicts them; and kernels are known that do it unsaid, with such errors
 POOR, LARGE, GONE, KNOWN = range(4)
+
+
+#: declarations of roundings that samples know: of operands after a scale, and of results
+CHANCE = ("operands=scaled-", "round=")
 
 
 class Beyond(NamedTuple):
@@ -89,6 +95,8 @@ def words_of(contract: Contract, beyond: Contract | None = None) -> str:
     for name in ("exp_ulps", "division"):
         if getattr(contract, name) != getattr(strict, name):
             found.append(f"{name}={getattr(contract, name):g}")
+    if contract.round:
+        found.append(f"round={contract.round}")
     return ",".join(found)
 
 
@@ -151,9 +159,10 @@ def _with_excuses(
 
     found, best = list[str](), POOR
     for words, other in _weaker(graph, given, contract, wrong, dtype):
-        if "+" in words and best > POOR:  # one is enough
+        narrower = best > POOR and not (words.startswith("round=") and found[-1].startswith("operands=scaled-"))
+        if narrower and ("+" in words or words.startswith(CHANCE)):  # one is enough
             continue
-        if not proved and other.operands == contract.operands:
+        if not proved and words != "operands=tf32" and not (dtype in NARROW and words.startswith(CHANCE)):
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
@@ -161,6 +170,8 @@ def _with_excuses(
         if not all(tried[stage.name].is_right for stage in stages):
             continue
         rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
+        if words.startswith(CHANCE) and not all(_is_chance(graph, given, other, stage) for stage in wrong):
+            rank = POOR
         if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
             rank = KNOWN
         if rank > best:
@@ -169,8 +180,18 @@ def _with_excuses(
             found.append(words)
         if len(found) == 2 and best == KNOWN:
             break
-    some = [stage for stage in wrong if stage.role == "origin" or best == KNOWN] if found else []
+    sure = best == KNOWN or (best > POOR and found[0].startswith(CHANCE))
+    some = [stage for stage in wrong if stage.role == "origin" or sure] if found else []
     return tuple(_excused(stage, found, best) if stage in some else stage for stage in stages)
+
+
+def _is_chance(graph: Graph, given: Sequence[Given], contract: Contract, stage: StageDiff) -> bool:
+    """Whether the errors of a stage have no factor and no offset in common that roundings would not have."""
+    one, found = next(one for one in given if one.name == stage.name), stage.decisive
+    assert found is not None
+    read = [other for other in given if stage.judged_from or is_whole(other.x.dtype)]
+    error = found.error if len(one.nodes) > 1 else found.error[None]
+    return Samples(graph, contract, dumps_of(graph, read), one.nodes).is_chance(one.nodes, [*error])
 
 
 def _is_known(
@@ -181,7 +202,9 @@ def _is_known(
     that is carried in it.
     """
     if other.operands != contract.operands:
-        return all(by_tf32(graph, given, stage) for stage in wrong)
+        return other.operands == "tf32" and all(by_tf32(graph, given, stage) for stage in wrong)
+    if other.round != contract.round:
+        return False
     names = [name for name in other.stored if other.stored[name] != contract.stored.get(name)]
     return dtype in NARROW and not any(_is_carried(graph, name) for name in names if name != CASTS)
 
@@ -207,6 +230,17 @@ def _fits(before: StageDiff, after: StageDiff) -> int:
     return LARGE if np.median(now[known] / budget[known]) >= FITS else POOR
 
 
+#: what is said of a declaration that is no default
+_DOUBTFUL: Mapping[str, str] = {
+    "operands=scaled": "as of a kernel that scales its operands before it rounds them",
+    "operands=": "though TF32 of these operands has other errors",
+    "round=saved": "as of a kernel whose backward pass reads what its forward pass kept in fewer bits",
+    "round=eager": "as of plain torch, which rounds every result",
+    "round=inside": "as of plain torch in steps, which rounds every result, also within norms and softmax",
+    "": "which no default arithmetic does",
+}
+
+
 def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
     """The wrong stage: suspicious where a declaration explains its errors, else a bug that the declaration allows."""
     assert stage.decisive is not None
@@ -217,9 +251,8 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
         return replace(
             stage, if_declared=IfDeclared(f"{options} allows as much; these errors are no such roundings", True)
         )
-    other = words[0].startswith("operands=")
-    doubtful = "though TF32 of these operands has other errors" if other else "which no default arithmetic does"
-    why = f", {doubtful}" if rank < KNOWN else ""
+    doubtful = [next(said for start, said in _DOUBTFUL.items() if one.startswith(start)) for one in words[:2]]
+    why = f", {', or '.join(dict.fromkeys(doubtful))}" if rank < KNOWN else ""
     why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
     beyond = (
         f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"
@@ -234,10 +267,11 @@ def _weaker(
     graph: Graph, given: Sequence[Given], contract: Contract, wrong: Sequence[StageDiff], dtype: str
 ) -> Iterator[tuple[str, Contract]]:
     """Single declarations that may make the wrong stages right, in words: products in fewer bits, then a stage that is
-    stored in 16 bits, then all of them.
+    stored in 16 bits, then all of them, then the results of more and more operations.
     """
-    if dtype not in NARROW:
-        yield "operands=tf32", replace(contract, operands="tf32")
+    operands = [f"scaled-{dtype}"] if dtype in NARROW else ["tf32", "scaled-tf32"]
+    for one in operands:
+        yield f"operands={one}", replace(contract, operands=one)
     yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
     names = [stage.name for stage in wrong]
     nodes = {i for one in given if one.name in names for i in one.nodes}
@@ -255,3 +289,6 @@ def _weaker(
         for some in [*([name] for name in several), *([several] if len(several) > 1 else [])]:
             stored = {**contract.stored, **dict.fromkeys(some, narrow)}
             yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)
+    if dtype in NARROW:
+        for which in ROUNDS if graph.saved else ROUNDS[1:]:
+            yield f"round={which}", replace(contract, operands=dtype, round=f"{which}:{dtype}")

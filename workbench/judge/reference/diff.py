@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
@@ -11,7 +12,7 @@ from workbench.judge.reference.causes.cause import Explained
 from workbench.judge.reference.causes.scene import Scene
 from workbench.judge.reference.causes.search import explain
 from workbench.judge.reference.contracts import Beyond, judged
-from workbench.judge.reference.given import Arrays, Given, called, matched
+from workbench.judge.reference.given import Arrays, Given, matched
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
@@ -23,6 +24,9 @@ from workbench.work import SEARCH, Work
 
 #: trials that a report spends on causes, at most: one to two seconds
 QUICK = 2500.0
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,6 +148,20 @@ class ReferenceDiff:
             raise Refusal(unknown("stage", name, [one.name for one in self.stages]))
         return found
 
+    def save_html(self, path: str | Path) -> None:
+        """Write the page of `workbench diff --html`, one file. Refusal where nothing can be written there."""
+        shown_by("page.reference.save", path, [self])
+
+    def plot(self) -> "Figure":
+        """A row for each stage with its largest errors, a matplotlib Figure."""
+        return shown_by("pictures.overview.overview", self.stages, self.headline)
+
+    def plot_sources(self, name: str, element: Sequence[int] | None = None) -> "Figure":
+        """Where the budget of an element of a stage comes from, by line of the reference, a matplotlib Figure. element:
+        as of `sources`; None: the one farthest beyond its budget.
+        """
+        return shown_by("pictures.sources.sources", self, name, element)
+
     def as_dict(self) -> dict[str, Any]:
         """The document of `workbench diff --reference --json`, of plain Python values."""
         return shown_by("reference.document", self)
@@ -156,7 +174,7 @@ class ReferenceDiff:
         return shown_by("reference.in_short", self)
 
     def _repr_html_(self) -> str:
-        return shown_by("reference.html", self)
+        return shown_by("page.reference.html", self)
 
 
 def diff_arrays(
@@ -178,7 +196,7 @@ def diff_arrays(
     """
     given = matched(graph, arrays, unwritten, target)
     found = judged(graph, given, contract, dtype)
-    names = {node: called(graph, key) for key, node in graph.results.items()}
+    names = {node: graph.called(key) for key, node in graph.results.items()}
     missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
     return ReferenceDiff(
         target,

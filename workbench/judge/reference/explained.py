@@ -14,6 +14,7 @@ from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.held import dumps_of
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Graph
+from workbench.reference.graph.device import numpy_of
 from workbench.reference.graph.node import Line
 from workbench.reference.graph.operands import Change, cut_off, to_nearest, with_operands
 from workbench.reference.graph.patterns import patterns_of
@@ -37,7 +38,7 @@ def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff) -> bool:
 
     def moved(change: Change) -> np.ndarray:
         made = with_operands(graph, one.places, dumps, change)
-        whole = np.stack([np.asarray(x, np.float64) for x in made]) if len(made) > 1 else np.asarray(made[0])
+        whole = np.stack([*map(numpy_of, made)]) if len(made) > 1 else numpy_of(made[0])
         return (whole - found.expected) / found.budget
 
     lines = sorted({graph.nodes[i].line for i in patterns_of(graph).contractions})[:LINES]

@@ -57,19 +57,11 @@ def matched(graph: Graph, arrays: Arrays, unwritten: Arrays, name: str) -> tuple
                 f"{name} returned {len(arrays)} arrays; the reference returns {len(results)}: {_listed(graph)}"
             )
         found = [
-            _fitting(graph, called(graph, key), (key,), (graph.results[key],), x, no, name)
+            _fitting(graph, graph.called(key), (key,), (graph.results[key],), x, no, name)
             for key, x, no in zip(results, arrays, unwritten, strict=False)
             if x is not None and no is not None
         ]
     return tuple(sorted(found, key=lambda one: (one.nodes[-1], -len(one.nodes))))
-
-
-def called(graph: Graph, result: str) -> str:
-    """A result by the name that the reference gives it in a stage; its own where it has none, or a key of a dict."""
-    if not result.startswith("result"):
-        return result
-    node = graph.results[result]
-    return next((name for name, turns in reversed([*graph.stages.items()]) if turns[-1] == node), result)
 
 
 def _joined(graph: Graph, pairs: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:

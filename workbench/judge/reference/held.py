@@ -10,7 +10,8 @@ from workbench.arrays import as_torch, on_cpu
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import DTYPES, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.sharper import asked, sharper
+from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
+from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.node import Line
@@ -28,6 +29,7 @@ class Held:
     isolated: Comparison  #: of the stages before it that the kernel gave
     propagated: Comparison  #: of the inputs alone
     open: tuple[Line, ...]  #: lines of the reference that leave elements of the isolated one without a budget
+    drawn: BySamples | None  #: what samples decide of the isolated one
 
 
 def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[Held, ...]:
@@ -41,13 +43,20 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
     before = {one.name: _behind(graph, one, given) for one in given}
     alone = {place for one in given if not before[one.name] for place in one.places}
     isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
+    nodes = {i: place for one in given for place, i in zip(one.places, one.nodes, strict=True)}
+    samples = [
+        Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs])
+        for by_inputs, read in ((False, dumps), (True, choices))
+    ]
     found = []
     for one in given:
         by_inputs = {*one.places} <= alone
         of, known = (from_inputs, choices) if by_inputs else (isolated, dumps)
-        own = _compared(graph, contract, one, of, known, sharp=sharp and one.result, alone=by_inputs)
-        whole = own if by_inputs else _compared(graph, contract, one, from_inputs, choices, sharp=False, alone=True)
-        found.append(Held(one, before[one.name], own, whole, _open(of, one)))
+        own, by = _compared(contract, one, of, samples[by_inputs], known, sharp=sharp and one.result, alone=by_inputs)
+        whole = own
+        if not by_inputs:
+            whole, _ = _compared(contract, one, from_inputs, None, choices, sharp=False, alone=True)
+        found.append(Held(one, before[one.name], own, whole, _open(of, one), by))
     return tuple(found)
 
 
@@ -65,8 +74,9 @@ def _behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]
         if i in seen:
             continue
         seen.add(i)
-        if i in nodes:
-            found.add(nodes[i])
+        at = i if i in nodes else graph.again.get(i, i)
+        if at in nodes:
+            found.add(nodes[at])
         else:
             queue += graph.nodes[i].reads
     return tuple(other.name for other in given if other.name in found)
@@ -103,16 +113,16 @@ def _like(graph: Graph, x: np.ndarray) -> Any:
 
 @np.errstate(all="ignore")
 def _compared(
-    graph: Graph,
     contract: Contract,
     one: Given,
     expected: Mapping[str, Expected],
+    samples: Samples | None,
     dumps: Mapping[str, Any],
     sharp: bool,
     alone: bool,
-) -> Comparison:
-    """An array against what is expected of the `dumps`. sharp: also in reverse mode; alone: all that it is made of is
-    the reference's own, but for choices.
+) -> tuple[Comparison, BySamples | None]:
+    """An array against what is expected of the `dumps`, and what samples decide of it. sharp: also in reverse mode;
+    alone: all that it is made of is the reference's own, but for choices.
     """
     value, budget = _joined([expected[place] for place in one.places], one.x.shape)
     whole = is_whole(one.x.dtype)
@@ -120,13 +130,14 @@ def _compared(
     dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
     actual = to_float64(one.x)
     stored: Any = 0.0
+    by = None
     if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
-        # what is stored in 16 bits was computed in more: half an ulp of what it may have been
-        stored = ulp(abs(value) + budget.bound, dtype) / 2
+        # what is stored in 16 bits was computed in more: half an ulp of what it is stored as
+        stored = ulp(np.where(np.isfinite(actual), actual, value), dtype) / 2
     if whole:
         budget = Budget(np.maximum(budget.bound, APART), np.maximum(budget.statistical, APART), np.inf)
-    elif sharp:
-        budget = _sharpened(graph, contract, one, actual, value, budget, stored, dumps)
+    elif samples is not None:
+        budget, by = _sharpened(samples, one, actual, value, budget, stored, dumps, sharp)
     budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
     found = compare(actual, one.unwritten, value, budget, dtype)
     nan = np.isnan(value) & ~one.unwritten
@@ -134,7 +145,7 @@ def _compared(
         same = nan & np.isnan(actual)
         found.state[nan], found.over_budget[nan] = State.NAN, np.inf
         found.state[same], found.over_budget[same] = State.EXACT, 0.0
-    return kept(one.x, found)
+    return kept(one.x, found), by
 
 
 def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
@@ -153,22 +164,30 @@ def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarr
 
 
 def _sharpened(
-    graph: Graph,
-    contract: Contract,
+    samples: Samples,
     one: Given,
     actual: np.ndarray,
     value: np.ndarray,
     budget: Budget,
     stored: Any,
     dumps: Mapping[str, Any],
-) -> Budget:
-    """The budget, smaller where reverse mode was asked."""
-    beyond = np.maximum(abs(actual - value) - stored, 0.0) / budget.bound
-    places = asked(graph, one.nodes, beyond)
-    if not places:
-        return budget
-    found = sharper(graph, contract, one.places, places, dumps)
-    bound, likely = budget.bound.copy(), budget.statistical.copy()
-    for place, (worst, usual) in found.items():
-        bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
-    return replace(budget, bound=bound, statistical=likely)
+    sharp: bool,
+) -> tuple[Budget, BySamples | None]:
+    """The budget, smaller where reverse mode was asked, and drawn where there is none or forward ones are loose."""
+    graph, contract = samples.graph, samples.contract
+    error = np.maximum(abs(actual - value) - stored, 0.0)
+
+    known, done = np.zeros(value.shape, bool), set[tuple[int, ...]]()
+
+    def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
+        bound, likely = budget.bound.copy(), budget.statistical.copy()
+        places = [at for at in asked(off, min(most, affordable(graph, one.nodes))) if at not in done]
+        done.update(places)
+        found = sharper(graph, contract, one.places, places, dumps) if places else {}
+        for place, (worst, usual) in found.items():
+            bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
+            known[place] = np.isfinite(worst)
+        return replace(budget, bound=bound, statistical=likely), known
+
+    dear = sharp and 0 < affordable(graph, one.nodes) < MOST
+    return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None, dear)

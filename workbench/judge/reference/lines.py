@@ -7,10 +7,10 @@ from workbench.reference.graph.node import Line
 
 
 def short(line: Line) -> str:
-    """file:line, the file relative to the working folder where it lies in it."""
+    """file:line, the file relative to the working folder where it lies in it; "backward of" it, by autograd."""
     path = Path(line.file)
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{path}:{line.number}"
+    return f"{'backward of ' * line.backward}{path}:{line.number}"
 
 
 def code(line: Line) -> str:
@@ -19,8 +19,12 @@ def code(line: Line) -> str:
 
 
 def definition(name: str, line: Line) -> str:
-    """What a stage is: the right side of its assignment, or the line as it is, and where it stands."""
+    """What a stage is: the right side of its assignment, or the line as it is, and where it stands; of a gradient the
+    line whose backward pass it is.
+    """
     said = code(line)
+    if line.backward:
+        return f"the gradient through {said} ({short(line)})"
     for start in (f"{name} = ", "return "):
         said = said.removeprefix(start)
     return f"{said} ({short(line)})".lstrip()

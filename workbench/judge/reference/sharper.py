@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.graph import Contract, Graph, budget_at
-from workbench.reference.graph.forward import upstream
+from workbench.reference.graph.plan import upstream
 
-#: share of a forward bound from which on an error is asked again: beyond reverse mode's it would be wrong, and that is
-#: seldom less than a hundredth
-LEFT_OPEN = 0.01
+#: deviations from which on an element is asked: the worst case of a single rounding is 1.7 of them
+LEFT_OPEN = 1.0
 #: elements of a result that are asked at most, the farthest off first
 MOST = 64
 #: of these, some that are spread evenly, whatever their error
@@ -23,21 +22,27 @@ OTHERS = 4
 #: values of all nodes together that passes in reverse may go over, about a second; and above which none is made, since
 #: each node's value is kept
 WORK, LARGEST = 4e7, 2e7
+#: values that are as much work as a node itself, 50 microseconds: a recurrence of 512 tokens has 10,000 nodes
+NODE = 2048
 
 
-def asked(graph: Graph, nodes: Sequence[int], beyond: np.ndarray) -> list[tuple[int, ...]]:
-    """The elements of an array that are asked, of which `beyond` says the error in units of the forward bound."""
-    size = sum(prod(graph.nodes[i].shape) for i in upstream(graph, nodes))
-    if size > LARGEST or not beyond.size:
+def affordable(graph: Graph, nodes: Sequence[int]) -> int:
+    """How many elements of an array are asked at most; 0 of one that is too dear."""
+    above = upstream(graph, nodes)
+    size = sum(prod(graph.nodes[i].shape) for i in above)
+    work = size + NODE * len(above)
+    return 0 if size > LARGEST else int(min(max(WORK / max(work, 1), OTHERS), MOST))
+
+
+def asked(off: np.ndarray, most: int) -> list[tuple[int, ...]]:
+    """The elements of an array that are asked, of which `off` says how many deviations they are off."""
+    if not most or not off.size:
         return []
-    most = int(min(max(WORK / max(size, 1), OTHERS), MOST))
-    flat = np.nan_to_num(beyond.ravel(), nan=0.0, posinf=0.0)
+    flat = np.nan_to_num(off.ravel(), nan=0.0, posinf=0.0)
     order = np.argsort(-flat, kind="stable")[:most]
     chosen = [int(i) for i in order if flat[i] > LEFT_OPEN]
     spread = np.linspace(0, flat.size - 1, min(OTHERS, flat.size)).astype(int)
-    return [
-        tuple(int(k) for k in np.unravel_index(i, beyond.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])
-    ]
+    return [tuple(int(k) for k in np.unravel_index(i, off.shape)) for i in dict.fromkeys([*chosen, *map(int, spread)])]
 
 
 def sharper(

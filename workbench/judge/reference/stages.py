@@ -10,6 +10,7 @@ from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
 from workbench.judge.reference.held import Held, dumps_of, held
 from workbench.judge.reference.lines import short
+from workbench.judge.reference.samples import BySamples
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph, undecided
 from workbench.reference.graph.node import Line
@@ -65,19 +66,20 @@ def is_broken(stage: StageDiff) -> bool:
 def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given]) -> StageDiff:
     name, x = one.given.name, one.given.x
     before = one.judged_from
-    isolated, reason = one.isolated, ""
+    isolated, reason, by = one.isolated, "", one.drawn
     narrow = [other.name for other in given if other.name in before and _may_be_wider(other, contract)]
     if narrow and isolated.summary.outside and not one.propagated.summary.outside:
         isolated, reason = one.propagated, f"judged from the inputs, since {', '.join(narrow)} was given in 16 bits"
-        before = ()
+        before, by = (), None
     verdict, why = verdict_of(isolated.summary)
     total, judged = isolated.summary.size, isolated.summary.judged
     if judged < total and verdict not in ("bug", "missing"):
-        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open)}"
+        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open, by)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
     if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
         why = "the reference is NaN where the kernel is not"
+    by_samples = "" if by is None or verdict in ("missing", "untestable") else _drawn(isolated, by)
     return StageDiff(
         name,
         AXES[: x.ndim],
@@ -86,15 +88,35 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
         one.propagated,
         judged_from=before,
         doubt=(EVIDENCE if one.given.result else ASSUMPTION) if verdict == "suspicious" else "",
-        reason=why or reason,
+        reason="; ".join(filter(None, (why or reason, by_samples))),
         dumped=x,
     )
 
 
-def _why(found: Comparison, lines: Sequence[Line]) -> str:
+def _drawn(found: Comparison, by: BySamples) -> str:
+    """What samples decided, and what the worst case did."""
+
+    def said(some: np.ndarray) -> str:
+        place = np.unravel_index(int(np.argmax(np.where(some, by.deviations, -1.0))), some.shape)
+        return f"{by.deviations[place]:.3g} deviations off, drawn by {by.samples[place]} samples"
+
+    outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
+    if found.outside.any():
+        if outside.any():
+            return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
+        return "the wrong elements are beyond their worst case" if by.decides.any() else ""
+    if beyond.any():
+        return f"the worst {said(beyond)}"
+    n = int(by.decides.sum())
+    return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
+
+
+def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
     """Why elements were not judged."""
     if found.summary.count(State.POISONED):
         return "what they are made of is NaN"
+    if by is not None and by.blind.any() and not lines:
+        return "roundings alone may change them entirely"
     if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
         return "their budgets are as large as the terms that they add up"
     return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"

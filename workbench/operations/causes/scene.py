@@ -7,18 +7,19 @@ from functools import cached_property
 import numpy as np
 
 from workbench.expectation.elements import WRONG
-from workbench.floats import round_to, to_float64, ulp
+from workbench.floats import round_to, to_float64, ulp, unit_roundoff
 from workbench.judge.explain.hypothesis import Hypothesis, edited
 from workbench.operations.expected import Reference, held, problem
 from workbench.operations.run import OperationRun, results
-from workbench.reference.context import Context
+from workbench.reference.context import CHANGE_ROUNDINGS, Context
 from workbench.reference.dataflow import with_upstream
+from workbench.reference.graph import Expected
 from workbench.reference.mode import FLOAT32_RANGE
 from workbench.reference.problem import Problem
 from workbench.reference.stage import Step, Table
 from workbench.reference.steps.altered import Altered
 from workbench.reference.steps.neutral import CastTo
-from workbench.reference.walk import budgets, values
+from workbench.reference.walk import values
 from workbench.work import trials
 
 #: share of the error of a stage that a cause may leave: an edit that changes nothing leaves all of it
@@ -67,11 +68,16 @@ class Scene:
         self.trials = trials(sum(x.size for x in made.values()))
 
     @cached_property
+    def _expected(self) -> Mapping[str, Mapping[str, Expected]]:
+        """Way -> what the stages of the run should be in that way."""
+        return {way: self.reference.expected(p.given, [*self.run.stages]) for way, p in self.problems.items()}
+
+    @cached_property
     def outside(self) -> Mapping[tuple[str, str], np.ndarray]:
         """Stage and way -> which of its elements are wrong in that way."""
         found = {}
-        for way, p in self.problems.items():
-            for name, one in self.reference.expected(p.given, [*self.run.stages]).items():
+        for way, expected in self._expected.items():
+            for name, one in expected.items():
                 judged = held(self.run.stages[name], one.value, one.budget, self.free.get(name))
                 found[name, way] = np.isin(judged.state, WRONG)
         return found
@@ -116,30 +122,27 @@ class Scene:
         return replace(p, table=table, given={**known, **p.given})
 
     def within(self, hypothesis: Hypothesis, names: Collection[str], way: str) -> dict[str, float] | None:
-        """Stage of `names` -> how many times a right kernel's budgets those of the edited table are; None where an
-        element is beyond these.
+        """Stage of `names` -> how many times a right kernel's budgets those of the edit are, which grow as its numbers
+        do; None where an element is beyond these, and a few roundings of what is changed.
         """
-        table, p = edited(self.table, hypothesis), self.problems[way]
-        assert table is not None
-        below = self.changed(hypothesis.stages, way)
-        of_edit = self._edited(hypothesis, way)
+        right, below, of_edit = self.made[way], self.changed(hypothesis.stages, way), self._edited(hypothesis, way)
         assert of_edit is not None
-        made = {**self.made[way], **values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)}
-        bounds = budgets(replace(p, table=table), made, names)
-        right = budgets(p, self.made[way], names)
-        found = {}
+        edit = values(of_edit, [name for name in self.kept if name in below], FLOAT32_RANGE)
+        sizes = [(_largest(x), _largest(right[name])) for name, x in edit.items() if name in right]
+        grown, made = max([1.0, *(new / old for new, old in sizes if old)]), {**right, **edit}
         for name in names:
-            if not self._all_within(name, made[name], bounds[name].bound):
+            # an edit may take elements to other places: the largest budget of the stage holds for all
+            widest = grown * _largest(self._expected[way][name].budget.bound)
+            of_change = CHANGE_ROUNDINGS * unit_roundoff("float32") * _largest(made[name])
+            if not self._all_within(name, made[name], widest + of_change):
                 return None
-            both = bounds[name].bound, right[name].bound
-            known = np.isfinite(both[0]) & (both[1] > 0)
-            found[name] = max(1.0, float(np.median((both[0] / both[1])[known]))) if known.any() else 1.0
-        return found
+        return dict.fromkeys(names, grown)
 
-    def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray) -> bool:
+    @np.errstate(all="ignore")
+    def _all_within(self, name: str, predicted: np.ndarray, bound: float) -> bool:
         dumped = self.run.stages[name]
         actual = to_float64(dumped)
-        allowed = bound
+        allowed: np.ndarray | float = bound
         if dumped.dtype.itemsize < 4:
             allowed = bound + ulp(abs(predicted) + bound, dumped.dtype) / 2
         stored = round_to(predicted, dumped.dtype)  # infinite where it overflows
@@ -229,6 +232,10 @@ class Scene:
             else:
                 return None
         return found
+
+
+def _largest(x: np.ndarray) -> float:
+    return float(np.max(abs(x), initial=0.0, where=np.isfinite(x)))
 
 
 def _overflowing(step: Step) -> Step:

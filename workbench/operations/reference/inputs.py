@@ -12,6 +12,7 @@ from workbench.arrays import own_random
 from workbench.case.user_code import function_of, running
 from workbench.floats import DTYPES
 from workbench.foreign.plain import is_array
+from workbench.operations.reference.distributions import changed
 from workbench.raised import as_raised
 from workbench.refusal import Raised, Refusal
 from workbench.trace.inputs import read
@@ -21,28 +22,42 @@ Given = Mapping[str, Any] | Callable[..., Any] | str | Path
 FILES = (".safetensors", ".npz", ".pt")
 
 
-def inputs_of(given: Given, dtype: str | None, seed: int, axes: Mapping[str, int]) -> dict[str, Any]:
+def inputs_of(
+    given: Given, dtype: str | None, seed: int, axes: Mapping[str, int], distribution: str = ""
+) -> dict[str, Any]:
     """The inputs by name: of `inputs(seed, dtype, **axes)`, a function or file.py:function; of a file; or themselves.
 
-    dtype: the name that the function is told, float32 unless said. Refusal for a dtype or axes beside a file or arrays,
-    for a function that takes others, for what is no dict, and for inputs of which none is in the dtype that was asked.
+    dtype: the name that the function is told, float32 unless said. distribution: other values of these inputs, as of
+    `distributions.changed`. Refusal for a dtype or axes beside a file or arrays, for a function that takes others, for
+    what is no dict, and for inputs of which none is in the dtype that was asked.
     """
+    return changed(distribution, _inputs_of(given, dtype, seed, axes), seed)
+
+
+def function_of_inputs(given: Given) -> Callable[..., Any] | None:
+    """The function that makes inputs; None of a file and of arrays. Refusal for what cannot be found."""
+    if isinstance(given, Mapping) or (isinstance(given, str | Path) and Path(given).suffix in FILES):
+        return None
+    return _named(str(given)) if isinstance(given, str | Path) else given
+
+
+def _inputs_of(given: Given, dtype: str | None, seed: int, axes: Mapping[str, int]) -> dict[str, Any]:
     if isinstance(given, str | Path) and Path(given).suffix in FILES:
         return _at_rest(dict(read(Path(given))), str(given), dtype, axes)
     if isinstance(given, Mapping):
         return _at_rest(dict(given), "inputs", dtype, axes)
-    if isinstance(given, Path):
-        given = str(given)
-    if isinstance(given, str):
-        path, _, name = given.rpartition(":")
-        if not path.endswith(".py"):
-            raise Refusal(f"inputs are FILE.py:FUNCTION, or a file ({', '.join(FILES)}); got {given!r}")
-        if not Path(path).is_file():
-            raise Refusal(f"{path}: no such file")
-        function, said = function_of(Path(path), name), given
-    else:
-        function, said = given, getattr(given, "__name__", "inputs")
-    return _made(function, said, dtype or "float32", seed, axes)
+    if isinstance(given, str | Path):
+        return _made(_named(str(given)), str(given), dtype or "float32", seed, axes)
+    return _made(given, getattr(given, "__name__", "inputs"), dtype or "float32", seed, axes)
+
+
+def _named(given: str) -> Callable[..., Any]:
+    path, _, name = given.rpartition(":")
+    if not path.endswith(".py"):
+        raise Refusal(f"inputs are FILE.py:FUNCTION, or a file ({', '.join(FILES)}); got {given!r}")
+    if not Path(path).is_file():
+        raise Refusal(f"{path}: no such file")
+    return function_of(Path(path), name)
 
 
 def is_made(given: Given) -> bool:

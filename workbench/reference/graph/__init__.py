@@ -27,7 +27,10 @@ from workbench.reference.graph.decisions import Undecided as Undecided
 from workbench.reference.graph.decisions import undecided as undecided
 from workbench.reference.graph.expected import Expected as Expected
 from workbench.reference.graph.expected import budgets as budgets
+from workbench.reference.graph.gradients import Gradients as Gradients
 from workbench.reference.graph.node import Graph as Graph
+from workbench.reference.graph.recording import applied as applied
+from workbench.reference.graph.recording import may_lose as may_lose
 from workbench.reference.graph.recording import stage as stage
 from workbench.reference.graph.reverse import Source as Source
 from workbench.reference.graph.reverse import budget_at as budget_at

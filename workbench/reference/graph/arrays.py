@@ -229,10 +229,16 @@ class Traced(NDArrayOperatorsMixin):
 
     def __getattr__(self, name: str) -> Any:
         if name in METHODS:
-            return lambda *args, **kwargs: METHODS[name](self, *args, **kwargs)
+            return lambda *args, **kwargs: self._called(METHODS[name], *args, **kwargs)
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(f"'numpy.ndarray' object has no attribute {name!r}")
         self.run.refuse(f"no rule for ndarray.{name}")
+
+    def _called(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        first = len(self.run.nodes)
+        made = method(self, *args, **kwargs)
+        self.run.one_call(first, [made.node_of_run] if isinstance(made, Traced) else [])
+        return made
 
     @property
     def T(self) -> "Traced":

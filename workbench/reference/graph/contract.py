@@ -18,11 +18,17 @@ OPERANDS: Mapping[str, tuple[float, bool]] = {
     "bfloat16": (unit_roundoff("bfloat16"), False),
     "e4m3": (unit_roundoff("float8_e4m3fn"), False),
     "e5m2": (unit_roundoff("float8_e5m2"), False),
+    "scaled-tf32": (2.0**-10, True),
+    "scaled-float16": (unit_roundoff("float16"), False),
+    "scaled-bfloat16": (unit_roundoff("bfloat16"), False),
 }
-#: significant bits that each of them holds
-BITS: Mapping[str, int] = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8, "e4m3": 4, "e5m2": 3}
+#: significant bits that each of them holds. A kernel that multiplies operands by a scale or a gate before it rounds
+#: them, q exp(G) of chunked linear attention, rounds those too that the dtype would hold: 0 bits
+BITS: Mapping[str, int] = {"float32": 24, "tf32": 11, "float16": 11, "bfloat16": 8, "e4m3": 4, "e5m2": 3,
+                           "scaled-tf32": 0, "scaled-float16": 0, "scaled-bfloat16": 0}  # fmt: skip
 #: dtype of each of them whose normal numbers begin above float32's
-NARROW: Mapping[str, str] = {"float16": "float16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2"}
+NARROW: Mapping[str, str] = {"float16": "float16", "scaled-float16": "float16", "e4m3": "float8_e4m3fn",
+                             "e5m2": "float8_e5m2"}  # fmt: skip
 #: how sums are added: name -> relative error of one addition, and whether it is cut off. A tensor core aligns products
 #: to the largest and cuts them off at 2^-23 of it (Fasi et al. 2021, PeerJ CS 330), an ulp of float32
 ADDITIONS: Mapping[str, tuple[float, bool]] = {
@@ -33,6 +39,9 @@ ADDITIONS: Mapping[str, tuple[float, bool]] = {
 }
 #: in which base exp may be computed: as it stands, or also as 2^(x log2(e)), as every GPU kernel does
 EXPS = ("natural", "base2")
+#: which results are rounded to fewer bits, each with those before it: what the forward pass keeps for the backward; of
+#: every operation, as plain torch does; also within norms, softmax and whatever else is one call of a library
+ROUNDS = ("saved", "eager", "inside")
 STORED = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: the stage of `stored` that stands for every cast that the reference notes
 CASTS = "casts"
@@ -51,6 +60,7 @@ class Contract:
     exp_ulps: float = 2.0  #: error of exp, in ulps of float32
     #: unit roundoffs of a division: 2 where it is a reciprocal and a product
     division: float = 2.0
+    round: str = ""  #: which other results may be rounded, one of ROUNDS, and to which dtype: `eager:bfloat16`
 
     @property
     def unit(self) -> float:
@@ -80,6 +90,12 @@ class Contract:
         """Relative error of n operations in any order, of the sum of magnitudes."""
         return gamma(n, self.unit)
 
+    @property
+    def rounds(self) -> tuple[str, str]:
+        """Which results may be rounded, one of ROUNDS or empty, and to which dtype."""
+        which, _, dtype = self.round.partition(":")
+        return which, dtype
+
     def site(self, stage: str) -> Arithmetic | None:
         """How a stage is stored; None where nothing is lost."""
         dtype = self.stored.get(stage, "float32")
@@ -94,7 +110,8 @@ def usual(dtype: str) -> Contract:
 def parse(words: str, dtype: str = "float32") -> Contract:
     """The contract that `words` declare, `usual(dtype)` where they say nothing.
 
-    `operands=inputs` is `dtype` itself; a stage of `stored` without a dtype is stored in `dtype`.
+    `operands=inputs` is `dtype` itself; a stage of `stored` without a dtype is stored in `dtype`, and so is what
+    `round=eager` rounds.
 
     Refusal for a setting or a value that there is not, and for one that is said twice.
 
@@ -125,6 +142,11 @@ def _value(name: str, value: str, dtype: str) -> Any:
         if not 0 <= number < 2**23:
             raise Refusal(f"contract {name} is a number of at least 0; got {value!r}")
         return number
+    if name == "round":
+        which, named = _stored(value, dtype)
+        if which not in ROUNDS:
+            raise Refusal(unknown(f"contract {name}", which, ROUNDS))
+        return f"{which}:{named}"
     known: Collection[str] = {"operands": OPERANDS, "accumulate": ADDITIONS, "exp": EXPS}[name]
     value = dtype if value == "inputs" else value
     if value not in known:

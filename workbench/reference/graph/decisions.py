@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.reference.graph.contract import Contract
+from workbench.reference.graph.device import numpy_of
 from workbench.reference.graph.expected import Dumps, elements_of, placed
 from workbench.reference.graph.forward import forward
 from workbench.reference.graph.node import Decision, Graph
@@ -29,7 +30,7 @@ def undecided(graph: Graph, contract: Contract, dumps: Dumps | None = None) -> l
     found = forward(graph, contract, nodes, placed(graph, dumps or {}), elements_of(graph))
     listed = []
     for one in graph.decisions:
-        off = float(np.max(np.asarray(found.budgets[one.node].bound), initial=0.0))
+        off = float(np.max(numpy_of(found.budgets[one.node].bound), initial=0.0))
         turned = not _same(found.values[one.node], one.value)
         if off > 0 or turned:
             listed.append(Undecided(one, off if off > 0 else np.inf))
@@ -37,4 +38,4 @@ def undecided(graph: Graph, contract: Contract, dumps: Dumps | None = None) -> l
 
 
 def _same(a: Any, b: Any) -> bool:
-    return bool(np.allclose(np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=1e-12, atol=0, equal_nan=True))
+    return bool(np.allclose(numpy_of(a), numpy_of(b), rtol=1e-12, atol=0, equal_nan=True))

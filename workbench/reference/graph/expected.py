@@ -10,6 +10,7 @@ from workbench.arrays import as_numpy
 from workbench.floats import FLOATS
 from workbench.reference.bound import Budget
 from workbench.reference.graph.contract import CASTS, Contract
+from workbench.reference.graph.device import numpy_of
 from workbench.reference.graph.forward import forward
 from workbench.reference.graph.node import Graph, Line
 from workbench.refusal import Refusal, unknown
@@ -85,14 +86,14 @@ def placed(graph: Graph, dumps: Dumps) -> dict[int, Any]:
         for one, i, dump in _turns(graph, name, dumps[name]):
             fitting = _fitting(graph, one, i, dump)
             twice = i in named and named[i] not in graph.results
-            if twice and not np.array_equal(np.asarray(found[i]), np.asarray(fitting), equal_nan=True):
+            if twice and not np.array_equal(numpy_of(found[i]), numpy_of(fitting), equal_nan=True):
                 both, line = f"{named[i]} and {one}", graph.nodes[i].line
                 raise Refusal(
                     f"{both} are one value of the reference ({line}), and their dumps differ. Dump one of them, or name"
                     f" the second by stage({one!r}, ...)"
                 )
             found[i], named[i] = fitting, one
-    return found
+    return found | {copy: found[i] for copy, i in graph.again.items() if i in found}
 
 
 def _turns(graph: Graph, name: str, dump: Any) -> Iterator[tuple[str, int, Any]]:

@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import array_namespace, to_float64, unit_roundoff
+from workbench.floats import array_namespace, to_float64
 from workbench.reference.bound import Budget, deviations
 from workbench.reference.graph.combine import MAY_OPEN, combined, is_float
-from workbench.reference.graph.contract import CASTS, OPERANDS, Contract
+from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.error import EXACT, Error, Own, none
 from workbench.reference.graph.judged import budget_of, within_a_tie
 from workbench.reference.graph.node import Graph
-from workbench.reference.graph.patterns import ADDS, patterns_of
+from workbench.reference.graph.plan import Plan, bits_of, with_terms
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.reference.graph.rules.elementwise import Elementwise
 from workbench.reference.graph.rules.moves import put
-from workbench.reference.graph.rules.roundings import added
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, likely
 
 #: nodes whose sites are kept at once for a reverse pass; of longer graphs parts are computed twice
@@ -46,6 +45,7 @@ class Forward:
 
     values: Mapping[int, Any]  #: of the nodes that were asked, as computed
     budgets: Mapping[int, Budget]
+    errors: Mapping[int, Error]  #: of the same nodes, with what is independent apart from what is not
     open: Mapping[int, int]  #: node -> nodes that leave some element of it without a bound, a bit each
     #: what reverse passes need, of parts of the graph from the last one back
     segments: Callable[[], Iterator[Mapping[int, Kept]]]
@@ -74,30 +74,7 @@ def forward(
         for operands, left, part in reversed(alive):
             yield run.again(operands, left, part)
 
-    return Forward(run.values, run.budgets, run.open, segments)
-
-
-def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) -> set[int]:
-    """The nodes that `asked` are made of, nothing beyond a dump."""
-    found, queue = set(asked), list(asked)
-    while queue:
-        for j in graph.nodes[queue.pop()].reads:
-            if j not in found:
-                found.add(j)
-                if j not in dumps:
-                    queue.append(j)
-    return found
-
-
-def stored(graph: Graph, contract: Contract) -> dict[int, str]:
-    """Node -> the stage of the contract as which it is stored."""
-    found, places = dict[int, str](), graph.places()
-    for name in contract.stored:
-        if name == CASTS:
-            continue
-        nodes = graph.latest(name) if name in graph.stages else (places[name],)
-        found |= dict.fromkeys((*nodes, graph.results.get(name, nodes[-1])), name)
-    return found
+    return Forward(run.values, run.budgets, run.errors, run.open, segments)
 
 
 def _likely(s: Site) -> Site:
@@ -116,14 +93,14 @@ class _Run:
         elements: Mapping[int, int | None],
     ) -> None:  # fmt: skip
         self.graph, self.contract, self.dumps, self.asked, self.elements = graph, contract, dumps, asked, elements
-        self.patterns, self.stored = patterns_of(graph), stored(graph, contract)
-        self.order = sorted(upstream(graph, asked, dumps))
-        self.readers = self._readers()
-        self.left = dict(self.readers)
+        self.plan = Plan(graph, contract, dumps, asked)
+        self.patterns, self.order = self.plan.patterns, self.plan.order
+        self.left = dict(self.plan.readers)
         self.keep = False
         self.operands: dict[int, Operand] = {}
         self.values: dict[int, Any] = {}
         self.budgets: dict[int, Budget] = {}
+        self.errors: dict[int, Error] = {}
         self.open: dict[int, int] = {}
         self.kept: dict[int, Kept] = {}
 
@@ -143,36 +120,6 @@ class _Run:
         self.operands, self.left, self.keep, self.kept = dict(operands), dict(left), True, {}
         self.over(nodes)
         return self.kept
-
-    def _readers(self) -> dict[int, int]:
-        """How many nodes read each."""
-        left = dict.fromkeys(self.order, 0)
-        for i in self.order:
-            for j in self._reads(i):
-                if j in left:
-                    left[j] += 1
-        return left
-
-    def _reads(self, i: int) -> tuple[int, ...]:
-        """What a node reads in this pass: a dump that nobody asks for reads nothing."""
-        if i in self.dumps and i not in self.asked:
-            return ()
-        return (*self.graph.nodes[i].reads, *self._looks(i))
-
-    def _looks(self, i: int) -> tuple[int, ...]:
-        """What its bound alone looks at, or the judgement of its dump."""
-        ordered = self.patterns.ordered.get(i)
-        found = [*self._sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1])]
-        if OPERANDS[self.contract.operands][0]:
-            found += [f for k in range(len(self.graph.nodes[i].reads)) for f in self.patterns.products.get((i, k), ())]
-        return tuple(found)
-
-    def _sees(self, i: int) -> tuple[int, ...]:
-        """Of a - max(a, x) x; of exp(a - b) a and b, where the kernel did not give their difference."""
-        rival = self.patterns.rivals.get(i)
-        path, terms = self.patterns.exponents.get(i, ((), ()))
-        terms = () if self.contract.exp == "natural" or any(j in self.dumps for j in path) else terms
-        return terms if rival is None else (rival, *terms)
 
     def _visit(self, i: int) -> None:
         """Computes and bounds a node."""
@@ -196,32 +143,23 @@ class _Run:
     def _made(self, i: int) -> Operand:
         node, rule = self.graph.nodes[i], RULES[self.graph.nodes[i].op]
         reads = tuple(self._operand(i, k, j) for k, j in enumerate(node.reads))
-        in_place = self._alone(i)
+        in_place = self.plan.alone(i)
         if in_place:
             y = put(reads[0].value, reads[1].value, **node.attributes)
         else:
             y = rule.value(*(one.value for one in reads), **node.attributes)
         y = np.asarray(y) if isinstance(y, np.generic) else y
-        looks = tuple(self.operands[j] for j in self._sees(i) if j in self.operands)
-        feeds = i in self.patterns.sizes and i not in self.dumps
+        looks = tuple(self.operands[j] for j in self.plan.sees(i) if j in self.operands)
+        feeds = self.plan.feeds(i)
         s = Site(node, reads, y, self.contract, looks, in_place, feeds)
-        own, beyond, expected = self._losses(rule, s)
+        own, beyond, expected = self._losses(rule, i, s)
         error = combined(rule, s, own, beyond, expected, 1 << i)
         if self.keep:
             self.kept[i] = Kept(s, own, beyond, expected)
         operand = Operand(y, error, rule.bits(s))
-        if feeds:
-            operand = replace(operand, **self._terms(rule, s))
-        site = self.contract.site(CASTS) if node.op == "cast" and CASTS in self.contract.stored else None
-        site = self.contract.site(self.stored[i]) if i in self.stored else site
+        operand = with_terms(rule, s, operand) if feeds else operand
+        site = self.plan.site(i)
         return operand if site is None else self._as_stored(i, operand, site)
-
-    def _alone(self, i: int) -> bool:
-        """Whether a node writes to what another write made and nothing else reads, nor anybody asks for."""
-        node = self.graph.nodes[i]
-        j = node.reads[0]
-        seen = j in self.asked or j in self.dumps or j in self.stored
-        return node.op == "write" and self.graph.nodes[j].op == "write" and self.readers[j] == 1 and not seen
 
     def _operand(self, i: int, k: int, j: int) -> Operand:
         """What a node reads, and whether it is a product whose operands the contract rounds."""
@@ -236,27 +174,15 @@ class _Run:
             return replace(one, contracted=True)
         return replace(one, contracted=True, rounded=sum(rounds), lost=_small(probe, known, rounds))
 
-    def _losses(self, rule: Any, s: Site) -> tuple[Own, Any, Any]:
-        """What the node rounds, and what is beyond first order, in the worst case and all but surely: whole numbers
-        round nothing. The second is small beside the first order, so that forward bounds take the worst of it.
+    def _losses(self, rule: Any, i: int, s: Site) -> tuple[Own, Any, Any]:
+        """What the node rounds, and what is beyond first order, in the worst case and all but surely. The second is
+        small beside the first order, so that forward bounds take the worst of it.
         """
-        own = rule.own(s) if is_float(s.y) else Own()
+        own = self.plan.own(rule, i, s)
         beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
         if none(beyond) or (isinstance(rule, Elementwise) and s.node.op not in MAY_OPEN and not self.keep):
             return own, beyond, beyond
         return own, beyond, rule.beyond(_likely(s))
-
-    def _terms(self, rule: Any, s: Site) -> dict[str, Any]:
-        """What is known of the terms of a sum that nobody saw, all of whose roundings are in its error."""
-        found = {}
-        if s.node.op in ("add", "subtract"):
-            found = added(*s.reads)
-        elif s.node.op in ADDS or s.reads[0].terms > 1:
-            found = rule.terms(s)
-        if s.node.op in ADDS and found["terms"] > 1:
-            whole = Operand(s.y, **found)
-            found["attributed"] = s.xp.maximum(whole.prefixes(s.held), 0.0 * s.held + whole.attributed)
-        return found
 
     def _as_stored(self, i: int, one: Operand, site: Any) -> Operand:
         """The value as it is rounded, off where an error takes it over a rounding boundary."""
@@ -272,7 +198,7 @@ class _Run:
             nowhere = xp.where(unbounded, xp.inf, 0.0)
             worst, flips = (xp.where(xp.isfinite(part) & ~unbounded, part, nowhere) for part in (worst, flips))
             error = Error(worst, xp.zeros_like(worst), flips, 0, (False,) * value.ndim, error.open)
-        bits = min(one.bits, _bits(site.dtype))
+        bits = min(one.bits, bits_of(site.dtype))
         if self.keep and i in self.kept:
             off = error.worst
             self.kept[i] = replace(self.kept[i], own=Own(off, 0.0, error.common), beyond=0.0, likely=0.0, cut=True)
@@ -284,7 +210,7 @@ class _Run:
         if one is None:
             return
         self.values[i] = one.value
-        self.open[i] = one.error.open
+        self.open[i], self.errors[i] = one.error.open, one.error
         self.budgets[i] = budget_of(one, self.elements.get(i) or prod(one.value.shape))
         ordered = self.patterns.ordered.get(i)
         if ordered is not None and i in self.dumps and ordered[0] in self.operands:
@@ -296,12 +222,12 @@ class _Run:
         """The dump in the place of the value."""
         dump = self.dumps[i]
         value = to_float64(dump) if is_float(dump) else dump
-        self.operands[i] = Operand(value, EXACT, _bits(dump.dtype))
+        self.operands[i] = Operand(value, EXACT, bits_of(dump.dtype))
         self.kept.pop(i, None)
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
-        for j in self._reads(i):
+        for j in self.plan.reads(i):
             if j in self.left:
                 self.left[j] -= 1
                 if not self.left[j]:
@@ -321,11 +247,3 @@ def _small(s: Site, factors: Sequence[Operand | None], rounds: Sequence[bool]) -
         if small is not None:
             lost = lost + small * abs(other.held)
     return lost if none(lost) else s.xp.reshape(lost, s.y.shape)
-
-
-def _bits(dtype: Any) -> int:
-    """Significant bits of a dtype, 53 of what is no float."""
-    try:
-        return round(-float(np.log2(unit_roundoff(str(dtype).rpartition(".")[2]))))
-    except (ValueError, TypeError):
-        return 53

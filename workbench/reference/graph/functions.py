@@ -67,7 +67,8 @@ def _counted(x: Traced, op: str, how: Mapping[str, Any], value: np.ndarray) -> T
     """What a reduction makes; of whole numbers and truths, such as how many there are, in NumPy's dtype."""
     if not x.whole:
         return x.made(op, how, value)
-    return x.astype(np.float64).made(op, how, value.astype(np.float64)).astype(value.dtype)
+    made: Any = np.rint(x.astype(np.float64).made(op, how, value.astype(np.float64)))  # no count is a part off
+    return made.astype(value.dtype)
 
 
 sum_, max_, min_ = _reduced("sum"), _reduced("max"), _reduced("min")
@@ -270,8 +271,12 @@ def of_function(run: Recording, function: Any, args: Any, kwargs: Any) -> Any:
     made = FUNCTIONS.get(function)
     if made is None:
         run.refuse(f"no rule for {getattr(function, '__module__', 'np')}.{function.__name__}")
+    first = len(run.nodes)
     with np.errstate(all="ignore"):
-        return made(*args, **kwargs)
+        found = made(*args, **kwargs)
+    several = found if isinstance(found, list | tuple) else [found]
+    run.one_call(first, [one.node_of_run for one in several if isinstance(one, Traced)])
+    return found
 
 
 BEHIND.update({"gathered": gathered, "of_function": of_function, "matmul": matmul, "array": array})

@@ -10,9 +10,10 @@ class Line(NamedTuple):
 
     file: str
     number: int
+    backward: bool = False  #: whether it is the backward pass of that line, by autograd
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.number}"
+        return f"{'backward of ' * self.backward}{self.file}:{self.number}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +51,16 @@ class Graph:
     stages: Mapping[str, tuple[int, ...]]  #: name -> the nodes that had it, one a turn
     results: Mapping[str, int]
     decisions: tuple[Decision, ...] = field(default=())
+    #: nodes within one call of a library, such as the row's maximum of a softmax, whose result nobody sees
+    inside: frozenset[int] = frozenset()
+    #: result -> the input that is its gradient, where gradients were asked for
+    cotangents: Mapping[str, str] = field(default_factory=dict)
+    gradients: Mapping[str, str] = field(default_factory=dict)  #: input -> the result that is its gradient
+    #: copies of what the forward pass keeps for the backward pass, which that alone reads: `named` nodes. Neither
+    #: inputs nor whole numbers, nor what only a comparison reads, as that of a maximum
+    saved: frozenset[int] = frozenset()
+    #: node of the backward pass -> the node whose value it computes again, with roundings of its own
+    again: Mapping[int, int] = field(default_factory=dict)
 
     def places(self) -> dict[str, int]:
         """Every name by which a value can be asked: `name`, its last value, and `name[i]`, that of iteration i; results
@@ -62,13 +73,12 @@ class Graph:
         return {**self.results, **found}
 
     def iterations(self, name: str) -> dict[int, int]:
-        """Index -> node of a stage. In a loop the values that its last line made count from 0, and those before the
-        loop up to -1: `state[-1]` is the initial state. Without a loop each assignment counts.
+        """Index -> node of a stage. Values that its last line made count from 0, as in a loop; those before up to -1:
+        `state[-1]` is the initial state.
         """
         turns, latest = self.stages[name], self.latest(name)
-        before = turns.index(latest[0]) if len(latest) > 1 else 0
-        some = (*turns[:before], *latest) if len(latest) > 1 else turns
-        return {k - before: node for k, node in enumerate(some)}
+        before = turns.index(latest[0])
+        return {k - before: node for k, node in enumerate((*turns[:before], *latest))}
 
     def latest(self, name: str) -> tuple[int, ...]:
         """The turns of a stage that its last line made: of a name that is assigned again its last value, of a loop all
@@ -76,3 +86,12 @@ class Graph:
         """
         turns = self.stages[name]
         return tuple(i for i in turns if self.nodes[i].line == self.nodes[turns[-1]].line)
+
+    def called(self, result: str) -> str:
+        """The name of a result: that of the variable that holds it in the end; its own where there is none, or a key of
+        a dict.
+        """
+        if not result.startswith("result"):
+            return result
+        node = self.results[result]
+        return next((name for name, turns in reversed([*self.stages.items()]) if turns[-1] == node), result)

@@ -8,9 +8,9 @@ import numpy as np
 from workbench.floats import array_namespace, to_float64
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.expected import Dumps, placed
-from workbench.reference.graph.forward import upstream
 from workbench.reference.graph.node import Graph, Line
 from workbench.reference.graph.patterns import patterns_of
+from workbench.reference.graph.plan import upstream
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 
 #: of a float64 and this many times it float64 holds the upper 11 bits alone (Dekker 1971, Numer. Math. 18)

@@ -1,16 +1,19 @@
 """What a run writes down: its nodes, the lines of the reference that made them, and the names that it gives."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any, NoReturn
 
 import numpy as np
 
 from workbench.reference.graph.node import Decision, Graph, Line, Node
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
+from workbench.reference.graph.rules.moves import MOVES
 from workbench.refusal import Refusal
 
 _HERE = str(Path(__file__).parent)
@@ -21,6 +24,15 @@ _RUN: ContextVar["Recording | None"] = ContextVar("run", default=None)
 _FRACTION = (1 << 52) - 1
 
 
+@dataclass(frozen=True)
+class Backward:
+    """A backward pass that is under way."""
+
+    caller: CodeType  #: what asked autograd for it; functions of the reference that it calls in turn have lines
+    line: Callable[[], Line]  #: whose backward pass it is
+    first: int  #: its first node
+
+
 class Recording:
     """The nodes of one run, in order."""
 
@@ -29,8 +41,12 @@ class Recording:
         self.inputs: dict[str, int] = {}
         self.stages: dict[str, list[int]] = {}
         self.decisions: list[Decision] = []
+        self.inside: set[int] = set()
         self._theirs = (_HERE, _NUMPY, *_of_torch())  #: files that are not the reference's
         self._named: set[int] = set()
+        self.kept: set[int] = set()  #: nodes that a kernel may keep in fewer bits for its backward pass
+        self.again: dict[int, int] = {}  #: node -> the node whose value it computes again
+        self.backward: Backward | None = None  #: while autograd goes back
 
     def add(self, op: str, reads: tuple[int, ...], attributes: Mapping[str, Any], y: Any, dtype: Any) -> int:
         """A primitive, whose result has the shape of y; Refusal without a rule for it."""
@@ -65,10 +81,23 @@ class Recording:
         """Notes that the run goes on with a value."""
         self.decisions.append(Decision(node, self.line(), words, value.copy()))
 
+    def one_call(self, first: int, made: Iterable[int]) -> None:
+        """Notes that one call of a library made all nodes from `first` on, and that only those of `made` are seen."""
+        if len(self.nodes) - first < 2:
+            return
+        seen = set()
+        for i in made:
+            while self.nodes[i].op in MOVES and self.nodes[i].reads:  # what rounds is behind them
+                i = self.nodes[i].reads[-1 if self.nodes[i].op == "write" else 0]
+            seen.add(i)
+        self.inside.update(i for i in range(first, len(self.nodes)) if i not in seen)
+
     def line(self) -> Line:
         """The line of the reference that is being run."""
         frame: Any = sys._getframe(1)
         while frame is not None and frame.f_code.co_filename.startswith(self._theirs):
+            if self.backward is not None and frame.f_code is self.backward.caller:
+                return self.backward.line()
             frame = frame.f_back
         return Line("?", 0) if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
@@ -76,10 +105,13 @@ class Recording:
         """Raises a Refusal that names the line."""
         raise Refusal(f"{self.line()}: {words}")
 
-    def graph(self, results: Mapping[str, int]) -> Graph:
-        """What was recorded."""
+    def graph(self, results: Mapping[str, int], **of_gradients: Any) -> Graph:
+        """What was recorded; `of_gradients`: further fields of the graph."""
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
-        return Graph(tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions))
+        return Graph(
+            tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
+            inside=frozenset(self.inside), **of_gradients,
+        )  # fmt: skip
 
 
 def _of_torch() -> tuple[str, ...]:
@@ -122,6 +154,34 @@ def stage(name: str, x: Any) -> Any:
         x = x.again()
     run.name(name, x.node_of_run)
     return x
+
+
+def may_lose(x: Any, each: Any, times: int = 1) -> Any:
+    """`x`, of which a kernel may lose up to |each|, so many `times`, as by a cast that it makes or does not.
+
+    In a run of the workbench that is in the budgets of what follows. Outside of a run nothing happens.
+
+    >>> may_lose(3.0, 0.5)
+    3.0
+    """
+    run = _RUN.get()
+    if run is None:
+        return x
+    each = each + 0.0 * x
+    node = run.add("lose", (x.node_of_run, each.node_of_run), {"times": times}, x.value, x.dtype)
+    return type(x)(run, x.value.copy(), node, x.dtype, x.fixed)
+
+
+def applied(f: Callable[[Any], Any], x: Any, *, reads: bool = True) -> Any:
+    """f(x), element by element, 0 where that is not finite. `reads`: whether it loses digits of x, too.
+
+    In a run of the workbench f is called with arrays of float64, and its budget is of its values near x.
+    """
+    run = _RUN.get()
+    if run is None:
+        made = f(x)
+        return np.where(np.isfinite(made), made, 0.0)
+    return x.made("applied", {"f": f, "reads": reads}, RULES["applied"].value(x.value, f=f, reads=reads))
 
 
 def significant(x: np.ndarray) -> int:

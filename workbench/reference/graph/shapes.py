@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from array_api_compat import device
+
 from workbench.floats import array_namespace
 
 
@@ -19,4 +21,4 @@ def spread(e: Any, like: Any) -> Any:
     if getattr(e, "shape", None) == like.shape:
         return e
     xp = array_namespace(like)
-    return xp.broadcast_to(xp.asarray(e, dtype=xp.float64), like.shape)
+    return xp.broadcast_to(xp.asarray(e, dtype=xp.float64, device=device(like)), like.shape)

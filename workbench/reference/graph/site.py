@@ -66,6 +66,7 @@ class Site:
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
     in_place: bool = False  #: whether it may write to what it reads first
     feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
+    chance: bool = False  #: whether worst cases need not be made, but of what is common
 
     @cached_property
     def xp(self) -> Any:

@@ -143,13 +143,19 @@ def attention(
     groups = q.shape[-3] // k.shape[-3] if q.ndim > 2 else 1
     if groups > 1:
         k, v = (functions.METHODS["repeat"](one, groups, axis=-3) for one in (k, v))
-    scores = matmul(q, functions.swapaxes(k, -1, -2)) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = attention_scores(q, k, causal, attn_mask, q.shape[-1] ** -0.5 if scale is None else scale)
+    return noting(matmul(softmax(scores, -1), v), q.dtype), logsumexp(scores, -1)
+
+
+def attention_scores(q: Traced, k: Traced, causal: bool, mask: Any, scale: float) -> Traced:
+    """q k^T scale, with a mask that is added, or -inf where it is False."""
+    scores = matmul(q, functions.swapaxes(k, -1, -2)) * scale
     if causal:
         seen = np.tril(np.ones(scores.shape[-2:], bool))
         scores = functions.where(held(q.run, seen, seen.dtype), scores, -np.inf)
-    if attn_mask is not None:
-        scores = where(attn_mask, scores, -np.inf) if attn_mask.dtype == bool else scores + attn_mask
-    return noting(matmul(softmax(scores, -1), v), q.dtype), logsumexp(scores, -1)
+    if mask is not None:
+        scores = where(mask, scores, -np.inf) if mask.dtype == bool else scores + mask
+    return scores
 
 
 COMPOSITES: Mapping[str, Callable[..., Any]] = {

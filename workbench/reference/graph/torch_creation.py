@@ -12,7 +12,10 @@ from workbench.reference.graph.torch_tensor import DTYPES, of_torch, plain_array
 
 #: of numbers alone
 CREATE = frozenset(
-    "zeros ones full eye arange linspace scalar_tensor tril_indices triu_indices empty empty_strided".split()
+    (
+        "zeros ones full eye arange linspace scalar_tensor tril_indices triu_indices empty empty_strided"
+        " _efficientzerotensor"  # 0 without memory, of autograd
+    ).split()
 )
 #: of the shape of an array, or for `new_` of its dtype alone
 LIKE: Mapping[str, Any] = {
@@ -27,6 +30,7 @@ DRAW_INTO = frozenset("uniform_ normal_ bernoulli_ exponential_ random_".split()
 
 def created(run: Recording, func: Any, args: Any, kwargs: dict[str, Any]) -> Traced:
     """What a factory makes."""
+    func = torch.ops.aten.zeros.default if func is torch.ops.aten._efficientzerotensor.default else func
     plain = func(*args, **kwargs)
     noted = DTYPES.get(plain.dtype)
     if noted is None:

@@ -15,7 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workbench.reference.graph.arrays import Traced, held
 from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.torch_again import again, autograd_of, is_of_softmax
+from workbench.reference.graph.torch_backward import BACKWARD
 from workbench.reference.graph.torch_composites import COMPOSITES
+from workbench.reference.graph.torch_convolution import CONVOLUTION
 from workbench.reference.graph.torch_creation import (
     CREATE,
     DRAW,
@@ -27,17 +30,21 @@ from workbench.reference.graph.torch_creation import (
     drawn_into,
     like,
 )
+from workbench.reference.graph.torch_delta import of_divisor
 from workbench.reference.graph.torch_elementwise import ELEMENTWISE
 from workbench.reference.graph.torch_empty import Empty
 from workbench.reference.graph.torch_moves import COPIES, VIEWS
+from workbench.reference.graph.torch_parts import Parts
 from workbench.reference.graph.torch_places import PLACES, put_at, sort_stable
 from workbench.reference.graph.torch_schema import facts, fixed, flat, is_unknown, number, written
+from workbench.reference.graph.torch_shares import Shares
 from workbench.reference.graph.torch_sums import SUMS
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
 
 #: operation -> what it is in plain code; by the name of an overload where overloads differ in their arguments
 OPERATIONS: Mapping[str, Callable[..., Any]] = {
-    **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, "sort.stable": sort_stable,
+    **ELEMENTWISE, **SUMS, **VIEWS, **COPIES, **PLACES, **COMPOSITES, **CONVOLUTION, **BACKWARD,
+    "sort.stable": sort_stable,
 }  # fmt: skip
 #: where values are: all tensors of a run are on the CPU, also where a reference says otherwise
 _ELSEWHERE = ("device", "layout", "pin_memory", "non_blocking")
@@ -54,6 +61,8 @@ class Dispatch(TorchDispatchMode):
         self.draws = False  #: whether the reference asked for random numbers
         self.empty = Empty(run)
         self.within: list[Any] = []  #: the operations that are being decomposed, one inside another
+        self.parts = Parts(run)
+        self.shares = Shares(run)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -85,12 +94,11 @@ class Dispatch(TorchDispatchMode):
         order = plain.pop("memory_format", None)
         if order is torch.contiguous_format and name == "clone":  # what .contiguous() and .reshape() ask for
             name = "contiguous"
+        first = len(self.run.nodes)
         made = self._made(func, name, tuple(args), plain)
-        if made is NotImplemented:
-            return self._behind(func, name, args, kwargs)
-        if isinstance(made, Tensor):
-            return made
-        return _wrapped(made)
+        made = self._behind(func, name, args, kwargs) if made is NotImplemented else _wrapped(made)
+        self.run.one_call(first, [x.node_of_run for x in flat([made]) if isinstance(x, Tensor)])
+        return made
 
     def _made(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         """Arrays of the run; the tensor itself of what writes to it; NotImplemented without a rule."""
@@ -121,6 +129,17 @@ class Dispatch(TorchDispatchMode):
         if name in VIEWS:
             return VIEWS[name](*x, **more)
         self.empty.read_all(flat([*x, *more.values()]))
+        if self.run.backward is not None and not more:
+            if name == "slice_backward":
+                return self.parts.of_slice(*x)
+            if name == "select_backward":
+                return self.parts.of_select(*x)
+            if name == "neg" and is_of_softmax(x[0]):
+                x = (again(x[0]),)
+            if name == "sum" and autograd_of().startswith("DivBackward"):
+                return of_divisor(SUMS["sum"](*x), x[0].node_of_run)
+            if name == "add" and len(x) == 2 and all(isinstance(one, Traced) for one in x):
+                return self.parts.added(x[0], x[1], ELEMENTWISE["add"])
         known = fixed(x, more, func)
         if known is not None:
             return known
@@ -128,6 +147,8 @@ class Dispatch(TorchDispatchMode):
         if rule is None:
             return NotImplemented
         try:
+            if self.run.backward is not None and name in Shares.NAMES and not more:
+                return self.shares.made(name, x, rule)
             return rule(*x, **more)
         except TypeError as error:  # an overload with other arguments
             self.run.refuse(f"no rule for torch.ops.{func} with these arguments ({error})")

@@ -2,7 +2,7 @@
 dtype, and gradients, which it refuses in words of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +20,20 @@ _MAKERS = {torch.tensor: 0, torch.as_tensor: 0, torch.asarray: 0, torch.Tensor.n
 class Numbers(TorchFunctionMode):
     """Of one run."""
 
-    def __init__(self, run: Recording) -> None:
+    def __init__(self, run: Recording, note: Callable[[Any], None] | None = None) -> None:
         super().__init__()
         self.run = run
+        self.note = note  #: called with what each has made
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func in (torch.autograd.grad, torch.autograd.backward):  # torch.func.grad asks, too, of what it follows
+        made = self._made(func, args, kwargs or {})
+        if self.note is not None:
+            self.note(made)
+        return made
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        asks = func in (torch.autograd.grad, torch.autograd.backward)
+        if asks and self.run.backward is None:  # torch.func.grad asks, too, of what it follows
             try:
                 return func(*args, **kwargs)
             except RuntimeError:  # no tensor of a run requires a gradient

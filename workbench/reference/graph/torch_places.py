@@ -77,12 +77,12 @@ def put_at(x: Traced, indices: Places, values: Traced, accumulate: bool = False)
     """The same, written into x."""
     listed = [*indices]
     if any(_computed(one) for one in listed):
-        some = [(axis, one) for axis, one in enumerate(listed) if one is not None]
-        if len(some) > 1 or some[0][1].ndim != 1:
-            x.run.refuse("no rule for a write at computed places of several axes; use scatter or torch.where")
-        at, places = some[0]
-        wide = functions.broadcast_to(values, x.shape[:at] + places.shape + x.shape[at + 1 :])
-        return x.replace(_at_computed(x, at, _lined(places, at, wide.shape), wide, accumulate))
+        if any(_is_mask(one) for one in listed):
+            x.run.refuse("no rule for a write by a mask beside computed places")
+        at = [axis for axis, one in enumerate(listed) if one is not None]
+        if at != list(range(at[0], at[0] + len(at))):
+            x.run.refuse("no rule for a write at computed places of axes that are not neighbours; use scatter")
+        return x.replace(_put_at_computed(x, listed, at, values, accumulate))
     mask = listed[0] if listed and _is_mask(listed[0]) else None
     if mask is not None and len(listed) == 1 and values.size == 1 and not accumulate:
         wide = functions.reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
@@ -94,6 +94,21 @@ def put_at(x: Traced, indices: Places, values: Traced, accumulate: bool = False)
     flat = np.arange(x.size).reshape(x.shape)[at_all]
     wide = functions.broadcast_to(values, flat.shape)
     return x.replace(_summed_at(x, flat.reshape(-1), functions.reshape(wide, (-1,))))
+
+
+def _put_at_computed(x: Traced, listed: list[Any], at: list[int], values: Traced, accumulate: bool) -> Traced:
+    """The same, at places of neighbouring axes, which become one."""
+    inner, place = tuple(x.shape[axis] for axis in at), listed[at[0]]
+    for axis in at:
+        n, one = x.shape[axis], listed[axis]
+        one = functions.where(one < 0, one + n, one)
+        place = one if axis == at[0] else place * n + one
+    before, behind = x.shape[: at[0]], x.shape[at[-1] + 1 :]
+    wide = functions.broadcast_to(values, before + place.shape + behind)
+    wide = functions.reshape(wide, (*before, place.size, *behind))
+    lined = _lined(functions.reshape(place, (-1,)), at[0], wide.shape)
+    flat = functions.reshape(x, (*before, prod(inner), *behind))
+    return functions.reshape(_at_computed(flat, at[0], lined, wide, accumulate), x.shape)
 
 
 def _lined(places: Traced, at: int, shape: tuple[int, ...]) -> Traced:

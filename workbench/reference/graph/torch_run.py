@@ -1,16 +1,20 @@
 """A run of a reference in torch: its inputs as tensors of the run, and back."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.gradients import Gradients
+from workbench.reference.graph.node import Graph
 from workbench.reference.graph.recording import Recording, significant
+from workbench.reference.graph.torch_gradients import Autograd
 from workbench.reference.graph.torch_mode import Dispatch
 from workbench.reference.graph.torch_numbers import Numbers
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
@@ -23,8 +27,11 @@ class Torch:
     #: a reference that draws without a seed of its own draws other numbers in a second run; outside nothing has changed
     apart = staticmethod(partial(torch.random.fork_rng, devices=[]))
 
-    def __init__(self, run: Recording) -> None:
+    def __init__(
+        self, run: Recording, gradients: Gradients | None = None, given: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
         self.run, self._mode = run, Dispatch(run)
+        self._autograd = None if gradients is None else Autograd(run, gradients, given)
 
     @property
     def draws(self) -> bool:
@@ -43,18 +50,31 @@ class Torch:
         noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
         held = wide.copy()
         node = self.run.hold(held, noted, name, significant(held))
-        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()))
+        differentiable = self._autograd is not None and x.is_floating_point() and x.element_size() > 1
+        if differentiable and not name.isidentifier():
+            raise Refusal(f"input {name} is in a list or a dict. Gradients are of inputs that are tensors themselves")
+        return Tensor(Traced(self.run, wide, node, noted, not x.is_floating_point()), differentiable)
 
     @contextmanager
     def running(self, f: Any) -> Iterator[None]:
         """What torch is asked for in this thread belongs to the run; what is compiled runs as it is written."""
         eager = torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext()
-        with eager, torch.no_grad(), Numbers(self.run), self._mode:
-            yield
+        if self._autograd is None:
+            with eager, torch.no_grad(), Numbers(self.run), self._mode:
+                yield
+        else:
+            with eager, self._autograd.recording(), Numbers(self.run, self._autograd.note), self._mode:
+                yield
 
-    def traced(self, x: Any) -> Any:
-        """The array of a tensor of the run; what is none as it is."""
+    def graph(self, name: str, given: Mapping[str, Any], results: Mapping[str, Any]) -> Graph:
+        """What was recorded, with gradients where they are asked for; `name` of the reference."""
+        if self._autograd is None:
+            return self.run.graph({key: x.traced.node_of_run for key, x in results.items()})
+        return self._autograd.graph(name, given, results)
+
+    def array(self, x: Any) -> Traced | None:
+        """The array of a tensor of the run; None of what is none."""
         if not isinstance(x, Tensor):
-            return x
+            return None
         self._mode.empty.read(x.traced)
         return x.traced

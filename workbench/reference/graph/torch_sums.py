@@ -143,30 +143,6 @@ def _added(bias: Traced, a: Traced, b: Traced, dtype: Any = None, *, beta: Any =
     return noting(made + (bias if beta == 1 else bias * beta), _noted(dtype, promoted(bias, a, b)))
 
 
-def convolution(
-    x: Traced, weight: Traced, bias: Traced | None, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int,
-) -> Traced:  # fmt: skip
-    """In one dimension: a contraction over the channels of a group and the width."""
-    if transposed or weight.ndim != 3:
-        x.run.refuse("no rule for this convolution; only conv1d has one")
-    (step,), (margin,), (apart,) = stride, padding, dilation
-    n, channels, length = x.shape
-    made, each, width = weight.shape
-    if margin:
-        wide = held(x.run, np.zeros((n, channels, length + 2 * margin)), x.dtype)
-        wide[:, :, margin : margin + length] = x
-        x = wide
-    count = (x.shape[-1] - apart * (width - 1) - 1) // step + 1
-    places = step * np.arange(count)[:, None] + apart * np.arange(width)
-    windows = x[:, :, places].reshape(n, groups, each, count, width)  # n, groups, channels of one, results, width
-    left = windows.transpose(0, 1, 3, 2, 4).reshape(n, groups, count, each * width)
-    right = weight.reshape(groups, made // groups, each * width).transpose(0, 2, 1)
-    y = matmul(left, right).transpose(0, 1, 3, 2).reshape(n, made, count)
-    dtype = promoted(x, weight)
-    return noting(y if bias is None else y + bias[:, None], dtype)
-
-
 SUMS: Mapping[str, Callable[..., Any]] = {
     "sum": sum_, "mean": mean, "var": var, "cumsum": cumsum, "cumprod": cumprod, "prod": prod, "logsumexp": logsumexp,
     "std": lambda x, dim=None, **more: noting(np.sqrt(var(x, dim, **more)), x.dtype),
@@ -182,5 +158,4 @@ SUMS: Mapping[str, Callable[..., Any]] = {
     "mm": product, "bmm": product, "mv": product, "dot": product, "vdot": product, "matmul": product,
     "addmm": _added, "baddbmm": _added, "addmv": _added,
     "addr": lambda x, a, b, **more: _added(x, a.reshape(-1, 1), b.reshape(1, -1), **more),
-    "convolution": convolution,
 }  # fmt: skip

@@ -32,7 +32,10 @@ DTYPES: Mapping[torch.dtype, np.dtype] = {
 }
 _TORCH = {numpy: of_torch for of_torch, numpy in DTYPES.items()}
 #: why there are no gradients
-BY_HAND = "a reference does without torch.autograd; write its backward pass by hand, as plain code"
+BY_HAND = (
+    "a reference does without torch.autograd. Ask for gradients of all of it (--gradients), or write its backward pass"
+    " by hand, as plain code"
+)
 
 
 class Tensor(torch.Tensor):
@@ -41,11 +44,11 @@ class Tensor(torch.Tensor):
     traced: Traced
 
     @staticmethod
-    def __new__(cls, traced: Traced) -> "Tensor":
+    def __new__(cls, traced: Traced, requires_grad: bool = False) -> "Tensor":
         value = traced.value
         strides = tuple(n // value.itemsize for n in value.strides)
         made: Tensor = torch.Tensor._make_wrapper_subclass(
-            cls, value.shape, strides=strides, dtype=of_torch(traced.dtype), requires_grad=False
+            cls, value.shape, strides=strides, dtype=of_torch(traced.dtype), requires_grad=requires_grad
         )
         made.traced = traced
         return made
@@ -69,7 +72,9 @@ class Tensor(torch.Tensor):
 
     def again(self) -> "Tensor":
         """All of it, as a node of its own."""
-        return Tensor(self.traced.again())
+        made: Tensor = torch.ops.aten.alias.default(self)  # of which autograd knows
+        made.traced = self.traced.again()
+        return made
 
     def __rtruediv__(self, other: Any) -> torch.Tensor:
         """The division that is written, of which torch makes a reciprocal and a product."""
@@ -117,7 +122,7 @@ class Tensor(torch.Tensor):
         return self.clone()
 
     def requires_grad_(self, requires_grad: bool = True) -> "Tensor":
-        """Refused: gradients are written by hand in a reference."""
+        """Refused: a reference has no gradients within it."""
         if requires_grad:
             self.run.refuse(BY_HAND)
         return self
@@ -128,7 +133,7 @@ class Tensor(torch.Tensor):
 
     @property
     def data(self) -> "Tensor":  # type: ignore[override]
-        """Itself, as there are no gradients."""
+        """Itself, without a gradient."""
         return Tensor(self.traced)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]

@@ -3,12 +3,15 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from workbench.reference.graph import functions, ufuncs
 from workbench.reference.graph.arrays import Traced
+from workbench.reference.graph.device import on_device
+from workbench.reference.graph.gradients import Gradients, split
 from workbench.reference.graph.local_names import naming
 from workbench.reference.graph.node import Graph
 from workbench.reference.graph.numpy_module import Numpy, code_of, standing_in
@@ -18,18 +21,30 @@ from workbench.refusal import Refusal
 __all__ = ["functions", "trace", "ufuncs"]  # which fill in what arrays do
 
 
-def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -> Graph:
+def trace(
+    f: Callable[..., Any],
+    inputs: Mapping[str, Any],
+    dtype: Any = None,
+    gradients: Gradients | None = None,
+) -> Graph:
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
-    float arrays are to f (`x.dtype`); None: their own. Results are `result`, or `result[0]`, `result[1]`, ... of a
-    tuple, or the keys of a dict.
+    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU; passes over the graph are on the device
+    of the tensors. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict. gradients:
+    those of all float inputs through torch.autograd, as further results `d<input>`; inputs that f does not take are
+    gradients of its results, `d<result>`.
 
     Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
-    for results that are no arrays of the run; and for random numbers that differ under one seed.
+    for results that are no arrays of the run; for random numbers that differ under one seed; and for gradients of what
+    is not in torch, or does not depend on its inputs.
     """
-    front = _front(inputs)
-    with front.apart():
+    inputs, of_results = (inputs, {}) if gradients is None else split(f, inputs)
+    library = _front(inputs)
+    if gradients is not None and library is _OfNumpy:
+        raise Refusal(f"gradients go through torch.autograd: {_name(f)} must be in torch, and its inputs tensors")
+    front = library if gradients is None else partial(library, gradients=gradients, given=of_results)
+    with library.apart():
         state = np.random.get_state()
         graph, values, draws = _run(front, f, inputs, dtype)
         if draws:
@@ -42,7 +57,8 @@ def trace(f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any = None) -
                 raise Refusal(
                     f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in"
                 )
-    return graph
+    elsewhere = _elsewhere(inputs)
+    return graph if elsewhere is None else on_device(graph, elsewhere)
 
 
 def _run(
@@ -51,17 +67,18 @@ def _run(
     with recording() as run, np.errstate(all="ignore"):
         one = front(run)
         given = {name: _each(x, name, lambda name, x: one.given(name, x, dtype)) for name, x in inputs.items()}
-        with one.running(f), naming(run, code_of(f)):
-            returned = f(**given)
-        results = {name: one.traced(x) for name, x in _results(returned, "result")}
-        for name, x in results.items():
-            if not isinstance(x, Traced):
-                made = type(x).__name__
-                raise Refusal(
-                    f"{_name(f)} returns {made} as {name}, which was not computed from its inputs in this run"
-                )
-        values = {name: x.value for name, x in results.items()}
-        return run.graph({name: x.node_of_run for name, x in results.items()}), values, one.draws
+        with one.running(f):
+            with naming(run, code_of(f)):
+                returned = f(**given)
+            results, values = dict(_results(returned, "result")), {}
+            for name, x in results.items():
+                if (array := one.array(x)) is None:
+                    made = type(x).__name__
+                    raise Refusal(
+                        f"{_name(f)} returns {made} as {name}, which was not computed from its inputs in this run"
+                    )
+                values[name] = array.value
+            return one.graph(_name(f), given, results), values, one.draws
 
 
 def _front(inputs: Mapping[str, Any]) -> Any:
@@ -73,6 +90,14 @@ def _front(inputs: Mapping[str, Any]) -> Any:
 
         return Torch
     return _OfNumpy
+
+
+def _elsewhere(inputs: Mapping[str, Any]) -> Any:
+    """The device of the first tensor that is not on the CPU; None where all are."""
+    torch, found = sys.modules.get("torch"), []
+    _each(inputs, "", lambda _, x: found.append(x))
+    tensors = (x for x in found if torch is not None and isinstance(x, torch.Tensor))
+    return next((x.device for x in tensors if x.device.type != "cpu"), None)
 
 
 def _each(x: Any, name: str, f: Callable[[str, Any], Any]) -> Any:
@@ -102,8 +127,11 @@ class _OfNumpy:
     def running(self, f: Any) -> Any:
         return standing_in(f, self._module)
 
-    def traced(self, x: Any) -> Any:
-        return x
+    def array(self, x: Any) -> Traced | None:
+        return x if isinstance(x, Traced) else None
+
+    def graph(self, name: str, given: Mapping[str, Any], results: Mapping[str, Traced]) -> Graph:
+        return self.run.graph({key: x.node_of_run for key, x in results.items()})
 
 
 def _input(run: Recording, name: str, x: Any, dtype: Any) -> Any:

@@ -23,6 +23,7 @@ class Panel:
     worst: Table | None = None  #: the worst elements
     shares: Sequence[tuple[str, float, str]] = ()  #: of its budget: source, share, in words
     map: Map | None = None
+    pictures: Sequence[tuple[str, str]] = ()  #: what each shows, and it as PNG in base64
     #: the numbers of `worst` by index, axis by axis, for who points at one in the map
     exact: dict[str, list[str]] = field(default_factory=dict)
 

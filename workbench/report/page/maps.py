@@ -83,7 +83,7 @@ class _Plane:
     numbers: dict[str, np.ndarray]  #: actual, expected, error, budget, over_budget
 
 
-def map_of(stage: StageDiff, case: Case, detail: Detail) -> Map:
+def map_of(stage: StageDiff, case: Case | None, detail: Detail) -> Map:
     """The map of a compared stage, of what its row in tables shows."""
     plane = _plane(stage)
     cut = plane.cut
@@ -102,7 +102,7 @@ def map_of(stage: StageDiff, case: Case, detail: Detail) -> Map:
     )
 
 
-def _data(plane: _Plane, stage: StageDiff, case: Case, steps: tuple[int, int], detail: Detail) -> dict[str, Any]:
+def _data(plane: _Plane, stage: StageDiff, case: Case | None, steps: tuple[int, int], detail: Detail) -> dict[str, Any]:
     """What a script draws a map from, and reads from it."""
     cut, (rows, columns) = plane.cut, plane.shades.shape
     first = cut.corner
@@ -166,7 +166,7 @@ def _ring(cut: Slice, steps: tuple[int, int], scale: tuple[float, float]) -> tup
     return tuple(round(x, 1) for x in box)
 
 
-def _edges(case: Case, axis: str, size: int, first: int) -> list[int]:
+def _edges(case: Case | None, axis: str, size: int, first: int) -> list[int]:
     """Where tiles begin within `size` elements of an axis, 0 left out."""
     own = sorted(edge - first for edges in grid(case, axis, size, first) for edge in edges if 0 < edge - first < size)
     longest = max(np.diff([0, *own, size]), default=size)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import digits
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 WIDTH, HEIGHT, MAP, BAR = 7.75, 6.25, 4.75, 2.85  #: inches: the figure, the side of the map in it, the bar of colours
 LINES = 64  #: most tile lines drawn in a direction
 
-WORDS = {**AXIS_NAMES, "t": "key tile"}
-PLURALS = {**AXIS_PLURALS, "t": "key tiles"}
+#: axes of a stage of a plain reference are numbered
+_NUMBERED = {axis: f"axis {axis}" for axis in digits}
+WORDS = {**AXIS_NAMES, "t": "key tile", **_NUMBERED}
+PLURALS = {**AXIS_PLURALS, "t": "key tiles", **{axis: f"of {name}" for axis, name in _NUMBERED.items()}}
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,14 @@ class Slice:
     state: np.ndarray  #: [rows, columns]
 
 
-def heatmap(stage: StageDiff, *, case: Case, axes: tuple[str, str] | None = None) -> "Figure":
+def heatmap(stage: StageDiff, *, case: Case | None, axes: tuple[str, str] | None = None) -> "Figure":
     """A map of |error| / budget of the comparison that tables show, in the plane through its worst element, which is
     marked; of a stage with several heads below it a strip with the worst of each.
 
     `axes`: the letters of rows and columns; None: query by the first of key, dim, tile and split that the stage has,
-    else head by query. Tile lines need the case's block_q and block_k. In a map of more than CELLS elements in a
-    direction, a cell is the worst of a block. Refuses a stage without a comparison, and axes that it does not have.
+    else head by query, else the last two. Tile lines need the case's block_q and block_k; None has none. In a map of
+    more than CELLS elements in a direction, a cell is the worst of a block. Refuses a stage without a comparison, and
+    axes that it does not have.
     """
     cut = slice_at_worst(stage, axes or default_axes(stage.axes))
     shades, steps = reduced(shade(cut.over_budget, cut.state))
@@ -104,10 +108,12 @@ def slice_at_worst(stage: StageDiff, axes: tuple[str, str]) -> Slice:
     return Slice(rows, columns, fixed, corner, found, over_budget, state)
 
 
-def grid(case: Case, axis: str, size: int, first: int = 0) -> tuple[list[int], list[int]]:
+def grid(case: Case | None, axis: str, size: int, first: int = 0) -> tuple[list[int], list[int]]:
     """Where tiles and splits begin within `size` elements of an axis from index `first` on, which is left out; no place
     is in both lists.
     """
+    if case is None:
+        return [], []
     block = {"q": case.block_q, "k": case.block_k, "t": 1 if case.block_k else None}.get(axis)
     if block is None:
         return [], []
@@ -123,7 +129,7 @@ def place(stage: StageDiff, cut: Slice, steps: tuple[int, int]) -> str:
     """Where a plane lies among the others, what is drawn of it, and of how many elements a cell is the worst."""
     sizes = dict(zip(stage.axes, look.shown(stage).state.shape, strict=True))
     several = [f"{sizes[axis]} {spoken(PLURALS[axis], stage.of_ranks)}" for axis in cut.fixed if sizes[axis] > 1]
-    where = " ".join(f"{axis}={i}" for axis, i in cut.fixed.items())
+    where = " ".join(f"{WORDS[axis] if axis in _NUMBERED else axis}={i}" for axis, i in cut.fixed.items())
     if several:
         where = f"{'first' if cut.worst is None else 'worst'} of {' x '.join(several)}: {where}"
     cells = f"a cell is the worst of {steps[0]} x {steps[1]} elements" if max(steps) > 1 else ""
@@ -147,7 +153,7 @@ def _image(axes: "Axes", shades: np.ndarray, steps: tuple[int, int], cut: Slice,
     axes.spines[:].set(visible=True, color=FAINT, linewidth=0.8)
 
 
-def _lines(axes: "Axes", case: Case, cut: Slice, of_ranks: bool) -> list:
+def _lines(axes: "Axes", case: Case | None, cut: Slice, of_ranks: bool) -> list:
     (height, width), (top, left) = cut.over_budget.shape, cut.corner
     tile: dict[str, Any] = {"colors": FAINT, "linewidths": 0.6, "alpha": 0.5, "label": "tile bounds"}
     split: dict[str, Any] = {"colors": INK, "linewidths": 1.8, "label": spoken("split bounds", of_ranks)}

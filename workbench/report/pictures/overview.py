@@ -49,14 +49,14 @@ def save(diff: Diff, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     case = diff.trace.case_run
     run = headline_of(diff.trace)
-    paths = [_write(overview(diff.rows, run), folder / "overview.png")]
+    paths = [write(overview(diff.rows, run), folder / "overview.png")]
     if diff.bits_lost:
-        paths.append(_write(cancellation(diff.bits_lost, run), folder / "cancellation.png"))
+        paths.append(write(cancellation(diff.bits_lost, run), folder / "cancellation.png"))
     for place, stage in enumerate(diff.rows, 1):
         if stage.decisive is not None:
             drawn = {"histogram": histogram(stage), "errors": errors(stage), "heatmap": heatmap(stage, case=case)}
             drawn |= _of_codes(stage, case)
-            paths += [_write(figure, folder / f"{place:02d}-{stage.name}-{kind}.png") for kind, figure in drawn.items()]
+            paths += [write(figure, folder / f"{place:02d}-{stage.name}-{kind}.png") for kind, figure in drawn.items()]
     return paths
 
 
@@ -135,7 +135,8 @@ def _no_origin(stages: Sequence[StageDiff]) -> str:
     return "no origin: no stage is wrong on its own inputs"
 
 
-def _write(figure: "Figure", path: Path) -> Path:
+def write(figure: "Figure", path: Path) -> Path:
+    """The file of a picture."""
     figure.savefig(content := BytesIO(), format="png", dpi=look.DPI, metadata={"Software": None})
     write_atomically(path, content.getvalue())
     return path

@@ -56,6 +56,13 @@ def indices(stage: StageDiff, flat: int) -> dict[str, int]:
     return {axis: int(i) + stage.first.get(axis, 0) for axis, i in zip(stage.axes, place, strict=True)}
 
 
+def at(index: Mapping[str, int]) -> str:
+    """An index in words: q=3 k=5; of axes without names as NumPy takes it: [3, 5]."""
+    if all(axis.isdigit() for axis in index):
+        return f"[{', '.join(map(str, index.values()))}]"
+    return " ".join(f"{axis}={i}" for axis, i in index.items())
+
+
 def positions(stage: StageDiff, index: Mapping[str, int]) -> dict[str, int]:
     """Axis letter -> where an index in the run is in the stage's arrays, which may be of a part of it."""
     return {axis: i - stage.first.get(axis, 0) for axis, i in index.items()}
@@ -84,7 +91,7 @@ def worst_line(stage: StageDiff) -> str:
     flat = worst_element(comparison)
     if flat is None:
         return "nothing was judged"
-    place = " ".join(f"{axis}={i}" for axis, i in indices(stage, flat).items())
+    place = at(indices(stage, flat))
     actual, expected = float(to_float64(comparison.actual).flat[flat]), float(comparison.expected.flat[flat])
     over = ratio(float(comparison.over_budget.flat[flat]))
     return f"worst at {place}: actual {value(actual)}, expected {value(expected)}, error {over}x its budget"

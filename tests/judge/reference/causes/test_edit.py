@@ -8,7 +8,7 @@ from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.replay import Replay
 from workbench.reference.graph import Contract, Graph, budgets, trace
-from workbench.reference.graph.forward import upstream
+from workbench.reference.graph.plan import upstream
 from workbench.work import Work
 
 

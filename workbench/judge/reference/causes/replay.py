@@ -11,8 +11,8 @@ from workbench.judge.reference.causes.edit import Edit, size
 from workbench.reference.graph import Graph
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.expected import placed
-from workbench.reference.graph.forward import upstream
 from workbench.reference.graph.node import Node
+from workbench.reference.graph.plan import upstream
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.work import Work
 

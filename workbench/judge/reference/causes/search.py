@@ -19,7 +19,7 @@ from workbench.judge.reference.held import dumps_of
 from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Graph
 from workbench.reference.graph.contract import CASTS
-from workbench.reference.graph.forward import stored
+from workbench.reference.graph.plan import stored
 from workbench.work import Work
 
 #: share of the error, root mean square, that an edit leaves at most to be looked at

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from workbench.reference.graph.error import Amount, Own
+from workbench.reference.graph.rules.applied import APPLIED
 from workbench.reference.graph.rules.choices import CHOICES
 from workbench.reference.graph.rules.elementwise import ELEMENTWISE
 from workbench.reference.graph.rules.moves import MOVES
@@ -49,6 +50,6 @@ class Rule(Protocol):
 
 
 #: primitive -> its rule; a primitive without one is refused
-RULES: Mapping[str, Any] = {**ELEMENTWISE, **SUMS, **MOVES, **CHOICES, **PLACES}
+RULES: Mapping[str, Any] = {**ELEMENTWISE, **SUMS, **APPLIED, **MOVES, **CHOICES, **PLACES}
 #: of a node that is no primitive: what was put in, and values that the reference holds itself
 INPUT, CONSTANT = "input", "constant"

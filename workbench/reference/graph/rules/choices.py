@@ -43,7 +43,7 @@ class Flat(Exact):
     squared = linear
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
-        return s.xp.zeros(s.x[i].shape, dtype=s.xp.float64)
+        return s.xp.zeros_like(s.x[i], dtype=s.xp.float64)
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,31 @@ class Extreme(Exact):
 
 
 @dataclass(frozen=True)
+class Share(Flat):
+    """Of an element in the extreme along axes: 1, or as many parts of it as there are equal ones, and 0 of the others.
+    Where errors leave open which it is, each that may be has anything from 0 to 1.
+    """
+
+    words: str = "whether {0} is the extreme"
+
+    def value(self, x: Any, *, of: str, axis: tuple[int, ...]) -> Any:
+        xp = array_namespace(x)
+        same = xp.astype(x == getattr(xp, of)(x, axis=axis, keepdims=True), xp.float64)
+        return same / xp.sum(same, axis=axis, keepdims=True)
+
+    def beyond(self, s: Site) -> Amount:
+        if s.exact:
+            return 0.0
+        xp, axis, sign = s.xp, s.attributes["axis"], 1.0 if s.attributes["of"] == "max" else -1.0
+        x, e = sign * s.x[0], spread(s.reads[0].error.worst, s.x[0])
+        may = x + e >= xp.max(x - e, axis=axis, keepdims=True)
+        off = xp.where(may, e, 0.0)
+        several = xp.sum(xp.astype(may, xp.float64), axis=axis, keepdims=True) > 1
+        open_ = may & several & (xp.max(off, axis=axis, keepdims=True) > 0)
+        return xp.where(open_, xp.maximum(s.y, 1.0 - s.y), 0.0)
+
+
+@dataclass(frozen=True)
 class Where(Exact):
     """One of two by a condition. An open condition adds the distance to the other."""
 
@@ -129,7 +154,7 @@ class Where(Exact):
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i == 0:
-            return s.xp.zeros(s.x[0].shape, dtype=s.xp.float64)
+            return s.xp.zeros_like(s.x[0], dtype=s.xp.float64)
         chosen = s.truth
         return to_shape(s.xp.where(chosen if i == 1 else ~chosen, g, 0.0), s.x[i].shape)
 
@@ -279,6 +304,7 @@ CHOICES: Mapping[str, Any] = {
     "minimum": Extreme("minimum", "min({0}, {1})"),
     "max": Extreme("max", "max of {0}"),
     "min": Extreme("min", "min of {0}"),
+    "share": Share(),
     "where": Where(),
     **{name: Compare(name, f"{{0}} {sign} {{1}}")
        for name, sign in {"equal": "==", "not_equal": "!=", "less": "<", "less_equal": "<=", "greater": ">",

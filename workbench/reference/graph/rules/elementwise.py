@@ -17,6 +17,7 @@ from workbench.reference.graph.rules.roundings import (
     of_circle,
     of_exp,
     of_log_sum,
+    of_loss,
     of_power,
     of_product,
     of_quotient,
@@ -211,6 +212,9 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                             _reach_of_product, product_bits, True),
     "divide": Elementwise(_call("divide"), (lambda s: _inverse(s), lambda s: -s.y / s.x[1]), "{0} / {1}", of_quotient,
                           _reach_of_quotient, lambda bits: bits[0] if bits[1] <= 1 else 53),
+    # what autograd adds up kernels factor out, (p - 1) g in place of p g - g: a product and a factor of it are rounded
+    "factored": Elementwise(lambda x: x, (lambda s: 1.0,), "{0}", rounded(2)),
+    "lose": Elementwise(lambda x, each: x + 0.0, (lambda s: 1.0, lambda s: 0.0), "{0}", of_loss),
     "negative": Elementwise(_call("negative"), (lambda s: -1.0,), "-{0}", bits_of=_first),
     "abs": Elementwise(_call("abs"), (lambda s: s.xp.sign(s.x[0]),), "|{0}|", reach=_at_most(1.0), bits_of=_first),
     "square": Elementwise(_call("square"), (lambda s: 2 * s.x[0],), "{0}^2",

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from array_api_compat import device
+
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import Amount
 from workbench.reference.graph.rules.choices import Exact, Flat
@@ -29,7 +31,7 @@ class Place(Flat):
         """Infinite at each place that another element might have."""
         if s.exact:
             return 0.0
-        xp, x = s.xp, s.x[0]
+        xp, x = s.xp, s.xp.astype(s.x[0], s.xp.float64)  # of truths, too
         axis = s.attributes["axis"] % x.ndim
         sign = -1.0 if self.name == "argmax" else 1.0
         order = xp.argsort(sign * x, axis=axis, stable=True)
@@ -38,7 +40,8 @@ class Place(Flat):
         if at.shape[axis] < 2:
             return 0.0
         before, behind = _cut(at, axis, slice(None, -1)), _cut(at, axis, slice(1, None))
-        close = abs(before - behind) <= _cut(e, axis, slice(None, -1)) + _cut(e, axis, slice(1, None))
+        off = _cut(e, axis, slice(None, -1)) + _cut(e, axis, slice(1, None))
+        close = (abs(before - behind) <= off) & (off > 0)
         if self.name == "argsort":
             edge = xp.zeros_like(_cut(close, axis, slice(0, 1)))
             open_ = xp.concat([close, edge], axis=axis) | xp.concat([edge, close], axis=axis)
@@ -46,8 +49,9 @@ class Place(Flat):
         # the first may be any whose interval reaches the one of the first, not the second alone
         reach = sign * _cut(at, axis, slice(0, 1)) + _cut(e, axis, slice(0, 1))
         rest = sign * _cut(at, axis, slice(1, None)) - _cut(e, axis, slice(1, None))
+        off = _cut(e, axis, slice(0, 1)) + _cut(e, axis, slice(1, None))
         keep = bool(s.attributes.get("keepdims"))
-        open_ = xp.any(rest <= reach, axis=axis, keepdims=keep)
+        open_ = xp.any((rest <= reach) & (off > 0), axis=axis, keepdims=keep)
         return xp.where(open_, xp.inf, 0.0)
 
     def bits(self, s: Site) -> int:
@@ -112,9 +116,9 @@ class Gather(Exact):
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         if i:
-            return s.xp.zeros(s.x[1].shape, dtype=s.xp.float64)
+            return s.xp.zeros_like(s.x[1], dtype=s.xp.float64)
         n = prod(s.x[0].shape)
-        places = self.value(s.xp.reshape(s.xp.arange(n), s.x[0].shape), s.x[1], **s.attributes)
+        places = self.value(s.xp.reshape(s.xp.arange(n, device=device(g)), s.x[0].shape), s.x[1], **s.attributes)
         made = s.xp.bincount(s.xp.reshape(places, (-1,)), weights=s.xp.reshape(g, (-1,)), minlength=n)
         return s.xp.reshape(made, s.x[0].shape)
 

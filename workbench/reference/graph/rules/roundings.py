@@ -22,7 +22,8 @@ def rounded(k: float) -> Callable[[Site], Own]:
 
     def own(s: Site) -> Own:
         y = s.held
-        lost = k * s.u * abs(y) + s.contract.floor * (y != 0)
+        lost = k * s.u * abs(y)
+        lost += s.contract.floor * (y != 0)
         return Own(lost, lost)
 
     return own
@@ -97,11 +98,13 @@ def added(a: Operand, b: Operand) -> dict[str, Any]:
 
 
 def of_sum(s: Site) -> Own:
-    """One rounding. Where an operand is a sum that nobody saw its terms may be added in any order: g(n) of all sizes,
-    less what is in the operands' errors already.
+    """One rounding, or none where an operand is 0. Where an operand is a sum that nobody saw its terms may be added in
+    any order: g(n) of all sizes, less what is in the operands' errors already. Where it is a product whose factors the
+    contract rounds, as of the first token that is added to a state of 0, this is lost here.
     """
     a, b = s.reads
-    if 0 in (a.bits, b.bits):
+    alone = 0 in (a.bits, b.bits)
+    if alone and not (a.rounded or b.rounded):
         return Own()
     if not (a.additions or b.additions or a.rounded or b.rounded or s.feeds):
         return rounded(1)(s)
@@ -113,6 +116,8 @@ def of_sum(s: Site) -> Own:
             worst = worst - c.sum(one.additions) * one.size
     squares, common = s.u**2 * s.xp.maximum(whole.prefixes(y) - whole.attributed, 0.0 * y), 0.0
     squares = squares + c.floor**2 * (y != 0)
+    if alone:
+        worst, squares = 0.0 * abs(y), 0.0 * abs(y)
     for one in (a, b):
         if one.rounded:
             relative, cut = s.operand_error(one.rounded)
@@ -171,3 +176,9 @@ def of_circle(s: Site) -> Own:
     """2 ulps of the result, and near a root 2^-24 of the reduction of the argument: 4 u in all of at most 1."""
     lost = 4 * s.u * s.xp.maximum(abs(s.held), s.xp.minimum(abs(s.reads[0].held), 0.0 * s.held + 2.0**-3))
     return Own(lost, lost, 0.0, 2 * s.u)
+
+
+def of_loss(s: Site) -> Own:
+    """So many losses of each a size that the reference says, whatever their signs."""
+    each, times = abs(finite(s.x[1])), s.attributes["times"]
+    return Own(times * each, times**0.5 * each)

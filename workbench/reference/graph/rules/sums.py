@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from array_api_compat import device
+
 from workbench.floats import array_namespace
 from workbench.reference.arithmetic import gamma
 from workbench.reference.graph.contract import ADDITIONS
@@ -102,7 +104,7 @@ class Running:
         axis = s.attributes["axis"] % x.ndim
         places = [1] * x.ndim
         places[axis] = -1
-        n = xp.reshape(xp.arange(x.shape[axis], dtype=xp.float64), tuple(places))
+        n = xp.reshape(xp.arange(x.shape[axis], dtype=xp.float64, device=device(x)), tuple(places))
         size, squares = self.value(abs(x), axis=axis), self.value(x * x, axis=axis)
         u, y = s.u, s.held
         worst = n * u / (1 - n * u) * size + (n + 1) * s.contract.floor * (size != 0)
@@ -148,13 +150,13 @@ class Contraction:
     def own(self, s: Site) -> Own:
         """g(n - 1), and one product where float32 does not hold it; operands as the contract says."""
         n, c, u, cut, products = self._counts(s)
-        whole = Operand(s.held, **self.terms(s))
+        whole = Operand(s.held, **self.terms(s, sized=cut or not s.chance))
         size, squares = whole.size, whole.of_squares
         if s.contract.accumulate == "tensor-core":
             worst = gamma(max(n, 1), u) * size
         else:
             worst = gamma(n - 1 + products, u) * size
-        worst = worst + n * c.floor_of_addition * (size != 0)
+        worst = worst if none(worst) else worst + n * c.floor_of_addition * (size != 0)
         own = u * u * (whole.prefixes(whole.value) + products * squares) + n * c.floor_of_addition**2
         rounds = [s.rounds(one.bits) for one in s.reads]
         a, b = (abs(one.held) for one in s.reads)
@@ -179,11 +181,12 @@ class Contraction:
         exact = product_bits(tuple(one.bits for one in s.reads)) <= FLOAT32_BITS
         return n, s.contract, u, cut, int(narrow or not exact)
 
-    def terms(self, s: Site) -> dict[str, Any]:
-        """The products that it adds."""
+    def terms(self, s: Site, sized: bool = True) -> dict[str, Any]:
+        """The products that it adds; what they add up to in magnitude only where it is asked."""
         n, _, _, _, products = self._counts(s)
         a, b = (one.held for one in s.reads)
-        return {"additions": n - 1 + products, "terms": n, "size": abs(a) @ abs(b), "of_squares": (a * a) @ (b * b)}
+        size = abs(a) @ abs(b) if sized else 0.0
+        return {"additions": n - 1 + products, "terms": n, "size": size, "of_squares": (a * a) @ (b * b)}
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         a, b = s.reads

@@ -1,17 +1,18 @@
-"""A sweep of an operation, in words and as a document."""
+"""A sweep of an operation, or by a reference, in words and as a document."""
 
 from typing import Any
 
 from rich.console import Group, RenderableType
 
-from workbench.explore.operation_sweep import OperationSweep
+from workbench.explore.swept import Swept
+from workbench.judge.reference.diff import ReferenceDiff
 from workbench.records import number
 from workbench.report.numbers import ratio
 from workbench.report.operation import repeat_command
 from workbench.report.text import listing, plain, wrapped
 
 
-def report(found: OperationSweep, *, unicode: bool) -> RenderableType:
+def report(found: Swept, *, unicode: bool) -> RenderableType:
     """A row a case, what fails in how many, and the command of the smallest that does."""
     rows = [
         {
@@ -26,21 +27,26 @@ def report(found: OperationSweep, *, unicode: bool) -> RenderableType:
     table = listing(rows, ("case", "verdict", "first wrong", "error / budget", "cause"), unicode=unicode)
     lines = [f"{sum(found.groups.values())} of {len(found.rows)} cases fail"]
     lines += [f"  {stage}, {count}: {cause}" for (stage, cause), count in found.groups.most_common()]
-    smallest = found.smallest
-    if smallest is not None and smallest.diff is not None and (command := repeat_command(smallest.diff)):
+    if command := _repeat(found):
         lines.append(f"the smallest: {command}")
     return Group(table, *(text for line in lines for text in wrapped(line, "", None)))
 
 
-def in_short(found: OperationSweep) -> str:
-    """What `workbench sweep --operation NAME` shows, for `print`."""
+def _repeat(found: Swept) -> str:
+    """The command of the smallest case that fails; empty where there is none."""
+    diff = None if found.smallest is None else found.smallest.diff
+    return "" if diff is None else diff.repeat if isinstance(diff, ReferenceDiff) else repeat_command(diff)
+
+
+def in_short(found: Swept) -> str:
+    """What `workbench sweep` shows with --operation or --reference, for `print`."""
     return plain(report(found, unicode=False))
 
 
-def document(found: OperationSweep) -> dict[str, Any]:
-    """The document of `workbench sweep --operation NAME --json`, of plain Python values."""
+def document(found: Swept) -> dict[str, Any]:
+    """The document of `workbench sweep --json` with --operation or --reference, of plain Python values."""
     return {
-        "schema": "workbench.operation-sweep/1",
+        "schema": f"workbench.{found.of}-sweep/1",
         "cases": len(found.rows),
         "fail": sum(found.groups.values()),
         "rows": [
@@ -53,4 +59,5 @@ def document(found: OperationSweep) -> dict[str, Any]:
             }
             for one in found.rows
         ],
+        "repeat": _repeat(found),
     }

@@ -1,0 +1,162 @@
+"""Budgets drawn by samples, for elements that have no worst case, or one that says nothing.
+
+A worst case decides wherever there is one. Behind a division by about 0 there is none, and a forward bound of a long
+recurrence is so far from what roundings do that it passes anything.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import on_cpu
+from workbench.judge.reference.sharper import MOST
+from workbench.reference.bound import Budget
+from workbench.reference.graph import Contract, Graph
+from workbench.reference.graph.drawn import Drawn, drawn, in_common
+from workbench.reference.graph.expected import placed
+
+#: samples of a first pass, and of the one that elements beyond LIKELY are asked again with: of the smallest of a
+#: million deviations 16 samples see a third, and 64 two thirds
+FIRST, AGAIN = 16, 64
+#: deviations beyond which an element is wrong, and suspicious. Of 535 results of 334 right runs the worst elements are
+#: 1.2 deviations off in the median, and 4.5 at most (`python -m campaigns.drawn_budgets 3`): roundings of hardware have
+#: 0.74 of what is drawn, of a million elements the largest is then 3.7, and 64 samples see no less than two thirds of a
+#: deviation. The other half of LIKELY is for roundings that are alike; WRONG is twice that, since it has no other proof
+WRONG, LIKELY = 16.0, 8.0
+#: deviations from which on a worst case says nothing of an element: a sum of a million equal roundings has 1,700, and
+#: forward bounds are up to six times those of reverse mode where nothing explodes
+USELESS = 2.0**14
+#: deviations up to which a statistical budget of reverse mode decides: that of a million elements is 13 of them, where
+#: first order is all. Beyond, as of a recurrence that amplifies its roundings, samples do
+SHARP = 32.0
+#: elements that are asked in reverse mode first: where half of them are not SHARP, others would not be
+FEW = 4
+#: root mean square of errors, in deviations, that roundings of a contract have at least. Those of hardware have 0.74 of
+#: what is drawn, a kernel that does half of what it may 0.5
+SMALL = 1 / 8
+#: times what samples have in common, a factor or an offset, that errors have at most: 16 samples and one rounding more
+#: are beyond it once in 8,000 times, and roundings of hardware once in 200,000
+COMMON = 5.0
+#: where the exact value is 0, as of a first token's gradient, the least deviation, as a share of a typical one
+OF_ZERO = 0.1
+
+
+@dataclass(frozen=True)
+class BySamples:
+    """What samples say of elements of a stage, arrays of its shape."""
+
+    where: np.ndarray  #: bool
+    decides: np.ndarray  #: of these, which have no worst case that says anything
+    blind: np.ndarray  #: which others have none, and would pass by samples whatever they were
+    deviations: np.ndarray  #: how far each is off, beyond half an ulp of what it is stored in; NaN elsewhere
+    samples: np.ndarray  #: of how many
+
+
+class Samples:
+    """Runs of a graph under one contract, with dumps in place of stages; made when they are asked for first."""
+
+    def __init__(self, graph: Graph, contract: Contract, dumps: Mapping[str, Any], nodes: Collection[int]) -> None:
+        self.graph, self.contract, self.nodes = graph, contract, tuple(sorted(set(nodes)))
+        self._dumps = dumps
+
+    @cached_property
+    def _first(self) -> dict[int, Drawn]:
+        return self._drawn(FIRST, 0)
+
+    @cached_property
+    def _again(self) -> dict[int, Drawn]:
+        return self._drawn(AGAIN, 1)
+
+    def _drawn(self, samples: int, seed: int) -> dict[int, Drawn]:
+        return drawn(self.graph, self.contract, self.nodes, placed(self.graph, self._dumps), samples, seed)
+
+    def deviation(self, nodes: Sequence[int], again: bool = False) -> np.ndarray:
+        """That of every element, several turns along a first axis."""
+        found = self._again if again else self._first
+        parts = [_floored(found[i]) for i in nodes]
+        return parts[0] if len(parts) == 1 else np.stack(parts)
+
+    def value(self, nodes: Sequence[int]) -> np.ndarray:
+        """What is exact, several turns along a first axis."""
+        parts = [on_cpu(self._first[i].value) for i in nodes]
+        return parts[0] if len(parts) == 1 else np.stack(parts)
+
+    def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
+        """Whether errors of several turns look like those of samples: as large, and with no more in common."""
+        return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
+
+
+@np.errstate(all="ignore")
+def _is_alike(one: Drawn, error: np.ndarray) -> bool:
+    figures = np.abs(error) / on_cpu(one.deviation)
+    figures = figures[np.isfinite(figures)]
+    large = figures.size > 0 and float(np.sqrt(np.mean(figures**2))) >= SMALL
+    common = zip(in_common(error, on_cpu(one.value)), one.common, strict=True)
+    return large and all(abs(x) <= COMMON * most for x, most in common)
+
+
+def _floored(one: Drawn) -> np.ndarray:
+    """The deviation; where the exact value is 0 at least a share of a typical one."""
+    value, deviation = on_cpu(one.value), on_cpu(one.deviation)
+    others = deviation[(value != 0) & np.isfinite(value) & np.isfinite(deviation)]
+    least = OF_ZERO * float(np.median(others)) if others.size else 0.0
+    return np.where(value == 0, np.maximum(deviation, least), deviation)
+
+
+#: asks so many elements in reverse mode, the farthest off first: budgets that are smaller or the same, and which it
+#: answered
+Reverse = Callable[[np.ndarray, Budget, int], tuple[Budget, np.ndarray]]
+
+
+@np.errstate(all="ignore")
+def judged_by_samples(
+    samples: Samples, nodes: Sequence[int], error: np.ndarray, value: np.ndarray, budget: Budget,
+    reverse: Reverse | None, dear: bool = False,
+) -> tuple[Budget, BySamples | None]:  # fmt: skip
+    """The budget with drawn ones in it, and where.
+
+    error: of each element, beyond half an ulp of what it is stored in. reverse: None where nothing is drawn but what
+    has no worst case. dear: whether it is asked only where an element is beyond LIKELY.
+    """
+    size = np.broadcast_to(budget.size, value.shape)
+    lacking = np.isfinite(value) & (~np.isfinite(budget.bound) | (budget.bound >= size))
+    asked = lacking if reverse is None else np.isfinite(value)
+    if not asked.any():
+        return budget, None
+    deviation, sharp, useless = samples.deviation(nodes), np.zeros(value.shape, bool), reverse is not None
+    if reverse is not None and not (dear and not (error > LIKELY * deviation).any()):
+        off, most = np.where(np.isfinite(budget.bound), error / deviation, 0.0), FEW
+        while True:
+            budget, answered = reverse(off, budget, most)
+            sharp = answered & (budget.statistical <= SHARP * deviation)
+            if most == MOST or 2 * sharp.sum() < answered.sum():
+                break
+            most = MOST
+        # where reverse mode tells, the others have a worst case, too, which nobody asked for
+        useless = not sharp.any() or 2 * sharp.sum() < answered.sum()
+    asked = asked & ~sharp
+    beyond = asked & (error > LIKELY * deviation)
+    count = np.where(beyond, AGAIN, FIRST)
+    if beyond.any():
+        deviation = np.where(beyond, samples.deviation(nodes, again=True), deviation)
+    # a budget as large as the values themselves would pass a 0
+    reach = np.minimum(np.maximum(abs(value), _typical(value)), size)
+    tells = np.isfinite(deviation) & (WRONG * deviation < reach)
+    says_nothing = asked & useless & ~(budget.bound <= USELESS * deviation)
+    blind, asked = says_nothing & ~tells, asked & tells
+    lacking = lacking & asked
+    decides = lacking | (asked & says_nothing)
+    bound = np.where(blind, np.inf, np.where(decides, WRONG * deviation, budget.bound))
+    likely = np.where(asked, LIKELY * deviation, budget.statistical)
+    likely = np.where(lacking, likely, np.minimum(likely, budget.statistical))
+    figures = np.where(asked, np.where(error > 0, error / deviation, 0.0), np.nan)
+    return Budget(bound, likely, np.where(lacking, np.inf, size)), BySamples(asked, decides, blind, figures, count)
+
+
+def _typical(value: np.ndarray) -> float:
+    """The median size of what is not 0."""
+    some = abs(value[(value != 0) & np.isfinite(value)])
+    return float(np.median(some)) if some.size else 0.0

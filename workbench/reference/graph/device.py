@@ -1,0 +1,32 @@
+"""A graph whose values are on a device, so that passes run there."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from workbench.arrays import as_torch, on_cpu
+from workbench.reference.graph.node import Graph
+
+
+def on_device(graph: Graph, device: Any) -> Graph:
+    """The graph with tensors of torch on `device` in place of NumPy arrays, of indices too."""
+    nodes = (
+        replace(node, value=_moved(node.value, device), attributes=_moved(node.attributes, device))
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=tuple(nodes))
+
+
+def numpy_of(x: Any) -> np.ndarray:
+    """The values of an array or tensor on any device, in float64."""
+    return np.asarray(x if isinstance(x, np.generic | float | int) else on_cpu(x), np.float64)
+
+
+def _moved(x: Any, device: Any) -> Any:
+    if isinstance(x, np.ndarray):
+        return as_torch(x, "a value of the graph").to(device)
+    if isinstance(x, Mapping):
+        return {key: _moved(one, device) for key, one in x.items()}
+    return tuple(_moved(one, device) for one in x) if type(x) is tuple else x
