@@ -30,10 +30,10 @@ def trace(
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
-    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU, and so are passes over a
-    graph of small arrays; those over a large one are on the device of the tensors. Results are `result`, or `result[0]`, `result[1]`, ... of a tuple, or the keys of a dict. gradients:
-    those of all float inputs through torch.autograd, as further results `d<input>`; inputs that f does not take are
-    gradients of its results, `d<result>`.
+    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU, and so are passes over a graph of small
+    arrays; those over a large one are on the device of the tensors. Results are `result`, or `result[0]`, `result[1]`,
+    ... of a tuple, or the keys of a dict. gradients: those of all float inputs through torch.autograd, as further
+    results `d<input>`; inputs that f does not take are gradients of its results, `d<result>`.
 
     Refusal for a primitive without a rule, with its name and line; for a float array that f did not make itself;
     for results that are no arrays of the run; for random numbers that differ under one seed; and for gradients of what
