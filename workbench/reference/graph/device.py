@@ -11,8 +11,8 @@ from workbench.arrays import as_torch, on_cpu
 from workbench.reference.graph.node import Graph
 
 #: elements of a node, on average, above which passes run on a device. A rule launches some 20 kernels at 10 us; in that
-#: time one core does float64 work on 2^17 elements. Of 200 tokens of 16,384 elements a pass on a core takes 4 s, and 51 s on
-#: an H100 that 16 processes share
+#: time one core does float64 work on 2^17 elements. Of 200 tokens of 16,384 elements a judgement takes 4 s on a core,
+#: and 51 s on an H100 that 16 processes share
 WORTH = 2**17
 
 
