@@ -7,8 +7,11 @@ from workbench.reference.graph.node import Line
 
 
 def short(line: Line) -> str:
-    """file:line, the file relative to the working folder where it lies in it; "backward of" it, by autograd."""
+    """file:line, the file relative to the working folder where it lies in it, `cell` of a notebook's; "backward of" it,
+    by autograd.
+    """
     path = Path(line.file)
+    path = Path("cell") if path.parent.name.startswith("ipykernel_") else path  # whose file lasts as long as its kernel
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{'backward of ' * line.backward}{path}:{line.number}"
 
