@@ -136,7 +136,11 @@ def edited(
     results = {name: seen[i] for name, i in graph.results.items()}
     inputs = {name: own[i] for name, i in graph.inputs.items()}
     decisions = tuple(replace(one, node=seen[one.node]) for one in graph.decisions)
-    return Graph(tuple(nodes), inputs, stages, results, decisions), tuple(seen)
+    inside, saved = (frozenset(seen[i] for i in some) for some in (graph.inside, graph.saved))
+    again = {seen[i]: seen[j] for i, j in graph.again.items()}
+    made = replace(graph, nodes=tuple(nodes), inputs=inputs, stages=stages, results=results, decisions=decisions,
+                   inside=inside, saved=saved, again=again)  # fmt: skip
+    return made, tuple(seen)
 
 
 def fits(graph: Graph, other: Graph) -> bool:

@@ -8,7 +8,7 @@ from workbench.reference.graph.rules import CONSTANT, RULES
 #: characters of an expression that a report spells out
 LONGEST = 48
 #: what only moves elements, and is called as what it moves
-MOVES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named", "as_float"})
+MOVES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named", "as_float", "factored"})
 
 
 class Names:
@@ -19,6 +19,11 @@ class Names:
         self.own = {i: name for name, i in graph.inputs.items()}
         for name, turns in graph.stages.items():
             self.own |= {i: name for i in turns if "." not in name or i not in self.own}
+        for given in graph.gradients.values():  # which has no variable: what only moves its elements has its name, too
+            i = graph.results[given]
+            while i not in self.own:
+                self.own[i] = given
+                i = graph.nodes[i].reads[0] if graph.nodes[i].op in MOVES else i
         self._order = sorted(self.own)
 
     def of(self, i: int) -> str:

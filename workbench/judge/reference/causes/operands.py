@@ -22,7 +22,9 @@ def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
         if one.op == CONSTANT and not one.value.ndim:
             continue
         for other, size in _others(graph, i, j, names):
-            yield f"reads {names.of(other)} in place of {names.of(j)}", "operand", size, _with({i: other}, k)
+            of, new = names.of(j), names.of(other)
+            said = f"is {new}" if of == names.of(i) else f"reads {new} in place of {of}"
+            yield said, "operand", size, _with({i: other}, k)
     if len(node.reads) == 2 and node.op in ("subtract", "divide", "matmul"):
         a, b = (graph.nodes[j].shape for j in node.reads)
         if node.op != "matmul" or a[-2:] == b[-2:]:
