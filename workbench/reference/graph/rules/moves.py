@@ -105,8 +105,8 @@ class Write(Move):
         return put(_own(x), part, step, how)
 
     def error(self, s: Site) -> Error:
-        """Those of both; in place, as the value is, where nothing else reads what is written to: a loop that fills an
-        array in n steps would copy it n times.
+        """The errors of the array and of the part. They are written in place where nothing else reads the array: a loop
+        of n writes would copy it n times.
         """
         base, part = (one.error for one in s.reads)
 
