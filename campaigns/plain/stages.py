@@ -54,4 +54,4 @@ def _turned(graph: Graph, name: str, turns: Sequence[Any]) -> dict[str, Any]:
         raise Refusal(f"stage {name} of the plain function has {there} turns; the trace has {len(turns)}")
     if len(turns) == 1:
         return {name: turns[0]}
-    return {f"{name}[{k}]": x for k, x in enumerate(turns) if x is not None}
+    return {f"{name}[{k}]": x for k, x in enumerate(x for x in turns if x is not None)}
