@@ -316,6 +316,6 @@ def test_what_no_library_does_is_explained_as_of_a_usual_kernel() -> None:
     ]
     assert found.causes[0].trial is not None and found.causes[0].stands
     first, second, *_ = lines(judged, found)
-    assert first == "explained is what is wrong of a usual kernel: out"
+    assert first == "below: what differs from default arithmetic, in out"
     assert second == "out: codes are decoded with the scale of k (v)"
     assert explained_document(found)["wrong_if_usual"] == ["out"]

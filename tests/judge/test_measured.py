@@ -148,7 +148,7 @@ def test_of_right_functions_of_other_cases_nothing_is_wrong(function: Callable[.
     assert found.unseen is None
     told = [line for line in str(found).splitlines() if line.startswith("measured in ")]
     assert found.measured is not None and len(told) == 1
-    assert told[0].startswith(f"measured in {found.measured.calls} calls: weights, within their budgets, ")
+    assert told[0].startswith(f"measured in {found.measured.calls} calls: weights, within budget, ")
 
 
 def test_pytorch_is_right() -> None:

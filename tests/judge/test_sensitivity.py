@@ -175,8 +175,8 @@ def test_a_budget_that_says_nothing_is_no_explanation_and_is_said_so() -> None:
     judged = diff(run(in_base_2, CASE.but(dtype="float16", head_dim=128)))
     assert judged.origins == ("lse",)
     assert judged["lse"].if_declared == (
-        "with accumulator_dtype=float16 or accumulator_dtype=bfloat16 this stage cannot be checked: "
-        "if your kernel has it, declare it",
+        "this is a bug, unless your kernel has accumulator_dtype=float16 or accumulator_dtype=bfloat16. "
+        "If it has, declare it: no budget can then judge this stage",
         False,
     )
 

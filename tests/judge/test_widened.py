@@ -8,6 +8,7 @@ import pytest
 from tests.stored import stored
 from workbench import Case, diff, run
 from workbench.judge.widened import FAR
+from workbench.report.numbers import ratio
 from workbench.report.words import findings
 
 CASE = Case(seqlen_q=16, seqlen_k=48, head_dim=32, dtype="bfloat16")
@@ -29,8 +30,9 @@ def test_scores_that_may_be_rounded_widen_lse() -> None:
     judged = diff(run(attention, CASE))
     (lse,) = (one for one in judged.widened if one.stage == "lse")
     assert lse.times >= FAR and str(lse.choice) == "scores_dtype=bfloat16"
-    (line,) = (line for line in findings(judged) if line.startswith("the budget of lse is "))
-    assert line.endswith(" times a usual kernel's for scores_dtype=bfloat16, which nobody declared")
+    (line,) = (line for line in findings(judged) if "so the budget of lse is " in line)
+    assert line.startswith("scores_dtype=bfloat16 is undeclared, so the budget of lse is ")
+    assert line.endswith(f" {ratio(lse.times)}x that of default arithmetic")
 
 
 @pytest.mark.parametrize("said", [{"scores_dtype": "float32", "row_sum_of_cast": False}, "triton,base2=false"])

@@ -127,7 +127,10 @@ def test_a_kernel_that_some_contract_allows_is_not_wrong(dtype: str, rounded: di
     found = measured(run(partial(loop, **rounded), Case(dtype=dtype)))
     assert found.target.natural.wrong.any() and not found.findings and not found.wrong
     said = str(found)
-    assert "nothing found" in said and "beyond the budgets of a usual kernel, within those of others" in said
+    beyond = int(found.target.natural.wrong.sum())
+    elements = "1 element of out is" if beyond == 1 else f"{beyond:,} elements of out are"
+    assert "nothing found: weights and out are within budget\n" in said
+    assert f"\n{elements} over the budget of default arithmetic; declare yours" in said
 
 
 @pytest.mark.campaign(but=1)

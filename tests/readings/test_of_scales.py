@@ -107,7 +107,7 @@ WRONG = [
     ("nvfp4", "no scale of the tensor of v", ["V is not multiplied by its tensor scale"]),
     ("nvfp4", "rounded down of v", ["scales of V are rounded down to powers of two"]),
     ("nvfp4", "rounded down of k", ["scales of K are rounded down to powers of two"]),
-    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is decoded as the code 1 below"]),
+    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is decoded without bit 0"]),
     ("mxfp8-e4m3", "swizzled of k", ["K is multiplied by the wrong scales: row i of each 32 is row 8 (i mod 4) + i div 4"]),
     ("mxfp8-e4m3", "next row of v", ["V is multiplied by the wrong scales: row i is row i + 1 (mod 64)"]),
     ("mxfp8-e4m3", "next head of v", ["V is multiplied by the wrong scales: head 0 comes from head 1, 1 from 0"]),
@@ -115,7 +115,7 @@ WRONG = [
     ("mxfp8-e4m3", "not multiplied of v", ["V is not multiplied by its scale"]),
     ("mxfp8-e4m3", "twice of q", ["Q is multiplied by its scale twice"]),
     ("mxfp8-e4m3", "scale of q of v", ["V is multiplied by the scale of Q"]),
-    ("mxfp8-e5m2", "wrong table of v", ["V is decoded wrong: codes 0x05, 0x15"]),
+    ("mxfp8-e5m2", "wrong table of v", ["V is decoded wrong: codes 0x05 of each 16 (from 0x05 to 0xf5) are decoded without bit 0"]),
     *(
         (codes, f"rows swapped and next block of {x}", [f"{x.upper()} is read wrong: row i is row i xor 1",
          f"{x.upper()} is multiplied by the wrong scales: block"])

@@ -33,10 +33,8 @@ def lines(found: Measured) -> list[str]:
         else:
             said.append("nothing found: weights and out are within budget")
             if beyond_usual := int(found.target.natural.wrong.sum()):
-                are = "is" if beyond_usual == 1 else "are"
-                said.append(
-                    f"{beyond_usual:,} elements of out {are} over the budget of default arithmetic; declare yours"
-                )
+                elements = "1 element of out is" if beyond_usual == 1 else f"{beyond_usual:,} elements of out are"
+                said.append(f"{elements} over the budget of default arithmetic; declare yours")
         if found.arithmetic:
             said += [f"its arithmetic: {one.text}" for one in found.arithmetic]
             said.append(

@@ -22,6 +22,7 @@ from workbench.judge.explain.budget_shares import terms
 from workbench.reference import quantize
 from workbench.report.document import diff_document
 from workbench.report.text import html_table, report
+from workbench.report.words import findings
 from workbench.trace.trace import blank
 
 CASE = Case(heads=4, kv_heads=2, seqlen=64, head_dim=64)
@@ -138,8 +139,11 @@ def test_what_a_wrong_decoding_does_to_later_stages_makes_them_victims(trace: Tr
     )
     assert judged["lut_v"].role == judged["dequant_q"].role == "clean"
     text = shown(judged)
-    assert "a victim's row shows the error from codes and scales" in text
-    assert "first wrong stage: lut_k = value of the code * scale_k, float32" in text
+    inherits = "(right given its inputs; the row shows the inherited error)"
+    assert f"victim: {', '.join(judged.victims)} {inherits}" in " ".join(text.split())
+    assert "first wrong stage: lut_k, should be value of the code * scale_k, float32" in text
+    effects = [line.partition(" elements ")[2] for line in findings(judged, full=True) if line.startswith("effect on ")]
+    assert len(effects) == 2 and all(line.startswith("over budget from codes and scales, ") for line in effects)
 
 
 def test_scales_and_codes_are_the_beginning_and_have_no_victims(trace: Trace) -> None:

@@ -63,9 +63,9 @@ def test_faults_whose_errors_lie_in_a_part_of_an_axis(kernel, fault, name, words
     judged = diff(stored(kernel, case, faults=[fault]))
     assert judged[name].role == "origin"
     assert where(judged[name]) == words
-    lines = findings(judged)
-    start = next(i for i, line in enumerate(lines) if f": {name} = " in line)
-    line = next(line for line in lines[start:] if line.startswith("  outside the budget:"))
+    lines = findings(judged, full=True)
+    start = next(i for i, line in enumerate(lines) if f": {name}, should be " in line)
+    line = next(line for line in lines[start:] if line.startswith("  over budget:"))
     assert (f"), all at {words}" in line) == bool(words) == ("all at" in line)
 
 
