@@ -109,7 +109,7 @@ def test_the_table_has_a_row_for_every_stage(pairs: dict[str, Against]) -> None:
     assert "bug <- origin  -         not comparable" in rows["merge_weight"]
     assert "identical (tiles 0-1)" in rows["acc"] and "diverges" in rows["out"] and "victim" in rows["out"]
     narrow = printed(report(pairs["diverges"], unicode=False, width=100))[2]
-    assert "A against B" in narrow and "made here" not in narrow and "max ulp" not in narrow
+    assert "A against B" in narrow and "own difference" not in narrow and "max ulp" not in narrow
 
 
 def test_several_pairs_get_a_row_each(pairs: dict[str, Against]) -> None:
