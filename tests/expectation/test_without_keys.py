@@ -68,4 +68,4 @@ def test_numbers_that_hide_allow_what_they_make_and_no_more() -> None:
         added = lambda q, k, v, *, bias, scale, causal, attend=attend: attend(q, k, v, scale=scale, causal=causal)  # noqa: E731
         found = diff(run(added, CASE.but(causal=False), inputs=inputs))
         assert found.verdict == verdict
-        assert "judged as a mask: added values of -3.403e+38 or less hide 184 (row, key) pairs" in found.trace.notes[-1]
+        assert "judged as a mask: bias values of -3.403e+38 or below mask 184 (row, key) pairs" in found.trace.notes[-1]

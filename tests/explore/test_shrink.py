@@ -134,9 +134,10 @@ def test_a_cause_that_was_measured_stays_in_the_smallest_case() -> None:
     assert 24 < found.smallest.seqlen_k <= 32  # as far as it comes with little effort
     (again,) = by_measure(found.judged.run, ["out"], Work(inf))
     assert again.text == cause.text
-    assert f"wrong first in the start and in the smallest, by the same cause: out: {cause.text}" in str(found)
+    assert f"both cases: first wrong stage out; cause: {cause.text}\n" in str(found)
     # as of a formula, which tells nothing of other runs
-    assert f"what explains the start alone: {cause.text}" in str(replace(found, cause=None))
+    why = f"cause of the initial case only: {cause.text}"
+    assert f"both cases: first wrong stage out ({symptom.kind}); {why}\n" in str(replace(found, cause=None))
 
 
 @pytest.mark.campaign
@@ -172,7 +173,8 @@ def test_a_nan_that_nothing_explains_stays_a_nan() -> None:
 
     found = shrink(diff(run(kernel, Case(seqlen=5, head_dim=1))), 0.5)
     assert found.cause is None and found.kind == "non-finite on one side"
-    assert found.smallest.seqlen_k == 3 and "nothing explains it" in str(found)
+    assert found.smallest.seqlen_k == 3
+    assert "both cases: first wrong stage out (non-finite on one side); no cause found\n" in str(found)
 
 
 @pytest.mark.campaign

@@ -151,7 +151,7 @@ def test_what_a_kernel_promises_is_not_what_another_convention_explains() -> Non
     found = made("backward", **WRONG)
     assert found.origin == "dscores" and found.explained_by == ()
     silent = replace(found, run=replace(found.run, told=()))
-    assert [words.partition(":")[0] for words, _ in silent.explained_by] == ["what torch's own operations do"]
+    assert [words.partition(":")[0] for words, _ in silent.explained_by] == ["as in torch's own operations"]
 
 
 def test_the_command_that_repeats_a_run_has_its_faults_and_probes() -> None:

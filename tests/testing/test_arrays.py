@@ -221,11 +221,16 @@ def test_packed_arrays_that_do_not_fit_are_refused(change, said):
 
 
 def test_it_says_where_how_far_and_what_would_tell_more():
-    out = attention(Q, K, V)[0].astype(np.float16)
+    expected = attention(Q, K, V)[0]
+    out = expected.astype(np.float16)
     out[1, 1, 3, 5] += 1
     said = failure(out, Q, K, V)
-    assert "outside the budget: 1 of 192 (0.5%)" in said
-    assert "worst at batch 1, head 1, query 3, dim 5: actual " in said and "allowed error " in said
+    (row,) = [line for line in said.splitlines() if line.startswith("out ")]
+    assert " bug <- origin " in row and " 1/192 " in row
+    numbers = f"b=1 h=1 q=3 d=5 {out[1, 1, 3, 5]:.6g} {expected[1, 1, 3, 5]:.6g}"
+    times = row.split()[4]
+    assert " ".join(row.split()).endswith(f" {numbers}") and float(times) > 1
+    assert said.startswith(f"bug in out, error {times}x its budget (arrays)\n")
     assert "judged with layout='bhsd', scale=0.353553, causal=False, window=None, softcap=None" in said
     assert "pass lse= to separate" in said and "pass contract= to declare" in said
 

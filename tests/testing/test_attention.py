@@ -168,7 +168,7 @@ def test_it_says_where_why_and_how_to_repeat_it(request, monkeypatch):
         f"x its budget: lse is in base 2, not in base e ({name})"
     )
     assert any(line.startswith("lse    bug <- origin") for line in lines)
-    assert any(line.startswith("cause: lse is in base 2, not in base e; reproduces 128 of 128") for line in lines)
+    assert any(line.startswith("  cause: lse is in base 2, not in base e; reproduces 128 of 128") for line in lines)
     assert f"repeat: workbench diff {name} --seqlen 64 --heads 2 --head-dim 16" in lines
 
 
@@ -352,7 +352,7 @@ def test_the_cause_of_a_shrunk_example_is_that_of_the_one_that_shows_it_best(mon
     small = raised.value.diff
     assert small.trace.case.seqlen_q == 1 and small["lse"].decisive.summary.size == 1
     assert headline.startswith("bug in lse, ") and "lse is in base 2" in headline
-    causes = [line for line in lines if line.startswith("cause")]
+    causes = [line for line in lines if line.lstrip().startswith("cause")]
     assert len(causes) == 1 and "one of" not in causes[0]
     assert "cause: lse is in base 2, not in base e; " in causes[0] and ", in another run: " in causes[0]
     assert in_a_line(small) == headline
@@ -496,5 +496,5 @@ def test_a_message_has_the_cause_of_its_longer_search(monkeypatch):
         text = str(failure(in_base_2, CASE))
     finally:
         current.reset(token)
-    assert "lse is in base 2" in text.splitlines()[0] and "\ncause: lse is in base 2" in text
+    assert "lse is in base 2" in text.splitlines()[0] and "\n  cause: lse is in base 2" in text
     assert text.endswith("\n\nsmallest: as small") and "no cause found" not in text

@@ -12,7 +12,7 @@ CASE = Case(batch=2, heads=1, seqlen_q=6, seqlen_k=9, head_dim=4)
 BEFORE = np.arange(6)[:, None] + 3 - np.arange(9)
 LATER = (np.arange(9) >= np.array([0, 2])[:, None])[:, None, None]
 MASKS = {
-    "full": None,
+    "no mask": None,
     "mask: causal": BEFORE >= 0,
     "mask: causal top-left": BEFORE >= 3,
     "mask: window 2 causal": (BEFORE >= 0) & (BEFORE <= 2),

@@ -64,14 +64,14 @@ def test_forty_lines_of_a_kernel_with_a_wrong_scale_name_scores(tmp_path: Path) 
 def test_what_is_said_of_it(tmp_path: Path) -> None:
     found = judged(tmp_path, "\n".join(lines(attention(CASE, scale_by=1.01), 10, "%.4g")))
     said = findings(found)
-    assert said[0] == "first wrong stage: scores, should be qk * scale, -inf where masked"
-    assert "  outside the budget: 10 of 10 (100.0%)" in said
-    assert "  judged from q, k and v alone: the bug may be anywhere up to scores" in said
-    assert "  right where they were given, before it: qk" in said
-    assert "victim?: out, lse (wrong from q, k and v, as a stage before is; by itself it may be right)" in said
-    assert not any(line.startswith("  not given, so that") for line in said)
-    said = findings(found, full=True)
-    assert any(line.endswith("% the printed digits") for line in said)
+    assert said[0] == "verdict: bug; first wrong stage: scores, should be qk * scale, -inf where masked"
+    assert "victim?: out, lse (cannot be judged apart from an earlier wrong stage)" in said
+    full = findings(found, full=True)
+    assert not any("not dumped, so the bug may be there too" in line for line in [*said, *full])
+    assert "  over budget: 10 of 10 (100.0%)" in full
+    assert "  judged from q, k and v alone: the bug may be anywhere up to scores" in full
+    assert "  earlier stages that are right (of those dumped): qk" in full
+    assert any(line.endswith("% the printed digits") for line in full)
 
 
 @pytest.mark.parametrize("form", ["%f", "%g", "%e", "%a", "%.9g", "%.2f", "%.3g", "%.12f"])

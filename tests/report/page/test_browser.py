@@ -101,7 +101,8 @@ def told(name: str) -> dict[str, Any]:
 
 def test_the_origin_is_open_and_its_worst_element_has_the_numbers_of_the_document(reader: Reader) -> None:
     reader.open("wrong.html")
-    assert reader.one("h1").text == "bug first wrong stage: merge_weight"
+    should = "exp(partial_max - merge_max); 0 where partial_max is -inf"
+    assert reader.one("h1").text == f"bug first wrong stage: merge_weight, should be {should}"
     assert reader.one(".panel.shown summary").text == "merge_weight bug <- origin"
     reader.choose("probs")
     assert reader.one(".panel.shown summary .name").text == "probs"
