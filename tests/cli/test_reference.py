@@ -183,7 +183,7 @@ def test_show_prints_elements_and_where_the_budget_comes_from() -> None:
         (["diff", "kernel.py:right", *ASKED, "--axes", "rows=2.5"], "--axes rows is a whole number"),
         (["diff", "kernel.py:right", *ASKED, "--contract", "stored=weight"], "contract stores 'weight'; did you mean"),
         (["diff", "kernel.py:right", "--axes", "rows=2"], "--axes is for other operations"),
-        (["show", "flash", "qk", "--axes", "rows=2"], "--axes is of --reference"),
+        (["show", "flash", "qk", "--axes", "rows=2"], "--axes needs --reference"),
         (["show", "kernel.py:right", "probs", *ASKED], "stage 'probs'"),
     ],
 )  # fmt: skip
@@ -210,7 +210,7 @@ def test_gradients_are_rows_of_the_same_table_and_named_by_the_line_of_the_forwa
 @pytest.mark.parametrize("words", [("diff", "kernel.py:right"), ("show", "kernel.py:right", "out[0]")])
 def test_gradients_without_a_reference_are_refused(words: tuple[str, ...]) -> None:
     done = run(*words, "--gradients")
-    assert isinstance(done.exception, Refusal) and "--gradients is of --reference" in str(done.exception)
+    assert isinstance(done.exception, Refusal) and "--gradients needs --reference" in str(done.exception)
 
 
 def test_gradients_of_a_reference_in_numpy_are_refused_in_one_sentence() -> None:

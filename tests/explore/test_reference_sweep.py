@@ -78,6 +78,6 @@ def test_refusals() -> None:
     said = str(invoked("shrink", "own.py:tail", *ASKED, "--axes", "T=4/8").exception)
     assert said == "shrink takes one case; TARGET and options make 2"
     said = str(invoked("sweep", "own.py:tail", "--inputs", "own.py:inputs").exception)
-    assert said == "--inputs of a sweep is of --reference"
+    assert said == "--inputs of a sweep needs --reference"
     said = str(invoked("sweep", "own.py:tail", *ASKED, "--random", "3").exception)
     assert said == "--reference takes no --random"

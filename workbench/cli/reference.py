@@ -46,7 +46,7 @@ def refuse_of_reference(options: dict[str, Any]) -> None:
     """Take --gradients out of `options`; Refusal where it was given without --reference."""
     if options.pop("gradients"):
         instead = "--operation attention_backward,gradients"
-        raise Refusal(f"--gradients is of --reference; of a forward pass of attention pass {instead}")
+        raise Refusal(f"--gradients needs --reference. For attention without a reference, use {instead}")
 
 
 def diff_reference(

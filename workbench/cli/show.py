@@ -59,7 +59,7 @@ def show(
         return show_reference(target, elements, references, options, worst=worst)
     refuse_of_reference(options)
     if options.pop("axes"):
-        raise Refusal("--axes is of --reference")
+        raise Refusal("--axes needs --reference")
     name, index = parse(elements)
     if expected and worst:
         raise Refusal("--expected shows only expected values, which have no worst; leave out --worst")

@@ -97,7 +97,7 @@ def sweep(
     if references := options.pop("references"):
         return sweep_reference(target, references, {**options, **of_attention}, as_json=as_json)
     if options.pop("inputs"):
-        raise Refusal("--inputs of a sweep is of --reference")
+        raise Refusal("--inputs of a sweep needs --reference")
     if (operation := options.pop("operation")) is not None:
         return sweep_operation(target, operation, {**options, **of_attention}, as_json=as_json)
     refuse_of_operation(options)
