@@ -22,6 +22,7 @@ from workbench.explore.swept import Swept
 from workbench.foreign.call import run_foreign
 from workbench.judge.against.pair import Against
 from workbench.judge.against.runs import Runs
+from workbench.judge.reference.causes.cause import Explained as ReferenceExplained
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.operations.backward_measure import BackwardMeasured
 from workbench.operations.causes.explain import OperationExplained
@@ -121,6 +122,9 @@ def test_both_do_the_same(line: str, python: str, folder: Path, monkeypatch: pyt
         assert [part.rstrip() for part in CliRunner().invoke(commands, words).stdout.splitlines()] == str(
             found
         ).splitlines()
+    elif isinstance(found, ReferenceExplained):
+        assert [one.elements for one in found.causes] == [one["elements"] for one in told["explained"]["causes"]]
+        assert CliRunner().invoke(commands, words).stdout == f"{found}\n" and found.tried == told["explained"]["tried"]
     elif isinstance(found, BackwardMeasured):
         assert found.as_dict() == told
         assert CliRunner().invoke(commands, words).stdout == f"{found}\n"

@@ -67,7 +67,7 @@ def test_a_right_kernel_passes_on_all_of_them():
 
 @pytest.mark.campaign
 def test_a_search_for_the_smallest_case_begins_where_it_shows():
-    with pytest.raises(Refusal, match="its verdict is rounding"):
+    with pytest.raises(Refusal, match=r"this run has none \(verdict: rounding\)"):
         shrink(diff(run(attention, CASE)), 0.05)
     found = shrink(diff(run(loses_the_last, CASE)), 0.1)
     assert found.start.trace.case.distribution == "comb" and found.smallest.seqlen_k > 128

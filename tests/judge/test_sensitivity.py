@@ -176,7 +176,7 @@ def test_a_budget_that_says_nothing_is_no_explanation_and_is_said_so() -> None:
     assert judged.origins == ("lse",)
     assert judged["lse"].if_declared == (
         "this is a bug, unless your kernel has accumulator_dtype=float16 or accumulator_dtype=bfloat16. "
-        "If it has, declare it: no budget can then judge this stage",
+        "If it has, declare it; the stage is then untestable, since its budget is too wide",
         False,
     )
 

@@ -227,3 +227,14 @@ def test_how_many_faults_are_named(name: str) -> None:
             assert all(one.predicts(unseen) for one in causes), fault
             named += bool(causes) and all(one.proved for one in causes)
         assert named == wanted
+
+
+def test_what_moves_nothing_is_no_cause_of_small_elements() -> None:
+    """eps added to the result: in float16 most wrong elements are one rounding off, a few near 0 are far beyond."""
+
+    def shifted(x: Any, weight: Any, *, eps: float) -> Any:
+        x = x.astype(np.float32)
+        return (x / np.sqrt((x * x).mean(-1, keepdims=True)) * weight.astype(np.float32) + eps).astype(np.float16)
+
+    found = diff_operation(shifted, "rmsnorm", dtype="float16", axes={"rows": 32, "dim": 256})
+    assert found.verdict == "bug" and found.explain().causes == ()

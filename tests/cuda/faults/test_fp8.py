@@ -56,7 +56,10 @@ def test_without_tables_a_wrong_scale_begins_at_the_decoded_tile():
     judged = diff(fp8_run(CASE.but(decode="direct"), faults=["v-uses-k-scale"]))
     assert judged.origins == ("dequant_v",) and not judged["dequant_v"].upstream and not judged.not_judged
     said = findings(judged)
-    assert said[0] == "first wrong stage: dequant_v = value of the code * scale_v, rounded to the operand dtype"
+    assert (
+        said[0]
+        == "verdict: bug; first wrong stage: dequant_v, should be value of the code * scale_v, rounded to the operand dtype"
+    )
     assert not [line for line in said if "judged" in line or "nobody saw" in line]
 
 
@@ -69,7 +72,8 @@ def test_zero_point_127_of_k_is_a_bug_that_no_check_of_out_can_see():
     shift = to_float64(faulty.stages["lut_k"]) - to_float64(sound.stages["lut_k"])
     assert np.all(np.abs(shift - step[:, None]) < 1e-6)
     moved = {name: to_float64(faulty.stages[name]) - to_float64(sound.stages[name]) for name in ("out", "lse")}
-    assert 0 < np.abs(moved["out"]).max() < 1e-3 and np.abs(moved["lse"]).max() > 0.1
+    out, lse = (np.abs(moved[name]).max() for name in ("out", "lse"))
+    assert 0 < out < 1e-3 and lse > 50 * out
     judged = diff(faulty)
     assert (judged.verdict, judged.origins) == ("bug", ("lut_k",))
     passing = {rule.name: rule.passes for rule in judged.rules}

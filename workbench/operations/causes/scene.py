@@ -131,18 +131,19 @@ class Scene:
         sizes = [(_largest(x), _largest(right[name])) for name, x in edit.items() if name in right]
         grown, made = max([1.0, *(new / old for new, old in sizes if old)]), {**right, **edit}
         for name in names:
-            # an edit may take elements to other places: the largest budget of the stage holds for all
-            widest = grown * _largest(self._expected[way][name].budget.bound)
+            own = self._expected[way][name].budget.bound
+            # an edit may take elements to other places: the largest budget of the stage holds for those that it moves
             of_change = CHANGE_ROUNDINGS * unit_roundoff("float32") * _largest(made[name])
-            if not self._all_within(name, made[name], widest + of_change):
+            moved = ~(abs(made[name] - right[name]) <= own)
+            if not self._all_within(name, made[name], np.where(moved, grown * _largest(own) + of_change, grown * own)):
                 return None
         return dict.fromkeys(names, grown)
 
     @np.errstate(all="ignore")
-    def _all_within(self, name: str, predicted: np.ndarray, bound: float) -> bool:
+    def _all_within(self, name: str, predicted: np.ndarray, bound: np.ndarray) -> bool:
         dumped = self.run.stages[name]
         actual = to_float64(dumped)
-        allowed: np.ndarray | float = bound
+        allowed = bound
         if dumped.dtype.itemsize < 4:
             allowed = bound + ulp(abs(predicted) + bound, dumped.dtype) / 2
         stored = round_to(predicted, dumped.dtype)  # infinite where it overflows
