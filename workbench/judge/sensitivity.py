@@ -321,8 +321,8 @@ def _hint(choices: Explaining) -> IfDeclared:
         return IfDeclared(f"if your kernel really has {_either(choices)}, declare it in the contract", True)
     which = _one_of([*map(str, choices)], NAMED)
     return IfDeclared(
-        f"this is a bug, unless your kernel has {which}. If it has, declare it; the stage is then untestable, since its "
-        "budget is too wide",
+        f"this is a bug, unless your kernel has {which}. If it has, declare it; the stage is then untestable, since "
+        "its budget is too wide",
         False,
     )
 
