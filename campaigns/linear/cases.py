@@ -46,8 +46,6 @@ class Case:
     back: int = 100  #: T of gradients
     saved: bool = False  #: whether the backward pass reads what the forward pass stored in 16 bits, as out of attention
     dtypes: tuple[str, ...] = DTYPES
-    #: why a right run may be suspicious, by dtype
-    doubts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def _ops(path: str, *same: str, module: str = "", **more: Any) -> Call:
@@ -225,3 +223,8 @@ CASES = (
          _ops("utils.cumsum:chunk_global_cumsum", "s", fixed={"reverse": True}),
          (Call("plain:cumsum", takes("s"), {"reverse": True}),), of.sequence, FLOAT32),
 )  # fmt: skip
+
+
+def named(operation: str) -> Case:
+    """The case of an operation."""
+    return next(one for one in CASES if one.operation == operation)

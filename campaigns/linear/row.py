@@ -12,10 +12,9 @@ import torch
 import workbench
 from campaigns.linear import checkout
 from campaigns.linear.call import Call
-from campaigns.linear.cases import CASES, NARROW, RIGHT, Case
+from campaigns.linear.cases import NARROW, RIGHT, Case, named
 from campaigns.linear.wrong import WRONG
 from workbench.judge.reference.diff import ReferenceDiff
-from workbench.judge.stage import SEVERITY
 
 #: the relative root mean square up to which the project's own tests let a kernel pass
 OWN_TEST = 0.005
@@ -28,7 +27,7 @@ HEAD = "dresult"
 def case_of(asked: Mapping[str, Any]) -> tuple[Case, str, str, tuple[str, ...]]:
     """The case, the commit of its kernel, that of its references, and what is run: of a bug what it is in."""
     if asked["wrong"] is None:
-        case = next(one for one in CASES if one.operation == asked["operation"])
+        case = named(asked["operation"])
         return case, RIGHT, RIGHT, ("forward", "gradients") if case.gradients else ("forward",)
     one = WRONG[asked["wrong"]]
     commit = one.before if asked["before"] else one.after
@@ -74,7 +73,7 @@ def run(case: Case, inputs: Mapping[str, Any], dtype: str, references: Path, gra
         found.append(workbench.diff(kernel, reference=function, inputs=inputs, contract=words, gradients=gradients))
         if found[-1].verdict not in ("suspicious", "untestable") and not found[-1].fails:
             break
-    best = min(found, key=lambda x: (x.fails, SEVERITY.index(x.verdict), sum(not s.is_right for s in x.stages)))
+    best = min(found, key=lambda x: (*x.severity, sum(not s.is_right for s in x.stages)))
     warm = each / TIMED
     judge = time.perf_counter() - began - 2 * len(found) * warm
     seconds = {"compile": compiled, "kernel": warm, "reference": reference, "judge": max(judge, 0.0)}

@@ -10,7 +10,7 @@ import torch
 
 from campaigns.linear import inputs as of
 from campaigns.linear.call import Call, takes
-from campaigns.linear.cases import CASES, QKV, RIGHT, STATE, Case
+from campaigns.linear.cases import QKV, RIGHT, STATE, Case, named
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,6 @@ class Wrong:
     wrong_in: tuple[str, ...] = ("forward",)  #: the runs that are wrong: forward, gradients
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     of_reference: bool = False  #: the reference is wrong, and the kernel right
-
-
-def _case(operation: str) -> Case:
-    return next(one for one in CASES if one.operation == operation)
 
 
 def _with(case: Case, **fixed: Any) -> Case:
@@ -50,35 +46,35 @@ def _uneven(seed: int, dtype: Any, T: int) -> of.Tensors:
 
 WRONG = (
     Wrong("2e90142c", "91d870f8", "rows behind a partial last chunk are not masked in off-diagonal blocks: 0 inf",
-          replace(_case("gated delta rule, chunks"), inputs=_steep, T=100), ("h", "S", "o"), "NaN in the last chunk"),
+          replace(named("gated delta rule, chunks"), inputs=_steep, T=100), ("h", "S", "o"), "NaN in the last chunk"),
     Wrong("3adcb3c5", "674f0852", "the weight's gradient is taken of the output without its gate",
-          _case("RMS norm, gated, linear"), ("dlinear",), wrong_in=("gradients",)),
+          named("RMS norm, gated, linear"), ("dlinear",), wrong_in=("gradients",)),
     Wrong("58effcf1", "71ebc498", "a strided gradient of the result is read as if it were contiguous",
-          replace(_case("causal convolution"), inputs=of.strided), ("dx", "dweight", "dbias"), wrong_in=("gradients",)),
+          replace(named("causal convolution"), inputs=of.strided), ("dx", "dweight", "dbias"), wrong_in=("gradients",)),
     Wrong("794f183c", "4b02d15d", "dk lacks the part through the normaliser",
-          _case("linear attention, normalised"), ("dk",), wrong_in=("gradients",)),
+          named("linear attention, normalised"), ("dk",), wrong_in=("gradients",)),
     Wrong("674f0852", "40334f1c", "the gate in the middle of a chunk is another head's: with several heads",
-          replace(_with(_case("DPLR, chunks"), safe_gate=True, chunk_size=16), inputs=_uneven, T=64),
+          replace(_with(named("DPLR, chunks"), safe_gate=True, chunk_size=16), inputs=_uneven, T=64),
           ("result[0]", "S"), dtypes=("float16", "bfloat16")),
     Wrong("7843b328", "51a8c0a8", "a tile of keys that straddles a chunk's end is not masked",
-          _with(_case("DeltaFormer, first stage"), C=48), ("naive_deltaformer_attn_head_first.u",)),
+          _with(named("DeltaFormer, first stage"), C=48), ("naive_deltaformer_attn_head_first.u",)),
     Wrong("5337b5ad", "de09abdf", "a partial last chunk: scales of levels behind the end; dg of the last token",
-          replace(_case("log-linear attention"), T=100), ("dk", "dv", "dg"), wrong_in=("gradients",),
+          replace(named("log-linear attention"), T=100), ("dk", "dv", "dg"), wrong_in=("gradients",),
           dtypes=("float32",)),
     Wrong("23da0a15", "769035e9", "the backward pass of the states takes chunks of 64 where they are of 32",
-          _with(_case("KDA, chunks"), chunk_size=32), ("dq", "dk", "dv", "dg", "dbeta"), wrong_in=("gradients",)),
+          _with(named("KDA, chunks"), chunk_size=32), ("dq", "dk", "dv", "dg", "dbeta"), wrong_in=("gradients",)),
     Wrong("4e1dd3be", "3e432dec", "a reversed sum is the total less the sum before: what is small behind large is lost",
-          _case("cumulative sum, reversed"), ("result",)),
+          named("cumulative sum, reversed"), ("result",)),
     Wrong(RIGHT, "", "the square of a normaliser overflows in float16; no commit fixes it",
-          _case("linear attention, normalised"), ("dq", "dk"), wrong_in=("gradients",), dtypes=("float16",)),
+          named("linear attention, normalised"), ("dq", "dk"), wrong_in=("gradients",), dtypes=("float16",)),
     Wrong(RIGHT, "", "a constant decay behind a partial last chunk: 0 inf; no commit fixes it",
-          replace(_case("lightning attention, chunks"), T=200), ("S",), "all of the state"),
+          replace(named("lightning attention, chunks"), T=200), ("S",), "all of the state"),
     Wrong(RIGHT, "", "the naive reference itself reads the state behind a token's decay; no commit fixes it",
-          replace(_case("Comba, chunks"), T=64, references=(
+          replace(named("Comba, chunks"), T=64, references=(
               Call("fla/ops/comba/naive.py:naive_recurrent_comba", takes(*QKV, "p", "beta", "g"), STATE),)),
           ("o",), of_reference=True),
     Wrong("0b7fb85c", "12e2a700", "the naive reference itself sums keys within chunks alone",
-          replace(_case("linear attention, normalised"), T=192, gradients=False, references=(
+          replace(named("linear attention, normalised"), T=192, gradients=False, references=(
               Call("fla/ops/linear_attn/naive.py:naive_chunk_linear_attn", takes(*QKV), {"normalize": True}),)),
           ("o",), "behind the first chunk", of_reference=True),
 )  # fmt: skip

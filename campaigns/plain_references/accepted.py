@@ -49,7 +49,7 @@ def kernels() -> list[dict[str, Any]]:
 
 
 def measure(jobs: int = 1, every: int = 1, seed: int = 11) -> dict[str, Any]:
-    """The JSON document: a row for each of every so many kernels."""
+    """The JSON document: a row for each kernel, or for one of every so many."""
     some = kernels()[::every]
     rows = gathered("accept kernels by plain references", KERNEL_S * len(some) / jobs,
                     spread(partial(row, seed=seed), some, jobs))  # fmt: skip

@@ -217,3 +217,9 @@ def test_gradients_of_a_reference_in_numpy_are_refused_in_one_sentence() -> None
     done = run("diff", "kernel.py:right", *ASKED, "--gradients")
     said = "gradients go through torch.autograd: naive.py:softmax is in NumPy; it must be in torch"
     assert isinstance(done.exception, Refusal) and str(done.exception) == said
+
+
+@pytest.mark.parametrize("words", (["diff"], ["explain"], ["shrink"], ["sweep"]))
+def test_gradients_alone_are_refused_by_every_command(words: list[str]) -> None:
+    done = CliRunner().invoke(commands, [*words, "flash", "--gradients"])
+    assert isinstance(done.exception, Refusal) and "--gradients needs --reference" in str(done.exception)

@@ -21,7 +21,7 @@ from workbench.cli.options import (
     seconds_option,
     values_option,
 )
-from workbench.cli.reference import explain_reference, reference_option
+from workbench.cli.reference import explain_reference, reference_option, references_of
 from workbench.judge.fails import classed, failing
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def explain(
     from workbench.progress import shown
     from workbench.trace.join import is_trace
 
-    if references := options.pop("references"):
+    if references := references_of(options):
         asked = {**options, "symptoms": symptoms, "script": script, "html": html}
         return explain_reference(target, references, asked, effort=effort, seconds=seconds, as_json=as_json)
     if (operation := options.pop("operation")) is not None:

@@ -42,7 +42,7 @@ from workbench.cli.options import (
     run_options,
     values_option,
 )
-from workbench.cli.reference import diff_reference, reference_option, refuse_of_reference
+from workbench.cli.reference import diff_reference, reference_option, references_of
 from workbench.cli.show import show
 from workbench.cli.shrink import shrink
 from workbench.cli.sweep import sweep
@@ -180,13 +180,12 @@ def diff(
     from workbench.report.folder import write
     from workbench.trace.join import is_trace
 
-    if references := options.pop("references"):
+    if references := references_of(options):
         asked = dict(options, measure=measure)
         fails = failing(fail_on)
         return diff_reference(
             target, references, asked, fails=fails, as_json=as_json, verbose=verbose, html=html, out=out
         )
-    refuse_of_reference(options)
     if (operation := options.pop("operation")) is not None:
         asked = {**options, "html": html, "measure": measure}
         return diff_operation(target, operation, asked, effort=effort, as_json=as_json, verbose=verbose, out=out)

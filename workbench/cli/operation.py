@@ -15,6 +15,7 @@ from workbench.cli.exits import BUG
 from workbench.cli.operation_spec import DIFFERENTIABLE, OfOperation, of_operation, pairs, words_of
 from workbench.cli.options import given
 from workbench.cli.spec import Text
+from workbench.cli.swept import print_swept
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -218,8 +219,6 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     from workbench.explore.operation_sweep import sweep_operation as sweep
     from workbench.operations.every import OPERATIONS
     from workbench.progress import shown
-    from workbench.report.swept import document, report
-    from workbench.report.text import console
 
     asked = of_operation(operation, options["axes"], OPERATIONS)
     _checked(target, asked, options, TAKEN)
@@ -227,11 +226,7 @@ def sweep_operation(target: str, operation: str, options: Mapping[str, Any], *, 
     with shown():
         cases = (case for one in asked.each() for case in _cases(one, several))
         found = sweep(target, asked.operation, cases)
-    if as_json:
-        click.echo(json.dumps(document(found)))
-    else:
-        screen = console()
-        screen.print(report(found, unicode=screen.is_terminal), crop=False)
+    print_swept(found, as_json=as_json)
     sys.exit(BUG if found.groups else 0)
 
 

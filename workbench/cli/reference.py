@@ -14,6 +14,7 @@ from workbench.case.options import ROLES, flag_of
 from workbench.cli.exits import BUG
 from workbench.cli.operation_spec import number, pairs
 from workbench.cli.options import given
+from workbench.cli.swept import print_swept
 from workbench.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -42,11 +43,15 @@ def reference_option(command: Callable[..., Any]) -> Callable[..., Any]:
     )(gradients(command))
 
 
-def refuse_of_reference(options: dict[str, Any]) -> None:
-    """Take --gradients out of `options`; Refusal where it was given without --reference."""
-    if options.pop("gradients"):
+def references_of(options: dict[str, Any]) -> tuple[str, ...]:
+    """The functions of --reference, taken out of `options`; where there are none, --gradients is, too. Refusal for that
+    alone.
+    """
+    references: tuple[str, ...] = options.pop("references")
+    if not references and options.pop("gradients"):
         instead = "--operation attention_backward,gradients"
         raise Refusal(f"--gradients needs --reference. For attention without a reference, use {instead}")
+    return references
 
 
 def diff_reference(
@@ -154,17 +159,11 @@ def sweep_reference(target: str, references: Sequence[str], options: Mapping[str
     """
     from workbench.explore.reference_sweep import sweep_reference as sweep
     from workbench.progress import shown
-    from workbench.report.swept import document, report
-    from workbench.report.text import console
 
     asked = _checked(target, references, options)
     with shown():
         found = sweep(target, [*references], options["inputs"], _cases(options), **asked)
-    if as_json:
-        click.echo(json.dumps(document(found)))
-    else:
-        screen = console()
-        screen.print(report(found, unicode=screen.is_terminal), crop=False)
+    print_swept(found, as_json=as_json)
     sys.exit(BUG if found.groups else 0)
 
 

@@ -8,7 +8,7 @@ import click
 from workbench.cli.commands import Command
 from workbench.cli.completion import complete
 from workbench.cli.options import json_option, mapping_option, measure_option, run_options
-from workbench.cli.reference import reference_option, refuse_of_reference, show_reference
+from workbench.cli.reference import reference_option, references_of, show_reference
 
 
 @click.command(cls=Command)
@@ -27,7 +27,6 @@ def show(
     elements: str,
     worst: int | None,
     expected: bool,
-    references: tuple[str, ...],
     measure: bool,
     as_json: bool,
     **options: Any,
@@ -53,11 +52,10 @@ def show(
     from workbench.refusal import Refusal
     from workbench.report import text, values
 
-    if references:
+    if references := references_of(options):
         if expected or measure or as_json:
             raise Refusal("show --reference takes no --expected, --measure and --json")
         return show_reference(target, elements, references, options, worst=worst)
-    refuse_of_reference(options)
     if options.pop("axes"):
         raise Refusal("--axes needs --reference")
     name, index = parse(elements)

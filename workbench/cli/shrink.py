@@ -13,7 +13,7 @@ from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.operation import operation_options, refuse_of_operation, shrink_operation
 from workbench.cli.options import effort_option, json_option, one_target, run_options, seconds_option
-from workbench.cli.reference import reference_option, shrink_reference
+from workbench.cli.reference import reference_option, references_of, shrink_reference
 
 
 @click.command(cls=Command)
@@ -41,7 +41,7 @@ def shrink(
     are halved and unusual values dropped while verdict and first wrong stage stay. So it is with --reference, whose
     axes are those of --axes and the keywords of --inputs with whole numbers.
     """
-    if references := options.pop("references"):
+    if references := references_of(options):
         asked = dict(options, out=out)
         return shrink_reference(target, references, asked, effort=effort, seconds=seconds, as_json=as_json)
     if (operation := options.pop("operation")) is not None:

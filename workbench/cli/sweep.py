@@ -23,7 +23,7 @@ from workbench.cli.options import (
     random_limits,
     run_option,
 )
-from workbench.cli.reference import reference_option, sweep_reference
+from workbench.cli.reference import reference_option, references_of, sweep_reference
 from workbench.refusal import Refusal
 
 
@@ -94,7 +94,7 @@ def sweep(
         "disk_gb": disk_gb,
     }
     of_attention |= {"jobs": jobs, "scheduler": scheduler, "resume": resume, "html": html}
-    if references := options.pop("references"):
+    if references := references_of(options):
         return sweep_reference(target, references, {**options, **of_attention}, as_json=as_json)
     if options.pop("inputs"):
         raise Refusal("--inputs of a sweep needs --reference")

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 from workbench.judge.reference.diff import ReferenceDiff
@@ -28,8 +27,7 @@ class SweepRow:
     def size(self) -> int:
         """Numbers of all inputs."""
         if isinstance(self.diff, ReferenceDiff):
-            nodes = self.diff.graph.nodes
-            return sum(prod(nodes[i].shape) for i in self.diff.graph.inputs.values())
+            return self.diff.graph.input_size
         return 0 if self.diff is None else sum(x.size for x in self.diff.run.inputs.values())
 
 

@@ -38,9 +38,8 @@ Draw = Callable[[Setting, np.random.Generator], dict[str, np.ndarray]]
 class Turn:
     """One turn of a loop in plain code that carries a state along an axis."""
 
-    #: of the inputs, those that are walked with a tile of that axis, of `before`, the state before the turn, and the
-    #: numbers, by name. It returns the state after the turn as its local `state`, each column of which is affine in
-    #: that of `before`, and all in the same way
+    #: the body of the loop. It takes the inputs, those along the axis cut to one tile, `before` (the state so far) and
+    #: the numbers, by name. Its local `state` is the next state, affine in `before` with one matrix for all columns
     function: Callable[..., Any]
     begins: str  #: the input that is the state before the first turn
     written: str  #: the local of the same columns that the state takes in, and so carries its errors on

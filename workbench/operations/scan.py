@@ -22,15 +22,14 @@ from workbench.reference.graph.expected import placed
 from workbench.reference.graph.forward import forward
 from workbench.reference.graph.operands import with_operands
 from workbench.reference.graph.plan import upstream
+from workbench.reference.graph.reverse import MARGIN
 
 #: input of a turn, and its local
 BEFORE, STATE = "before", "state"
-#: products of numbers that rows may take on their way back, about a second; of more they are left to norms sooner
+#: multiply-adds to follow errors back through iterations, about a second; beyond them norms bound what is left
 WORK = 4e9
 #: numbers of all states that are held at once, of as many heads as have no more
 HELD = 2**22
-#: for roundings of values that are off themselves, as in reverse mode of a graph
-MARGIN = 1.01
 
 
 def scans_of(run: OperationRun) -> "list[Scan]":

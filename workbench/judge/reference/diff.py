@@ -90,6 +90,11 @@ class ReferenceDiff:
         """Whether it fails: the rule of `workbench.judge.fails`."""
         return classed(self) in failing()
 
+    @property
+    def severity(self) -> tuple[bool, int]:
+        """Of two runs the one with the larger is the worse."""
+        return self.fails, SEVERITY.index(self.verdict)
+
     def line(self, name: str) -> Line:
         """The line of the reference that makes a stage. Refusal for an unknown name."""
         places = {one.name: one.nodes[-1] for one in self.given} | self.graph.places()

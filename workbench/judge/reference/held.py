@@ -178,10 +178,11 @@ def _sharpened(
     error = np.maximum(abs(actual - value) - stored, 0.0)
 
     known, done = np.zeros(value.shape, bool), set[tuple[int, ...]]()
+    most_affordable = affordable(graph, one.nodes) if sharp else 0
 
     def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
         bound, likely = budget.bound.copy(), budget.statistical.copy()
-        places = [at for at in asked(off, min(most, affordable(graph, one.nodes))) if at not in done]
+        places = [at for at in asked(off, min(most, most_affordable)) if at not in done]
         done.update(places)
         found = sharper(graph, contract, one.places, places, dumps) if places else {}
         for place, (worst, usual) in found.items():
@@ -189,5 +190,5 @@ def _sharpened(
             known[place] = np.isfinite(worst)
         return replace(budget, bound=bound, statistical=likely), known
 
-    dear = sharp and 0 < affordable(graph, one.nodes) < MOST
+    dear = 0 < most_affordable < MOST
     return judged_by_samples(samples, one.nodes, error, value, budget, reverse if sharp else None, dear)

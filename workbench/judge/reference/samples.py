@@ -26,8 +26,8 @@ FIRST, AGAIN = 16, 64
 #: 0.74 of what is drawn, of a million elements the largest is then 3.7, and 64 samples see no less than two thirds of a
 #: deviation. The other half of LIKELY is for roundings that are alike; WRONG is twice that, since it has no other proof
 WRONG, LIKELY = 16.0, 8.0
-#: deviations from which on a worst case says nothing of an element: a sum of a million equal roundings has 1,700, and
-#: forward bounds are up to six times those of reverse mode where nothing explodes
+#: a worst case of more deviations than this says nothing of an element. The worst case of a sum of a million equal
+#: roundings is 1,700 deviations, and a forward bound is up to 6 times that of reverse mode unless it explodes
 USELESS = 2.0**14
 #: deviations up to which a statistical budget of reverse mode decides: that of a million elements is 13 of them, where
 #: first order is all. Beyond, as of a recurrence that amplifies its roundings, samples do
@@ -37,8 +37,8 @@ FEW = 4
 #: root mean square of errors, in deviations, that roundings of a contract have at least. Those of hardware have 0.74 of
 #: what is drawn, a kernel that does half of what it may 0.5
 SMALL = 1 / 8
-#: times what samples have in common, a factor or an offset, that errors have at most: 16 samples and one rounding more
-#: are beyond it once in 8,000 times, and roundings of hardware once in 200,000
+#: errors share at most so many times the factor, or offset, that samples share: 16 samples and one rounding more are
+#: beyond it once in 8,000 times, and roundings of hardware once in 200,000
 COMMON = 5.0
 #: where the exact value is 0, as of a first token's gradient, the least deviation, as a share of a typical one
 OF_ZERO = 0.1
@@ -50,7 +50,7 @@ class BySamples:
 
     where: np.ndarray  #: bool
     decides: np.ndarray  #: of these, which have no worst case that says anything
-    blind: np.ndarray  #: which others have none, and would pass by samples whatever they were
+    blind: np.ndarray  #: elements without a useful worst case whose drawn budget would pass anything
     deviations: np.ndarray  #: how far each is off, beyond half an ulp of what it is stored in; NaN elsewhere
     samples: np.ndarray  #: of how many
 
@@ -106,8 +106,7 @@ def _floored(one: Drawn) -> np.ndarray:
     return np.where(value == 0, np.maximum(deviation, least), deviation)
 
 
-#: asks so many elements in reverse mode, the farthest off first: budgets that are smaller or the same, and which it
-#: answered
+#: bounds the n farthest elements in reverse mode: (distance, budget, n) -> the tightened budget, and which it answered
 Reverse = Callable[[np.ndarray, Budget, int], tuple[Budget, np.ndarray]]
 
 
@@ -118,8 +117,8 @@ def judged_by_samples(
 ) -> tuple[Budget, BySamples | None]:  # fmt: skip
     """The budget with drawn ones in it, and where.
 
-    error: of each element, beyond half an ulp of what it is stored in. reverse: None where nothing is drawn but what
-    has no worst case. dear: whether it is asked only where an element is beyond LIKELY.
+    error: of each element, beyond half an ulp of what it is stored in. reverse: None: samples judge
+    only what has no worst case. dear: whether reverse mode is so costly that only elements beyond LIKELY ask for it.
     """
     size = np.broadcast_to(budget.size, value.shape)
     lacking = np.isfinite(value) & (~np.isfinite(budget.bound) | (budget.bound >= size))

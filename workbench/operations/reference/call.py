@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from workbench.foreign.target import target_of
 from workbench.judge.reference.diff import ReferenceDiff, diff_arrays
 from workbench.judge.reference.given import Given as Matched
 from workbench.judge.reference.given import matched
-from workbench.judge.stage import SEVERITY
 from workbench.operations.reference.case import ReferenceCase
 from workbench.operations.reference.gradients import ThroughAutograd, cotangents
 from workbench.operations.reference.inputs import Given, dtype_of, inputs_of, is_made
@@ -63,7 +63,7 @@ def diff_reference(
     function = found.function()
 
     def once(given: Mapping[str, Any], graph: Graph | None) -> PlainRun:
-        """A run; with gradients as a graph asks for them."""
+        """A run on these inputs; with a graph, also the gradients of its inputs."""
         if graph is None:
             return run_plain(function, given, name=found.name, arrays=arrays, device=device, backend=backend)
         beside = cotangents(graph, given)
@@ -140,10 +140,10 @@ def judged_run(
                         dtype=dtype, gates=made.gates, notes=made.notes, **more)
             for call in made.returned
         ]  # fmt: skip
-        found.append(max(calls, key=_severity))
+        found.append(max(calls, key=attrgetter("severity")))
         if not found[-1].fails and found[-1].verdict != "suspicious":
             break
-    best = min(found, key=_severity)
+    best = min(found, key=attrgetter("severity"))
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
 
 
@@ -151,7 +151,3 @@ def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether two sets of inputs hold the same arrays."""
     arrays = [(x, b.get(name)) for name, x in a.items() if is_array(x)]
     return all(y is not None and x.shape == y.shape and bool((x == y).all()) for x, y in arrays)
-
-
-def _severity(one: ReferenceDiff) -> tuple[bool, int]:
-    return one.fails, SEVERITY.index(one.verdict)

@@ -29,8 +29,8 @@ def each(reference: References) -> list[str | Function]:
 def traced(
     reference: str | Function, inputs: Mapping[str, Any], gradients: Gradients | None = None
 ) -> tuple[Graph, str]:
-    """The graph of a reference on inputs, and its name; one that raises on NumPy arrays and may be written for torch
-    gets tensors, and always for gradients. Refusal as of `trace`, and for gradients of one that is written for NumPy;
+    """The graph of a reference on inputs, and its name. For gradients it gets tensors; so it does where it raises on
+    NumPy arrays and is written in torch. Refusal as of `trace`, and for gradients of one that is written for NumPy;
     Raised where it raises.
     """
     found = target_of(reference)

@@ -46,7 +46,6 @@ class Drawn:
 
     value: Any  #: in float64, without a rounding
     deviation: Any  #: root of the mean square of what the runs are off; NaN where one of them is no number
-    samples: int
     #: the same of what the errors of one run have in common: what they are as a share of the values, and their mean
     common: tuple[float, float] = (0.0, 0.0)
 
@@ -75,10 +74,7 @@ def drawn(
                 squares[i] = squares[i] + array_namespace(off).sum(off * off, axis=0)
                 shared[i] += [in_common(off[k], values[i]) for k in range(several)]
         left, exact = left - several + exact, False
-    return {
-        i: Drawn(values[i], _deviation(squares[i], values[i], samples), samples, _root(shared[i], samples))
-        for i in values
-    }
+    return {i: Drawn(values[i], _deviation(squares[i], values[i], samples), _root(shared[i], samples)) for i in values}
 
 
 def in_common(error: Any, value: Any) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 
@@ -61,6 +62,11 @@ class Graph:
     saved: frozenset[int] = frozenset()
     #: node of the backward pass -> the node whose value it computes again, with roundings of its own
     again: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def input_size(self) -> int:
+        """Numbers of all inputs."""
+        return sum(prod(self.nodes[i].shape) for i in self.inputs.values())
 
     def places(self) -> dict[str, int]:
         """Every name by which a value can be asked: `name`, its last value, and `name[i]`, that of iteration i; results

@@ -23,7 +23,7 @@ class Plan:
     """Of one graph, contract and set of dumps."""
 
     def __init__(self, graph: Graph, contract: Contract, dumps: Mapping[int, Any], asked: Collection[int]) -> None:
-        self.graph, self.contract, self.dumps, self.asked = graph, contract, dumps, asked
+        self.graph, self.contract, self.dumps, self.asked = graph, contract, dumps, frozenset(asked)
         self.patterns, self.stored = patterns_of(graph), stored(graph, contract)
         self.order = sorted(upstream(graph, asked, dumps))
         self.readers = self._readers()
@@ -68,7 +68,7 @@ class Plan:
         return self.graph.nodes[j].op == "write" and self.readers[j] == 1 and not seen
 
     def feeds(self, i: int) -> bool:
-        """Whether it is a sum that nobody saw, of which another one is made."""
+        """Whether it is a sum that no dump shows, and a later sum reads."""
         return i in self.patterns.sizes and i not in self.dumps
 
     def site(self, i: int) -> Arithmetic | None:
@@ -115,7 +115,7 @@ def upstream(graph: Graph, asked: Iterable[int], dumps: Collection[int] = ()) ->
 
 
 def with_terms(rule: Any, s: Site, one: Operand) -> Operand:
-    """A sum with what is known of its terms, of which nobody saw the sum, all of whose roundings are in its error."""
+    """The operand with its terms, where it is a sum that no dump shows: the next sum may then assume any order."""
     found: dict[str, Any] = {}
     if s.node.op in ("add", "subtract"):
         found = added(*s.reads)

@@ -65,8 +65,8 @@ class Site:
     contract: Contract
     looks: tuple[Operand, ...] = ()  #: what its bound alone looks at
     in_place: bool = False  #: whether it may write to what it reads first
-    feeds: bool = False  #: whether it is a sum that nobody saw, of which another one is made
-    chance: bool = False  #: whether worst cases need not be made, but of what is common
+    feeds: bool = False  #: whether it is a sum that no dump shows, and a later sum reads
+    chance: bool = False  #: whether errors are drawn at random: no worst case is needed but that of common errors
 
     @cached_property
     def xp(self) -> Any:

@@ -1,7 +1,7 @@
 """The sum of g y in a softmax's backward pass, also as flash attention makes it: the sum of dout out.
 
 Where out = y v, and so g = dout v^T, both are one number. A kernel may make it by either, and one in 16 bits reads its
-own out, which is rounded. So it is the larger of the two: its error is the larger one.
+own out, which is rounded. So the node is the maximum of both, and its budget covers either formula.
 """
 
 from collections.abc import Callable

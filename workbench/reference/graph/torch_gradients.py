@@ -116,7 +116,9 @@ class Autograd:
         return run.graph(nodes | made, cotangents=names, gradients=gradients, saved=self._saved(), again=run.again)
 
     def _own(self, x: Tensor) -> int:
-        """A node of its own: one gradient may be another, or that of a result. What was computed may be factored."""
+        """A node of its own: one gradient may be another, or that of a result. A computed gradient is `factored`: two
+        more roundings, since kernels write (p - 1) g for p g - g.
+        """
         node, nodes = x.traced.node_of_run, self.run.nodes
         computed = nodes[source(self.run, node)].op not in (INPUT, CONSTANT)
         nodes.append(

@@ -11,6 +11,7 @@ import numpy as np
 
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.rules import RULES
 from workbench.reference.graph.torch_again import source
 from workbench.reference.graph.torch_elementwise import noting
 
@@ -72,10 +73,8 @@ class Shares:
         if g is None or extreme is None or extreme is not other:
             return None
         x_, axis = extreme.x, extreme.axis
-        best = getattr(np, extreme.name)(x_.value, axis=axis, keepdims=True)
-        same = x_.value == best
-        value = same / same.sum(axis, keepdims=True)
-        share = x_.made("share", {"of": extreme.name, "axis": axis}, value, np.float64)
+        how = {"of": extreme.name, "axis": axis}
+        share = x_.made("share", how, RULES["share"].value(x_.value, **how), np.float64)
         return noting(g * share, g.dtype)
 
     def _extreme(self, a: Traced, b: Traced) -> _Extreme | None:

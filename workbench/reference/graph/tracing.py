@@ -83,9 +83,7 @@ def _run(
 
 def _front(inputs: Mapping[str, Any]) -> Any:
     """The library of the inputs."""
-    torch, found = sys.modules.get("torch"), []
-    _each(inputs, "", lambda _, x: found.append(x))
-    if torch is not None and any(isinstance(x, torch.Tensor) for x in found):
+    if _tensors(inputs):
         from workbench.reference.graph.torch_run import Torch
 
         return Torch
@@ -94,10 +92,14 @@ def _front(inputs: Mapping[str, Any]) -> Any:
 
 def _elsewhere(inputs: Mapping[str, Any]) -> Any:
     """The device of the first tensor that is not on the CPU; None where all are."""
-    torch, found = sys.modules.get("torch"), []
+    return next((x.device for x in _tensors(inputs) if x.device.type != "cpu"), None)
+
+
+def _tensors(inputs: Mapping[str, Any]) -> list[Any]:
+    """The tensors of torch among them."""
+    torch, found = sys.modules.get("torch"), list[Any]()
     _each(inputs, "", lambda _, x: found.append(x))
-    tensors = (x for x in found if torch is not None and isinstance(x, torch.Tensor))
-    return next((x.device for x in tensors if x.device.type != "cpu"), None)
+    return [x for x in found if torch is not None and isinstance(x, torch.Tensor)]
 
 
 def _each(x: Any, name: str, f: Callable[[str, Any], Any]) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from workbench.expectation.elements import Comparison
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
-from workbench.judge.stage import SEVERITY, StageDiff
+from workbench.judge.stage import StageDiff
 from workbench.reference.graph import Graph
 from workbench.report import reference
 from workbench.report.numbers import number, ratio, value
@@ -54,7 +54,7 @@ def page(diff: ReferenceDiff) -> Page:
 
 def of_several(diffs: Sequence[ReferenceDiff]) -> Page:
     """The page of several runs: a row each, and a part for each."""
-    worst = max(diffs, key=lambda one: (one.fails, SEVERITY.index(one.verdict)))
+    worst = max(diffs, key=lambda one: one.severity)
     failing = sum(one.fails for one in diffs)
     columns = ("case", "verdict", "first wrong stage")
     rows = [[one.case, one.verdict, one.origin or ""] for one in diffs]

@@ -20,14 +20,14 @@ class Named:
 
 @dataclass(frozen=True)
 class Cause:
-    """Edits that reproduce a kernel, and that no run tells apart."""
+    """One cause: edits that reproduce a kernel; several where no inputs that were tried tell them apart."""
 
     names: tuple[Named, ...]  #: the likeliest first
     stages: tuple[str, ...]  #: wrong ones that it reproduces
-    elements: int  #: wrong ones of these, all reproduced within budget but for those
-    undefined: int  #: of which the edited reference is NaN
+    elements: int  #: wrong elements of these; all but `undefined` are reproduced within budget
+    undefined: int  #: those for which the edited reference is NaN
     fresh: int  #: fresh inputs on which it reproduced the kernel, too
-    moved: int  #: wrong elements that it reproduced in all
+    moved: int  #: wrong elements that it reproduced, in this run and on fresh inputs together
     left: float  #: root mean square of the error that remains, as a share
 
     @property

@@ -39,7 +39,7 @@ EPSILONS = tuple(10.0**-k for k in (5, 6, 8, 12, 4, 7, 10, 3))
 
 
 def changes(node: Node, lengths: Sequence[int]) -> Iterator[Changed]:
-    """What may be done to a value too much; `lengths`: of axes that play a part in it."""
+    """Elementwise mistakes: a factor, a power, an offset, ...; `lengths`: of the axes, for factors such as 1/n."""
     if is_whole(node.dtype):
         yield from _of_whole(node, lengths)
         return

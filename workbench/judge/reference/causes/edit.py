@@ -16,7 +16,7 @@ from workbench.reference.graph.rules import CONSTANT, INPUT
 class Draft:
     """What takes the place of one node: new nodes, the last of which has the value that others read.
 
-    A read of 0 or more is a node of the graph, `node` itself as it was; ~k is the k-th new one.
+    A read i >= 0 is node i of the graph, with `node` at its original value; ~k is the k-th node of this draft.
     """
 
     def __init__(self, graph: Graph, node: int) -> None:
@@ -89,7 +89,7 @@ class Edit:
         return f"{self.name} {self.said}"
 
     def part(self, graph: Graph, node: int) -> tuple[Node, ...] | None:
-        """What takes the place of a node; None where it reads less than the others of the edit, as in a first turn."""
+        """What takes the place of a node; None where the edit does not apply, such as in a first iteration."""
         draft = Draft(graph, node)
         try:
             self.make(draft)
@@ -108,8 +108,8 @@ class Edit:
 def edited(
     graph: Graph, edit: Edit, only: Collection[int] | None = None, given: Collection[int] = ()
 ) -> tuple[Graph, tuple[int, ...]]:
-    """The graph of an edit, and where each node's value is in it. only: nodes that the edit reaches, where others, such
-    as another result, are as they should be; `given`: nodes whose own value all others read then.
+    """The graph of an edit, and where each node's value is in it. only: nodes to which the edit applies; others keep
+    their values. given: with `only`, nodes that later ones read unedited, since the kernel's dump takes their place.
     """
     nodes, own, places, seen = list[Node](), list[int](), list[int](), list[int]()
     chosen = {*edit.nodes}

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 
 from workbench.reference.graph import Graph
+from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT, RULES
 
 #: characters of an expression that a report spells out
 LONGEST = 48
-#: what only moves elements, and is called as what it moves
-MOVES = frozenset({"index", "transpose", "reshape", "broadcast", "cast", "named", "as_float", "factored"})
+#: what has the elements of what it reads, and is called as that
+CALLED_AS = PASSES | {"as_float", "factored"}
 
 
 class Names:
@@ -23,7 +24,7 @@ class Names:
             i = graph.results[given]
             while i not in self.own:
                 self.own[i] = given
-                i = graph.nodes[i].reads[0] if graph.nodes[i].op in MOVES else i
+                i = graph.nodes[i].reads[0] if graph.nodes[i].op in CALLED_AS else i
         self._order = sorted(self.own)
 
     def of(self, i: int) -> str:
@@ -38,7 +39,7 @@ class Names:
 
     def _said(self, i: int, depth: int) -> str:
         node = self.graph.nodes[i]
-        while i not in self.own and node.op in MOVES:
+        while i not in self.own and node.op in CALLED_AS:
             i = node.reads[0]
             node = self.graph.nodes[i]
         if i in self.own:

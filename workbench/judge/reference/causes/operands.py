@@ -61,8 +61,8 @@ def _with(others: Mapping[int, int], k: int) -> Make:
 def of_turns(
     graph: Graph, nodes: tuple[int, ...], turns: Mapping[int, tuple[int, ...]], names: Names
 ) -> Iterator[Step]:
-    """The same for a step of a loop: what an operand is made of in the same turn, or its value a turn before. `turns`:
-    node -> all turns of it.
+    """As `operands_of`, for a step in a loop: an operand replaced by what it is computed from in the same iteration, or
+    by its value in the one before. `turns`: node -> the node of each iteration.
     """
     rep = nodes[-1]
     for k, j in enumerate(graph.nodes[rep].reads):

@@ -64,7 +64,7 @@ def _maps(n: int, of: str) -> Iterator[tuple[str, int, np.ndarray]]:
 
 
 def _heads(n: int, group: int) -> np.ndarray:
-    """Of heads that share one in groups: the one of another order. Place i of a repeated array holds i // group."""
+    """The kv head that head i reads by i % kv_heads in place of i // group, in an array of repeated kv heads."""
     at = np.arange(n)
     return (at % (n // group)) * group
 

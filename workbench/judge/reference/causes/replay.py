@@ -33,7 +33,7 @@ class Replay:
         """dumps: arrays that what follows reads in the place of stages. stored: node -> the dtype that it is rounded
         to.
         """
-        self.graph, self.asked, self._stored = graph, tuple(asked), stored
+        self.graph, self.asked, self._stored = graph, frozenset(asked), stored
         given = placed(graph, dumps)
         self.order = sorted(upstream(graph, asked, given))
         self._dumps = {i: to_float64(x) if is_float(x) else x for i, x in given.items()}
@@ -65,7 +65,7 @@ class Replay:
         return round_to(y, self._stored[i]) if i in self._stored else y
 
     def _known(self, j: int) -> Any:
-        """The reference's value of a node, of one too that nothing asked is made of."""
+        """The reference's value of a node; computed on demand for one that no asked node reads."""
         if j not in self.values:
             for i in sorted(upstream(self.graph, [j], self._dumps)):
                 if i not in self.values:

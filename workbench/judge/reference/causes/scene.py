@@ -66,7 +66,7 @@ class Reach:
     """Which wrong stages an edit makes right."""
 
     stages: tuple[str, ...] = ()
-    alone: tuple[str, ...] = ()  #: for which it is done, where others are as the reference makes them
+    alone: tuple[str, ...] = ()  #: stages to which the edit is restricted; empty: it applies to all
     undefined: int = 0  #: wrong elements of which the edited reference is NaN
 
 
@@ -80,8 +80,8 @@ class _Tried:
 
 
 def reproduces(scene: Scene, edit: Edit) -> Reach:
-    """The wrong stages that are right by the reference with an edit, which is done for all stages, or for those alone
-    that it makes right, whichever explains more; none where a right stage is not right by it.
+    """The wrong stages that an edit of the reference explains: of all stages, or only of those that it makes right,
+    whichever explains more. None where it makes a right stage wrong.
     """
     found = _tried(scene, edit, ())
     reach = Reach() if found.broken else Reach(found.right, (), found.undefined)

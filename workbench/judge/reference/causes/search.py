@@ -211,7 +211,7 @@ class _Search:
 
 
 def _likely(one: Fit) -> tuple[int, int, int]:
-    """What leaves least, is likeliest, and is nearest to what is wrong: of other places, where they are read first."""
+    """Smallest remaining error, then likeliest, then nearest to the wrong stage; of index edits the earliest read."""
     edit = one.edit
     away = edit.nodes[0] if edit.family == "places" else -edit.nodes[-1]
     return round(log(max(one.left, 1e-12)) / log(ALIKE)), edit.size, away
@@ -228,7 +228,7 @@ def _dtypes(scene: Scene) -> dict[int, str]:
 
 
 def _distinct(held: Sequence[Held], graph: Graph) -> list[Held]:
-    """Those that give other numbers, or the same in another way and line."""
+    """Without edits that leave the same error as an earlier one and share its line or its words."""
     found = list[Held]()
     for one in held:
         edit, left = one.fit.edit, one.fit.left
