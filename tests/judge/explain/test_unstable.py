@@ -18,7 +18,8 @@ def right(q: Any, k: Any, v: Any, **more: Any) -> Any:
 
 
 def dropped(q: Any, k: Any, v: Any, **more: Any) -> Any:
-    return right(q, k, v, **more) * (np.random.random(q.shape[:3])[..., None] < 0.9)
+    """Half of its 32 rows: of a tenth it would drop none, and be right, in one run of 30 (0.9^32)."""
+    return right(q, k, v, **more) * (np.random.random(q.shape[:3])[..., None] < 0.5)
 
 
 def noisy(q: Any, k: Any, v: Any, **more: Any) -> Any:
