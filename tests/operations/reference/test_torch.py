@@ -88,3 +88,35 @@ def test_a_reference_in_torch_gets_tensors_where_inputs_are_numpy_s() -> None:
     given = {name: x.numpy() for name, x in inputs(0, "float32").items()}
     assert diff_results(naive(**inputs(0, "float32")), naive, given).verdict in ("exact", "rounding")
     assert diff_reference(naive, naive, given).verdict in ("exact", "rounding")
+
+
+def test_a_polynomial_for_erf_is_told_from_a_bug() -> None:
+    """Abramowitz and Stegun 7.1.26, in float32, within gelu: torch's own on a CPU."""
+
+    def naive(x):
+        return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+
+    def kernel(x, last=1.061405429):
+        y = (x * 0.5**0.5).abs()
+        t = 1 / (1 + 0.3275911 * y)
+        sum_ = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * last))))
+        return 0.5 * x * (1 + x.sign() * (1 - sum_ * torch.exp(-y * y)))
+
+    x = 2 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    found = diff_reference(kernel, naive, {"x": x})
+    assert (found.verdict, found.fails) == ("suspicious", False) and "pass with --contract fast=erf" in str(found)
+    assert diff_reference(kernel, naive, {"x": x}, contract="fast=erf").verdict == "rounding"
+    assert diff_reference(lambda x: kernel(x, 1.0615), naive, {"x": x}).verdict == "bug"
+
+
+def test_a_fast_tanh_is_declared() -> None:
+    """tanh.approx.f32 is 2^-11 off, which undeclared is a failure."""
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    given = {"x": x}
+
+    def kernel(x):
+        return torch.tanh(x) * (1 + 2.0**-11 * torch.sin(1000 * x))
+
+    found = diff_reference(kernel, torch.tanh, given)
+    assert found.fails and "fast=tanh" in str(found)
+    assert diff_reference(kernel, torch.tanh, given, contract="fast=tanh").verdict == "rounding"
