@@ -120,3 +120,47 @@ def test_a_fast_tanh_is_declared() -> None:
     found = diff_reference(kernel, torch.tanh, given)
     assert found.fails and "fast=tanh" in str(found)
     assert diff_reference(kernel, torch.tanh, given, contract="fast=tanh").verdict == "rounding"
+
+
+def routed(logits, x, w):
+    top, places = torch.topk(logits, 2, dim=-1)
+    return (torch.softmax(top, -1)[..., None] * (x[:, None] * w[places])).sum(1)
+
+
+def of_equals_the_last(logits, x, w, shown=False, scale=1.0):
+    places = logits.shape[-1] - 1 - torch.argsort(logits.flip(-1), dim=-1, descending=True, stable=True)[:, :2]
+    weights = torch.softmax(torch.gather(logits, 1, places), -1) * scale
+    out = (weights[..., None] * (x[:, None] * w[places])).sum(1)
+    return {"result": out, "places": places} if shown else out
+
+
+def routing():
+    """Logits of which the second and the third are equal in one row of 200."""
+    g = torch.Generator().manual_seed(0)
+    logits = torch.stack([torch.randperm(8, generator=g) for _ in range(200)]).float()
+    logits[7] = torch.tensor([0.0, 3, 2, 2, 1, 0, 0, 0])
+    return {"logits": logits, "x": torch.randn(200, 4, generator=g), "w": torch.randn(8, 4, generator=g)}
+
+
+def test_equal_values_may_be_taken_in_any_order() -> None:
+    found = diff_reference(of_equals_the_last, routed, routing())
+    assert found.verdict in ("exact", "rounding") and "return the kernel's indices as a stage" in str(found)
+    assert found.stages[0].decisive.summary.judged == 199 * 4
+    assert diff_reference(lambda **x: of_equals_the_last(**x, scale=1.01), routed, routing()).verdict == "bug"
+    shown = diff_reference(lambda **x: of_equals_the_last(**x, shown=True), routed, routing())
+    assert shown.verdict == "rounding" and shown.stages[1].decisive.summary.judged == 200 * 4
+
+
+MAXIMA = {
+    "amax": lambda x: x.amax(-1), "max": lambda x: x.max(-1).values, "topk": lambda x: x.topk(1).values[:, 0],
+    "sort": lambda x: x.sort(-1).values[:, -1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reference", MAXIMA)
+@pytest.mark.parametrize("kernel", MAXIMA)
+def test_the_gradient_of_a_maximum_goes_to_any_of_equal_elements(kernel: str, reference: str) -> None:
+    of, by = MAXIMA[kernel], MAXIMA[reference]
+    x = torch.tensor([[1.0, 2, 2, 0], [3, 3, 3, 3], [0, 1, 2, 3]])
+    assert diff_reference(of, by, {"x": x}, gradients=True).verdict in ("exact", "rounding", "untestable")
+    assert diff_reference(lambda x: 2 * of(x), by, {"x": x}, gradients=True).verdict == "bug"
