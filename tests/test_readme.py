@@ -31,7 +31,7 @@ def test_screen(page, command, screen, tmp_path):
 
 
 def test_there_are_screens_in_readme_and_docs():
-    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/reading-a-report.md", "docs/laws.md"}
+    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/how-to/reading-a-report.md", "docs/how-to/check.md"}
 
 
 def test_python():
@@ -66,18 +66,29 @@ def test_a_page_is_of_a_length_that_is_read(page):
     assert len(page.read_text().splitlines()) <= 350
 
 
-def test_every_page_is_in_the_index_and_the_index_in_readme():
-    index = (ROOT / "docs/README.md").read_text()
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", index)
-    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent != ROOT and page.name != "README.md")
-    assert "](docs/README.md)" in README
+def links(page):
+    """The pages of the documentation that one links to, its toctree included."""
+    trees = re.findall(r"```{toctree}\n(?::\w+:.*\n)*\n?(.*?)```", page.read_text(), re.DOTALL)
+    named = [*re.findall(r"\]\(([^)#]+\.md)", prose(page)), *(f"{line}.md" for tree in trees for line in tree.split())]
+    return {path for name in named if (path := (page.parent / name).resolve()) in PAGES}
+
+
+def test_every_page_is_within_two_clicks_of_the_index_and_the_index_in_readme():
+    index = ROOT / "docs/index.md"
+    sections = links(index)
+    assert {
+        ROOT / "docs" / f"{name}/index.md" for name in ("tutorial", "how-to", "reference", "explanation", "trust")
+    } <= sections
+    reached = {index, *sections}.union(*map(links, sections))
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page.parent != ROOT and page not in reached] == []
+    assert "](docs/index.md)" in README
 
 
 def test_readme_is_short_and_opens_with_a_run():
     """First what it is, a picture, how to install it, a kernel and its report; then questions, masks and caches among them."""
     assert len(README.splitlines()) <= 100
     parts = ["<!-- picture:", "docs/overview.png", "\n## Install\n", "```python\n# my_kernel.py", "<!-- screen:"]
-    found = [README.index(part) for part in [*parts, "\n| question |", "(docs/cases.md)"]]
+    found = [README.index(part) for part in [*parts, "\n| question |", "(docs/reference/cases.md)"]]
     assert found == sorted(found)
     assert README[: found[5]].count("\n") < 55
     opening = README[: README.index("<!--")].split("\n\n")[1]
@@ -93,7 +104,7 @@ def test_the_picture_is_of_the_command_beside_it():
 
 # --- reading a report
 
-READING = (ROOT / "docs/reading-a-report.md").read_text()
+READING = (ROOT / "docs/how-to/reading-a-report.md").read_text()
 
 
 def explained(line):

@@ -13,7 +13,7 @@ from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
 from workbench.refusal import Refusal
 
-PAGE = Path(__file__).parents[2].joinpath("docs/command-line.md").read_text()
+PAGE = Path(__file__).parents[2].joinpath("docs/reference/command-line.md").read_text()
 
 
 def of(*words):

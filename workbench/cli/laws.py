@@ -32,7 +32,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     """Test TARGET against laws of attention, which need no reference values.
 
     TARGET and options are those of `workbench diff`. A law compares runs of the kernel with each other, bit for bit or
-    within both error budgets. docs/laws.md lists the laws. Exits with 1 if one is broken. With --operation
+    within both error budgets. docs/how-to/laws.md lists the laws. Exits with 1 if one is broken. With --operation
     attention_backward, TARGET is a backward pass; with attention_backward,gradients it is a forward pass in torch.
     """
     from workbench.progress import shown

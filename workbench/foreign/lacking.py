@@ -8,7 +8,7 @@ from workbench.foreign.probes import interpreter as triton_interpreter
 
 _OURS = Path(__file__).parent.parent
 #: what numba.cuda raises where it finds no driver, and the page on its kernels
-_NUMBA, NUMBA_PAGE = "CudaSupportError", "docs/probes.md"
+_NUMBA, NUMBA_PAGE = "CudaSupportError", "docs/how-to/numba.md"
 
 
 def lacking(error: BaseException, name: str) -> str:

@@ -41,7 +41,7 @@ class Law:
     """A property of attention; its function says what it is, and what it asks of a case."""
 
     check: Callable[[Any], Verdict]  #: of what it is asked: a kernel, or a backward pass, on a case
-    kind: str  #: its class: what is compared, and how (docs/laws.md)
+    kind: str  #: its class: what is compared, and how (docs/how-to/laws.md)
 
     @property
     def name(self) -> str:
