@@ -78,7 +78,7 @@ def _list(as_json: bool) -> None:
         return click.echo(json.dumps(number(found)))
     click.echo("field: its meaning (its values) [assumed if undeclared]")
     for one in entries:
-        click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{_assumed(one['assumed'])}]")
+        click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{assumed(one['assumed'])}]")
     click.echo("preset: its fields")
     for name, fields in PRESETS.items():
         click.echo(f"{name}: {words(fields)}")
@@ -89,7 +89,7 @@ def _list(as_json: bool) -> None:
         )
 
 
-def _assumed(by_inputs: dict[str, Any]) -> str:
+def assumed(by_inputs: dict[str, Any]) -> str:
     """What is assumed, by the kind of inputs, in words: what most have alike, then the others."""
     from workbench.case.presets import INPUTS, word
 

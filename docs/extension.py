@@ -1,0 +1,41 @@
+"""The part of Sphinx that is ours: pages are filled with what is generated, and docstrings read as they are written."""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from docutils import nodes
+from docutils.parsers.rst import roles
+from sphinx import addnodes
+from sphinx.application import Sphinx
+
+from docs.generators import filled
+from docs.generators.api import exported
+
+#: `diff`, `Diff.explain` or `workbench.run` in a docstring -> the public name that it begins with
+PUBLIC = {name: path for path in exported() for name in (path, path.rpartition(".")[2])}
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Called by Sphinx."""
+    roles.register_local_role("named", named)
+    app.connect("source-read", fill)
+    return {"parallel_read_safe": True}
+
+
+def fill(app: Sphinx, page: str, source: list[str]) -> None:
+    """The page with what is generated in it."""
+    source[0] = filled(source[0])
+
+
+def named(
+    role: str, raw: str, text: str, line: int, inliner: Any, options: Any = None, content: Sequence[str] = ()
+) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+    """What is between single backticks of a docstring: code, with a link where it is a public name. A small word without
+    a dot may be an argument, and gets none.
+    """
+    literal = nodes.literal(raw, text, classes=["xref", "py"])
+    if path := PUBLIC.get(text) if text.startswith("workbench.") or not text.islower() else None:
+        link = addnodes.pending_xref(raw, literal, refdomain="py", reftype="obj", reftarget=path, refexplicit=True)
+        return [link], []
+    return [nodes.literal(raw, text)], []
