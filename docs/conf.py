@@ -6,7 +6,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 project = "Attention workbench"
-copyright = "the authors of the attention workbench"  # noqa: A001
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -14,6 +13,8 @@ extensions = [
     "docs.extension",
 ]
 exclude_patterns = ["generators"]
+highlight_language = "text"  # commands, and what they print
+smartquotes = False  # which would make a dash of --seed
 default_role = "named"  # docstrings write code in single backticks
 nitpicky = True
 # Types of signatures that no page describes: those of other packages, and what only the workbench itself makes.
@@ -26,16 +27,18 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 80
+toc_object_entries = False  # each has its heading
 
 html_theme = "pydata_sphinx_theme"
 html_title = project
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
+html_sidebars = {"index": [], "tutorial/*": []}  # nothing stands beside them
 html_theme_options = {
     "navigation_with_keys": False,
-    "show_prev_next": True,
-    "footer_start": ["copyright"],
+    "show_toc_level": 2,
+    "footer_start": [],
     "footer_end": [],
     "secondary_sidebar_items": ["page-toc"],
 }

@@ -1,6 +1,5 @@
 """The part of Sphinx that is ours: pages are filled with what is generated, and docstrings read as they are written."""
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx."""
     roles.register_local_role("named", named)
     app.connect("source-read", fill)
+    app.connect("autodoc-process-signature", signed)
     return {"parallel_read_safe": True}
 
 
@@ -28,11 +28,16 @@ def fill(app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = filled(source[0])
 
 
+def signed(app: Sphinx, kind: str, name: str, what: Any, options: Any, own: str | None, returns: str | None) -> Any:
+    """The signature that is shown: none of a class, which functions make."""
+    return ("", None) if kind == "class" else None
+
+
 def named(
     role: str, raw: str, text: str, line: int, inliner: Any, options: Any = None, content: Sequence[str] = ()
 ) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-    """What is between single backticks of a docstring: code, with a link where it is a public name. A small word without
-    a dot may be an argument, and gets none.
+    """What is between single backticks of a docstring: code, with a link where it is a public name. A word in small
+    letters without a dot may be an argument, and gets none.
     """
     literal = nodes.literal(raw, text, classes=["xref", "py"])
     if path := PUBLIC.get(text) if text.startswith("workbench.") or not text.islower() else None:

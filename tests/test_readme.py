@@ -69,7 +69,10 @@ def test_a_page_is_of_a_length_that_is_read(page):
 def links(page):
     """The pages of the documentation that one links to, its toctree included."""
     trees = re.findall(r"```{toctree}\n(?::\w+:.*\n)*\n?(.*?)```", page.read_text(), re.DOTALL)
-    named = [*re.findall(r"\]\(([^)#]+\.md)", prose(page)), *(f"{line}.md" for tree in trees for line in tree.split())]
+    named = [
+        *re.findall(r"\]\(([^)#]+\.md)", prose(page)),
+        *(f"{one}.md" for tree in trees for one in re.findall(r"([\w/-]+)>?$", tree, re.MULTILINE)),
+    ]
     return {path for name in named if (path := (page.parent / name).resolve()) in PAGES}
 
 

@@ -20,7 +20,6 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "contract": contracts.fields,
     "presets": contracts.presets,
     "reference-contract": contracts.of_references,
-    "case": contracts.case,
 }
 MARK = re.compile(r"<!-- generated: ([\w-]+) -->\n")
 

@@ -4,12 +4,14 @@ import ast
 import importlib
 import inspect
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import workbench
+from docs.generators import contracts
 from workbench import lazy
 
 PACKAGES = ("workbench", "workbench.testing")
@@ -31,11 +33,14 @@ def package(name: str) -> str:
 
 def results() -> str:
     """A section for each class that a public function returns and no package exports."""
-    return "\n".join(_section(path, of(path)) for path in sorted(returned(), key=lambda path: path.rpartition(".")[2]))
+    paths = sorted(returned(), key=lambda path: path.rpartition(".")[2])
+    times = Counter(path.rpartition(".")[2] for path in paths)
+    titles = {path: path.removeprefix("workbench.") for path in paths if times[path.rpartition(".")[2]] > 1}
+    return "\n".join(_section(path, of(path), titles.get(path, "")) for path in paths)
 
 
 def modules() -> str:
-    """A section for each function that is imported from its module: those that once were public names, and `_BEHIND`."""
+    """A section for each function that is imported from its module: those that were public names, and `_BEHIND`."""
     moved = {path for path in workbench._MOVED.values() if path.count(".") > 1 and inspect.isfunction(of(path))}
     return "\n".join(_section(path, of(path), path.removeprefix("workbench.")) for path in sorted({*moved, *_BEHIND}))
 
@@ -80,12 +85,17 @@ def _section(path: str, what: Any, title: str = "") -> str:
         raise ValueError(f"{path} is public and has no docstring")
     lines = [f".. autofunction:: {path}"]
     if inspect.isclass(what):
-        lines = [f".. autoclass:: {path}", f"   :members: {MEMBERS.get(name, '')}".rstrip(), "   :member-order: bysource"]
+        lines = [
+            f".. autoclass:: {path}",
+            f"   :members: {MEMBERS.get(name, '')}".rstrip(),
+            "   :member-order: bysource",
+        ]
         if issubclass(what, Exception | Warning):
             lines[0] = f".. autoexception:: {path}"
     elif not callable(what):
         lines = [f".. py:data:: {path}", "", f"   {_comment(path)}"]
-    return "\n".join([f"## {title or name}", "", "```{eval-rst}", *lines, "```", ""])
+    more = ["", contracts.case()] if what is workbench.Case else []
+    return "\n".join([f"## {title or name}", "", "```{eval-rst}", *lines, "```", *more, ""])
 
 
 def documented(what: Any, path: str) -> bool:

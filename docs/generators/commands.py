@@ -19,7 +19,7 @@ FULL = "diff"
 
 def commands() -> str:
     """A table of all commands, then a section for each: its usage, help and options."""
-    found = dict(_leaves(group, ()))
+    found = dict(sorted(_leaves(group, ()), key=lambda leaf: leaf[0] != FULL))
     rows = [[f"[`{name}`](#workbench-{name.replace(' ', '-')})", escaped(_first(one))] for name, one in found.items()]
     return "\n".join([table(["command", "what it does"], rows), *(_section(name, one) for name, one in found.items())])
 
@@ -57,10 +57,11 @@ def _section(name: str, command: click.Command) -> str:
 
 
 def _help(command: click.Command) -> str:
-    """The help as Markdown; a paragraph that begins with \\b keeps its lines."""
+    """The help as Markdown; a paragraph that click does not wrap keeps its lines."""
     parts = inspect.cleandoc(command.help or "").split("\n\n")
     return "\n\n".join(
-        f"```text\n{part.removeprefix(chr(8)).strip()}\n```" if part.startswith("\b") else escaped(part) for part in parts
+        f"```text\n{part.removeprefix(chr(8)).strip()}\n```" if part.startswith("\b") else escaped(part)
+        for part in parts
     )
 
 
@@ -92,7 +93,11 @@ def _rows(option: click.Option, context: click.Context) -> Iterator[list[str]]:
     record = option.get_help_record(context)
     if record is None:
         return
-    example = f"; such as {code(f'{flag(option.name)} {EXAMPLES[option.name]}')}" if option.name in EXAMPLES else ""
+    example = (
+        f"; such as {code(f'{flag(option.name)} {EXAMPLES[option.name]}')}"
+        if isinstance(option.type, Spec) and option.name in EXAMPLES
+        else ""
+    )
     yield [code(record[0]), escaped(record[1]) + example]
     for said, meaning in _below(option):
         yield [f"&nbsp;&nbsp;{code(said.strip())}", escaped(meaning)]
