@@ -12,10 +12,11 @@ PIP := $(BIN)/pip --disable-pip-version-check -qq
 # Each stamp stands for one finished installation, which is repeated only when a requirement changes.
 BASE := $(VENV)/.installed-base
 FULL := $(VENV)/.installed-full
+DOCS := $(VENV)/.installed-docs
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test builds campaigns lint notebooks bench clean
+.PHONY: help setup demo test builds campaigns lint docs notebooks bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +64,13 @@ lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/mypy --no-error-summary
 	@found=$$($(BIN)/lint-imports --no-logo) || { echo "$$found" >&2; exit 1; }
 
+# What is said is a warning, and a warning fails: a link that leads nowhere, a public name without a docstring, a field of
+# a JSON document that nobody explains.
+docs: $(DOCS) ## build the documentation into build/docs
+	@rm -rf build/docs
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/docs
+	@echo "build/docs/index.html"
+
 notebooks: export OMP_NUM_THREADS := 1
 notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it shows, and the screens of README.md and docs
 	@$(BIN)/python -m tests.notebooks
@@ -84,6 +92,11 @@ $(FULL): $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing the workbench and all its tools into $(VENV) (about two minutes; several with a CUDA build of torch) ..."
 	@$(PIP) install --constraint constraints.txt --editable ".[torch,triton,cu13,test,lint,notebooks]"
 	@touch $(BASE) $@
+
+$(DOCS): $(REQUIREMENTS) | $(BIN)/pip
+	@echo "Installing the workbench and Sphinx into $(VENV) ..."
+	@$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	@touch $@
 
 # bin/pip is the last file that venv writes, so that an interrupted one is made again.
 $(BIN)/pip:

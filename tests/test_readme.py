@@ -1,9 +1,11 @@
 """What README.md and docs/ show is what a reader gets: screens are printed again, Python is run, links lead somewhere."""
 
 import re
+from functools import cache
 
 import pytest
 
+from docs.generators import filled
 from tests.screens import PAGES, PICTURE, ROOT, SCREEN, printed
 
 README = (ROOT / "README.md").read_text()
@@ -54,10 +56,12 @@ def prose(page):
     return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
+@cache
 def headings(page):
-    """What a link may name of a page."""
+    """What a link may name of a page, generated headings among them."""
     return {
-        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-")
+        for x in re.findall(r"^#+ (.*)$", filled(prose(page)), re.MULTILINE)
     }
 
 

@@ -10,6 +10,7 @@ from docs.generators.markdown import code, escaped, table
 from workbench.case.spellings import EXAMPLES, flag
 from workbench.cli.commands import OTHERS, SECTIONS, Command
 from workbench.cli.exits import MEANINGS
+from workbench.cli.main import GROUP
 from workbench.cli.main import commands as group
 from workbench.cli.spec import Spec, Text
 
@@ -43,7 +44,7 @@ def _first(command: click.Command) -> str:
 
 
 def _section(name: str, command: click.Command) -> str:
-    context = click.Context(command, info_name=f"workbench {name}")
+    context = click.Context(command, info_name=f"workbench {name}", **GROUP)
     usage = " ".join([context.info_name or "", *command.collect_usage_pieces(context)])
     lines = [f"### workbench {name}", "", "```text", usage, "```", "", _help(command), ""]
     shared = set() if name == FULL else {_told(option, context) for option in _options(group.commands[FULL])}
@@ -66,7 +67,8 @@ def _help(command: click.Command) -> str:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    return [one for one in command.get_params(click.Context(command)) if isinstance(one, click.Option)]
+    # with the settings of the group: a command keeps the names of its help option from the first time that it is asked
+    return [one for one in command.get_params(click.Context(command, **GROUP)) if isinstance(one, click.Option)]
 
 
 def _by_section(command: click.Command) -> dict[str, list[click.Option]]:

@@ -1,6 +1,7 @@
 """The command line's `contract`, which lists what a kernel may promise of its arithmetic, or reads it off one."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,7 @@ def _list(as_json: bool) -> None:
 
     entries = listing()
     if as_json:
-        found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS, "tensor_cores": table()}
-        return click.echo(json.dumps(number(found)))
+        return click.echo(json.dumps(number(_document(entries, PRESETS, table()))))
     click.echo("field: its meaning (its values) [assumed if undeclared]")
     for one in entries:
         click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{assumed(one['assumed'])}]")
@@ -87,6 +87,16 @@ def _list(as_json: bool) -> None:
         click.echo(
             f"{one['generation']}, {one['operands']}: mma_block={one['block']},mma_extra_bits={one['extra_bits']}"
         )
+
+
+def _document(entries: list[dict[str, Any]], presets: Mapping[str, Any], cores: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.contract/1`.
+
+    - `fields`: `name`, `values`, `meaning`, `assumed` (by dtype of the inputs)
+    - `presets`: name -> fields
+    - `tensor_cores`: `generation`, `operands`, `block`, `extra_bits`
+    """
+    return {"schema": "workbench.contract/1", "fields": entries, "presets": presets, "tensor_cores": cores}
 
 
 def assumed(by_inputs: dict[str, Any]) -> str:

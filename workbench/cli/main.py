@@ -326,13 +326,21 @@ def doctor(target: str | None, as_json: bool) -> None:
 
         checks = checks_of(target)
     if as_json:
-        click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(one) for one in checks]}))
+        click.echo(json.dumps(_doctor([asdict(one) for one in checks])))
     for one in () if as_json else checks:
         mark = "ok" if one.ok else "WRONG" if one.required else "absent"
         click.echo(f"{mark:7}{one.name}: {one.detail}")
         if one.fix:
             click.echo(f"       fix: {one.fix}")
     sys.exit(ENVIRONMENT if any(one.required and not one.ok for one in checks) else 0)
+
+
+def _doctor(checks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.doctor/1`.
+
+    - `checks`: `name`, `ok`, `detail` (what was found), `fix`, `required`
+    """
+    return {"schema": "workbench.doctor/1", "checks": checks}
 
 
 @commands.command()
