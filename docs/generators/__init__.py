@@ -1,6 +1,6 @@
 """What the site's pages hold beside what is written by hand: Markdown that is made of the package when it is built.
 
-A page has a line <!-- generated: NAME --> where the text goes.
+A page has a line <!-- generated: NAME --> where the text goes; who reads the page's source reads the rest of that line.
 """
 
 import re
@@ -23,7 +23,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "documents-of-several": documents.plurals,
     "reference-contract": contracts.of_references,
 }
-MARK = re.compile(r"<!-- generated: ([\w-]+) -->\n")
+MARK = re.compile(r"<!-- generated: ([\w-]+) -->.*\n")
 
 
 def filled(page: str) -> str:

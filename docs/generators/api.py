@@ -41,7 +41,7 @@ def results() -> str:
 
 def modules() -> str:
     """A section for each function that is imported from its module: those that were public names, and `_BEHIND`."""
-    moved = {path for path in workbench._MOVED.values() if path.count(".") > 1 and inspect.isfunction(of(path))}
+    moved = {path for path in of("workbench._MOVED").values() if path.count(".") > 1 and inspect.isfunction(of(path))}
     return "\n".join(_section(path, of(path), path.removeprefix("workbench.")) for path in sorted({*moved, *_BEHIND}))
 
 

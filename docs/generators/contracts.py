@@ -55,7 +55,7 @@ def commented(record: type) -> Iterator[tuple[str, str]]:
     for one in node.body:
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             _, mark, behind = lines[one.lineno - 1].partition("#:")
-            above = []
+            above: list[str] = []
             for line in reversed(lines[: one.lineno - 1]):
                 if not line.strip().startswith("#:"):
                     break

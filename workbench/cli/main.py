@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from workbench.trace.trace import Trace
 
 #: settings of a group of commands
-GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+GROUP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 def main() -> None:
