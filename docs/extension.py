@@ -8,6 +8,7 @@ from docutils import nodes
 from docutils.parsers.rst import roles
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.errors import SphinxError
 
 from docs.generators import MARK, filled
 from docs.generators.api import exported
@@ -29,9 +30,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """The page with what is generated in it."""
+    """The page with what is generated in it. SphinxError where something public is not explained."""
     WRITTEN[page] = len(source[0].split())
-    source[0] = filled(source[0])
+    try:
+        source[0] = filled(source[0])
+    except ValueError as wrong:  # what nobody explains
+        raise SphinxError(str(wrong)) from None
 
 
 def count(app: Sphinx, error: Exception | None) -> None:
