@@ -81,6 +81,12 @@ def test_every_field_of_a_contract_is_listed() -> None:
     assert "| `operands` |" in contracts.of_references() and "`tf32`" in contracts.of_references()
 
 
+def test_a_setting_that_names_no_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contracts, "commented", lambda record: iter([("exp_ulps", "a number"), ("operands", "a word")]))
+    with pytest.raises(ValueError, match="the comment of contract field operands must name its words"):
+        contracts.of_references()
+
+
 def test_a_field_without_a_comment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "bare.py"
     file.write_text(

@@ -2,7 +2,8 @@
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from docs.generators.markdown import code, escaped, table
@@ -12,14 +13,8 @@ from workbench.case.presets import PRESETS, words
 from workbench.cli.contract import assumed
 from workbench.reference.graph import contract as reference
 
-#: field of a reference's contract -> the values that it takes, where these are words
-_WORDS: Mapping[str, tuple[str, ...]] = {
-    "operands": tuple(reference.OPERANDS),
-    "accumulate": tuple(reference.ADDITIONS),
-    "stored": reference.STORED,
-    "exp": reference.EXPS,
-    "round": reference.ROUNDS,
-}
+#: the name of a module's table of words at the end of what is said of a field
+_WORDS = re.compile(r",?(?: one)? of ([A-Z]+)")
 
 
 def fields() -> str:
@@ -35,10 +30,17 @@ def presets() -> str:
 
 
 def of_references() -> str:
-    """The settings of `--contract` beside `--reference`."""
-    usual = reference.Contract()
-    rows = ([code(name), escaped(said), ", ".join(map(code, _WORDS.get(name, ()))) or "a number of at least 0",
-             code(str(getattr(usual, name) or ""))] for name, said in commented(reference.Contract))  # fmt: skip
+    """The settings of `--contract` beside `--reference`: fields that are numbers, or words of the table that the comment
+    of the field names. ValueError where it names none.
+    """
+    usual, rows = reference.Contract(), []
+    for name, said in commented(reference.Contract):
+        default = getattr(usual, name)
+        named = _WORDS.search(said)
+        if not (named or isinstance(default, float)):
+            raise ValueError(f"the comment of contract field {name} must name its words, as in: one of STORED")
+        values = ", ".join(map(code, getattr(reference, named[1]))) if named else "a number of at least 0"
+        rows.append([code(name), escaped(_WORDS.sub("", said)), values, code(str(default or ""))])
     return table(["setting", "meaning", "values", "default"], rows)
 
 
