@@ -66,7 +66,8 @@ def headings(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_of_a_length_that_is_read(page):
+def test_a_page_has_one_title_and_is_of_a_length_that_is_read(page):
+    assert len(re.findall("^# ", prose(page), re.MULTILINE)) == 1
     assert len(page.read_text().splitlines()) <= 350
 
 

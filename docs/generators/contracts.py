@@ -30,8 +30,8 @@ def presets() -> str:
 
 
 def of_references() -> str:
-    """The settings of `--contract` beside `--reference`: fields that are numbers, or words of the table that the comment
-    of the field names. ValueError where it names none.
+    """The settings of `--contract` beside `--reference`: fields that are numbers, or words of the table that
+    the comment of the field names. ValueError where it names none.
     """
     usual, rows = reference.Contract(), []
     for name, said in commented(reference.Contract):
