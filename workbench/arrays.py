@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.extras import absent
 from workbench.floats import DTYPES, FLOATS, to_float64
 from workbench.refusal import Refusal, Unavailable
 
@@ -138,7 +139,7 @@ def module(name: str, purpose: str = "--arrays {name}") -> Any:
         return importlib.import_module(name)
     except ImportError:
         what = purpose.format(name=name)
-        raise Unavailable(f"{what} needs {name}, which is not installed here") from None
+        raise Unavailable(absent(f"{what} needs", name)) from None
 
 
 @contextmanager

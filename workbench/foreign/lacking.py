@@ -3,6 +3,7 @@
 import traceback
 from pathlib import Path
 
+from workbench.extras import absent
 from workbench.files import of_python
 from workbench.foreign.probes import interpreter as triton_interpreter
 
@@ -19,7 +20,7 @@ def lacking(error: BaseException, name: str) -> str:
     if isinstance(error, ModuleNotFoundError):
         line = traceback.extract_tb(error.__traceback__)[-1]
         package = str(error.name).partition(".")[0]
-        return f"{name} needs {package}, which is not installed here ({line.filename}:{line.lineno}: {line.line})"
+        return f"{absent(f'{name} needs', package)} ({line.filename}:{line.lineno}: {line.line})"
     if str(error) == triton_interpreter.NO_GPU:
         return f"{name} launches a Triton kernel, and there is no GPU. {triton_interpreter.HINT}"
     if type(error).__name__ == _NUMBA:
