@@ -184,7 +184,7 @@ def as_torch(x: Any, what: str) -> Any:
     """A torch tensor of an array of NumPy or of any library that speaks DLPack, which shares its memory; a tensor as it
     is. Refusal for what is none, and for an array that is traced, which has no numbers.
     """
-    torch = module("torch", "a capture")
+    torch = module("torch", f"{what} as a tensor")
     if isinstance(x, torch.Tensor):
         return x
     if any(one.__name__ == "Tracer" for one in type(x).__mro__):

@@ -3,6 +3,7 @@ missing.
 """
 
 import importlib
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,13 @@ def absent(what: str, package: str) -> str:
     """The sentence for a package that is not installed; `what`: subject and verb, such as "pictures need"."""
     extra = EXTRAS.get(package)
     return f"{what} {package}, which is not installed here" + (f": {install(extra)}" if extra else "")
+
+
+def not_found(error: ModuleNotFoundError, name: str) -> str:
+    """The sentence for a package that code of a user, `name`, imports and that is not installed, with its line."""
+    line = traceback.extract_tb(error.__traceback__)[-1]
+    package = str(error.name).partition(".")[0]
+    return f"{absent(f'{name} needs', package)} ({line.filename}:{line.lineno}: {line.line})"
 
 
 def require(what: str, package: str) -> None:
