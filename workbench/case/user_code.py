@@ -89,8 +89,8 @@ class _Home:
                 sys.modules.update(taken)
 
     def load(self, path: Path) -> ModuleType:
-        """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported, Unavailable
-        where it imports what is not installed.
+        """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported, and
+        Unavailable where it imports what is not installed.
         """
         if path in self.targets:
             return self.targets[path]
