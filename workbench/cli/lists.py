@@ -50,17 +50,20 @@ def kernels(as_json: bool) -> None:
     from workbench.case.distributions import DISTRIBUTIONS
     from workbench.case.stages import ALGORITHMS, AXIS_NAMES
     from workbench.cuda.kernels import KERNELS, OF_OPERATIONS
+    from workbench.extras import lacking
     from workbench.foreign.adapters import ADAPTERS
     from workbench.foreign.find import installed
     from workbench.reference.attention import definitions
 
+    if missing := lacking("built-in kernels need", "numba"):
+        click.echo(missing, err=True)  # what follows lists none
     entries = [
         {"name": k.name, "summary": k.summary, "stages": list(ALGORITHMS[k.algorithm]), "splits": k.splits}
-        for k in KERNELS.values()
+        for k in (() if missing else KERNELS.values())
     ]
     of_operations = [
         {"name": k.name, "operation": k.operation, "summary": k.summary, "stages": list(k.stages)}
-        for k in OF_OPERATIONS.values()
+        for k in (() if missing else OF_OPERATIONS.values())
     ]
     others = [
         {"name": k.name, "function": k.function, "package": k.package, "hidden": k.name in KERNELS}
@@ -78,8 +81,9 @@ def kernels(as_json: bool) -> None:
         return click.echo(json.dumps(_kernels(entries, of_operations, others, packages, stages, AXIS_NAMES)))
     from workbench.report.text import show
 
-    show(entries, ("name", "summary"))
-    show(of_operations, ("name", "operation", "summary"))
+    if not missing:
+        show(entries, ("name", "summary"))
+        show(of_operations, ("name", "operation", "summary"))
     show([one | {"axes": " ".join(one["axes"])} for one in stages], ("stage", "axes", "definition", "of"))
     click.echo(f"axes: {', '.join(f'{axis} {name}' for axis, name in AXIS_NAMES.items())}; h of k and v is the kv head")
     if others:

@@ -121,6 +121,15 @@ for command in (
     commands.add_command(command)
 
 
+def _of_pictures(_context: click.Context, _option: click.Parameter, folder: Path | None) -> Path | None:
+    """The folder; Unavailable without what draws, before the run, whose results would be lost."""
+    if folder is not None:
+        from workbench.extras import require
+
+        require("--out needs", "matplotlib")
+    return folder
+
+
 @commands.command()
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
@@ -140,7 +149,10 @@ for command in (
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Also print budgets, other rules and assumptions")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace to this folder"
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    callback=_of_pictures,
+    help="Write pictures and the trace to this folder",
 )
 @html_option
 def diff(

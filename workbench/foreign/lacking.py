@@ -3,6 +3,7 @@
 import traceback
 from pathlib import Path
 
+from workbench.extras import not_found
 from workbench.files import of_python
 from workbench.foreign.probes import interpreter as triton_interpreter
 
@@ -17,9 +18,7 @@ def lacking(error: BaseException, name: str) -> str:
     A module that is not installed, and a kernel of Triton or numba.cuda where there is no GPU.
     """
     if isinstance(error, ModuleNotFoundError):
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        package = str(error.name).partition(".")[0]
-        return f"{name} needs {package}, which is not installed here ({line.filename}:{line.lineno}: {line.line})"
+        return not_found(error, name)
     if str(error) == triton_interpreter.NO_GPU:
         return f"{name} launches a Triton kernel, and there is no GPU. {triton_interpreter.HINT}"
     if type(error).__name__ == _NUMBA:
