@@ -355,8 +355,8 @@ def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Time built-in kernels against PyTorch's flash and cuDNN attention; needs a GPU.
 
     Default KERNELs are flash, flash_tensor, flash_mma and flash_wgmma; for a single query, flash_mma and split_mma.
-    Case options take comma-separated lists; the default cases are those of docs/gpu.md. Wrong kernels are not timed;
-    the command then exits with 1.
+    Case options take comma-separated lists; the default cases are those of docs/trust/speed.md. Wrong kernels are not
+    timed; the command then exits with 1.
     """
     from campaigns import steps as steps_campaign
 

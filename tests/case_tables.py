@@ -140,7 +140,7 @@ def adapters() -> str:
 
 
 TABLES = {"fields": fields, "adapters": adapters}
-PAGES = {"fields": DOCS / "cases.md", "adapters": DOCS / "your-kernel.md"}
+PAGES = {"fields": DOCS / "reference/cases.md", "adapters": DOCS / "how-to/packages.md"}
 
 
 def written(name: str) -> str:

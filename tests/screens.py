@@ -21,7 +21,7 @@ from PIL import Image
 from tests.browser import browser, lacking, sized
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
 #: the command whose pictures are shown below it
 PICTURE = re.compile(r"<!-- picture: ([^>]*) -->")

@@ -13,6 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.extras import absent
 from workbench.floats import DTYPES, FLOATS, to_float64
 from workbench.refusal import Refusal, Unavailable
 
@@ -138,7 +139,7 @@ def module(name: str, purpose: str = "--arrays {name}") -> Any:
         return importlib.import_module(name)
     except ImportError:
         what = purpose.format(name=name)
-        raise Unavailable(f"{what} needs {name}, which is not installed here") from None
+        raise Unavailable(absent(f"{what} needs", name)) from None
 
 
 @contextmanager
@@ -183,7 +184,7 @@ def as_torch(x: Any, what: str) -> Any:
     """A torch tensor of an array of NumPy or of any library that speaks DLPack, which shares its memory; a tensor as it
     is. Refusal for what is none, and for an array that is traced, which has no numbers.
     """
-    torch = module("torch", "a capture")
+    torch = module("torch", f"{what} as a tensor")
     if isinstance(x, torch.Tensor):
         return x
     if any(one.__name__ == "Tracer" for one in type(x).__mro__):

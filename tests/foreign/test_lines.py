@@ -161,10 +161,10 @@ def test_in_a_process_of_its_own(mine: Path) -> None:
 
 @pytest.fixture
 def numba_kernel(tmp_path: Path) -> str:
-    """The file of docs/probes.md, with scores as an output of the kernel, no probe, under a name that no other
+    """The file of docs/how-to/numba.md, with scores as an output of the kernel, no probe, under a name that no other
     test imports.
     """
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/probes.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/numba.md").read_text(), re.DOTALL)
     source = next(block for block in blocks if "# my_numba_kernel.py" in block)
     for before, after in (
         ("q, k, v, out, lse, scale", "q, k, v, out, lse, dump, scale"),

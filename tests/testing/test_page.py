@@ -1,4 +1,4 @@
-"""The Python of docs/testing.md does what the page says; its screen is printed again with those of other pages."""
+"""The Python of docs/how-to/testing.md does what the page says; its screen is printed again with those of other pages."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import Phase, settings
 from workbench.testing import AttentionError
 from workbench.testing.settings import Settings, current
 
-PAGE = Path(__file__).parents[2].joinpath("docs/testing.md").read_text()
+PAGE = Path(__file__).parents[2].joinpath("docs/how-to/testing.md").read_text()
 KERNEL, PROPERTIES, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from hypothesis import assume
-from hypothesis import strategies as st
 
 from workbench.case.case import Case
 from workbench.case.distributions import shapes
 from workbench.case.stages import INPUTS
 from workbench.explore.draw import Among, Between
 from workbench.explore.ranges import drawn, has_empty_rows, rows_asked
+from workbench.extras import needed
 from workbench.floats import DTYPES, round_to
 from workbench.refusal import Refusal
+
+with needed("workbench.testing.cases, tensors and awkward_values need", "hypothesis"):
+    from hypothesis import assume
+    from hypothesis import strategies as st
 
 #: how rows of q, k and v are made of few values: the plainest first
 _PATTERNS = ("alike", "scattered", "one hot", "cancelling", "outlier channels")

@@ -165,7 +165,17 @@ def shrunk_in_short(found: OperationShrunk) -> str:
 
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:
-    """The document of `workbench diff --operation NAME --json`, and of `explain`, of plain Python values."""
+    """The document `workbench.operation/1` of `workbench diff --operation NAME --json`, of plain Python values.
+
+    - `operation`, `axes`, `numbers`, `conventions`, `optional`: what was run
+    - `verdict`, `gates`, `origin`: as of `workbench.diff/1`
+    - `stages`: `stage`, `verdict`, `role`, `outside`, `size`, `over_budget`
+    - `not_given`: stages that the function does not return
+    - `conditions`: stage -> condition numbers, `median` and `largest`
+    - `causes`: `same`, `left`, `moved`, `fresh_runs`, `proved`
+    - `explained_by`: conventions under which all is right
+    - `repeat`: the command
+    """
     return {
         "schema": SCHEMA,
         "target": diff.run.target,

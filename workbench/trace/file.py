@@ -1,6 +1,6 @@
 """A trace at rest: a safetensors file of q, k, v and the stages by name, with a JSON manifest in its metadata.
 
-Any program can write one (docs/trace-format.md). Nothing in it is executed.
+Any program can write one (docs/reference/trace-format.md). Nothing in it is executed.
 """
 
 import hashlib

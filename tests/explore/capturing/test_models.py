@@ -250,9 +250,9 @@ def test_a_llama_of_transformers_is_judged(implementation: str, tmp_path: Path) 
 @pytest.mark.campaign
 def test_the_page_on_captures_shows_what_is_printed(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="an extra, clients")
-    page = (screens.ROOT / "docs/capturing.md").read_text()
+    page = (screens.ROOT / "docs/how-to/capturing.md").read_text()
     program = next(
-        source for name, source in screens.kernels(screens.ROOT / "docs/capturing.md").items() if "model" in name
+        source for name, source in screens.kernels(screens.ROOT / "docs/how-to/capturing.md").items() if "model" in name
     )
     shown = page.split("```\n")[2]
     assert shown.startswith("LlamaForCausalLM: ")

@@ -196,5 +196,5 @@ def test_parts_of_a_run_are_refused(option: str) -> None:
 
 
 def test_the_page_lists_every_law() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/laws.md").read_text()
+    page = Path(__file__).parents[3].joinpath("docs/how-to/laws.md").read_text()
     assert not [name for name, law in LAWS.items() if f"| {name} | {law.kind} |" not in page]

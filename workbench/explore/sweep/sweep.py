@@ -129,7 +129,7 @@ def sweep(
         raise Refusal(f"disk_gb must be a number of at least 0; got {disk_gb!r}")
     check_place(jobs, scheduler, executor)
     if plan.is_ours:
-        from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled, and not in each row
+        from workbench.cuda import compiler  # noqa: F401 - Unavailable where no kernel is compiled, and not in each row
     with (
         executor_of(jobs, scheduler, executor) as pool,
         continued(path, plan) if resume else created(path, plan) as store,

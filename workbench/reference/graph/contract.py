@@ -57,9 +57,9 @@ _FORM = "--contract operands=bfloat16,stored=probs:bfloat16+out:bfloat16,accumul
 class Contract:
     """How a kernel computes. Elementwise work and sums are in float32 unless it says otherwise."""
 
-    operands: str = "float32"  #: to which operands of contractions may be rounded, one of OPERANDS
+    operands: str = "float32"  #: dtype to which operands of matrix products may be rounded, one of OPERANDS
     accumulate: str = "float32"  #: how sums of products are added, one of ADDITIONS
-    #: stage -> the dtype to which it is rounded, to nearest, wherever it is read; `casts`: wherever the reference casts
+    #: stage -> the dtype to which it is rounded, one of STORED; `casts`: wherever the reference casts
     stored: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     exp: str = "natural"  #: in which base exp may be computed, one of EXPS
     exp_ulps: float = 2.0  #: error of exp, in ulps of float32
