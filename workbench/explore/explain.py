@@ -47,7 +47,7 @@ def explain(
 
     Raises Refusal for a case or options beside what has run already, and what `run` and `diff` raise.
 
-    >>> found = explain("examples/numpy_attention.py:scale_twice", Case(seqlen=16, head_dim=8), effort=0.01)
+    >>> found = explain("examples/numpy_attention.py:scale_twice", Case(seqlen=8, head_dim=4), effort=0.01)
     >>> [cause.text for cause in found.causes]
     ['the scale is doubled']
     """
