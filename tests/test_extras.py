@@ -8,11 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.python_path import python_path
+from workbench.bench.harness import torch_for
+from workbench.case import mods
+from workbench.cli.accept import _explained
+from workbench.cuda.gpu import look_for_gpu
 from workbench.extras import absent, install, lacking, needed
 from workbench.refusal import Unavailable
+from workbench.testing.profiles import load
 
 HERE = Path(__file__).parent / "light"
 #: command -> exit code, and what it says
@@ -104,3 +110,29 @@ def test_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
         "kernels need numba, which cannot be imported here (SystemError: initialization failed): `workbench doctor` "
         "says what to install"
     )
+
+
+def test_sentences_of_what_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    with pytest.raises(Unavailable) as profile:
+        load("ci")
+    assert str(profile.value) == sentence("the profile ci needs hypothesis", "test")
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    found = look_for_gpu.__wrapped__()
+    assert found == f"cannot query the driver: {sentence('this needs cuda.bindings', 'kernels')}"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(Unavailable) as derivative:
+        mods.derivative(abs, "score_mod", (), np.zeros(1))
+    assert str(derivative.value) == sentence("score_mod=builtins:abs: its derivative needs torch", "torch")
+    monkeypatch.setattr("workbench.bench.harness.torch_if_installed", lambda: None)
+    with pytest.raises(Unavailable) as peer:
+        torch_for("PyTorch's attention")
+    assert str(peer.value) == sentence("PyTorch's attention needs torch", "torch")
+
+
+def test_a_verdict_stands_without_what_explains_it() -> None:
+    class Failed:
+        def explain(self) -> None:
+            raise Unavailable("it needs hypothesis")
+
+    assert _explained(Failed()) == ["no cause was searched for: it needs hypothesis"]  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ MEANINGS: Mapping[int, str] = {
     0: "no bug",
     BUG: "a bug or evidence of one; something missing; nothing could be judged",
     USAGE: "wrong usage",
-    ENVIRONMENT: "this machine lacks a requirement, such as a GPU",
+    ENVIRONMENT: "this machine lacks a requirement, such as a GPU or an extra",
     DEFECT: "a defect of the workbench",
     INTERRUPT: "Ctrl-C",
 }

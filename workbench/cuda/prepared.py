@@ -68,6 +68,13 @@ def kernel(name: str) -> Attention:
 
     There is no backward: a Refusal where a gradient would be recorded. Refusal for another kernel, for tensors that are
     no such arrays, and for what the kernel does not take; Unavailable without torch, or with one for CPUs alone.
+
+    >>> attention = kernel("flash_mma")  # doctest: +SKIP
+    >>> out, lse = attention(q, k, v, causal=True)  # doctest: +SKIP
+    >>> kernel("fp8")
+    Traceback (most recent call last):
+        ...
+    workbench.refusal.Refusal: callable kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_mma; got 'fp8'
     """
     if name not in CALLABLE:
         raise Refusal(f"callable kernels are {', '.join(CALLABLE)}; got {name!r}")

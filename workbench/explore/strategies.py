@@ -40,7 +40,14 @@ def cases(draw: st.DrawFn, kernel: str | None = None, *, empty_rows: bool | None
     sums that cancel; rows that see no key of kernels of ours, and with `empty_rows` of others. `workbench accept` draws
     the same.
 
-    >>> @given(cases("flash", dtype="float16", causal=True, seqlen=st.integers(1, 200)))  # doctest: +SKIP
+    >>> from hypothesis import given, settings
+    >>> from hypothesis import strategies as st
+    >>> from workbench.testing import assert_attention
+    >>> @settings(max_examples=3, database=None)
+    ... @given(cases(dtype="float32", seqlen=st.integers(1, 20)))
+    ... def test_attention(case):
+    ...     assert_attention("examples/numpy_attention.py:attention", case)
+    >>> test_attention()
     """
 
     def one(range_: Any) -> Any:
@@ -59,6 +66,10 @@ def cases(draw: st.DrawFn, kernel: str | None = None, *, empty_rows: bool | None
 def awkward_values(dtype: str) -> st.SearchStrategy[float]:
     """Finite numbers of a dtype (float32, float16, bfloat16) on which kernels break, as floats: zeros of either sign,
     small integers, powers of two, subnormals, numbers near the largest, and outliers of 20 to 2000.
+
+    >>> from hypothesis import find
+    >>> find(awkward_values("float16"), lambda x: x > 60000)
+    65504.0
     """
     if dtype not in DTYPES:
         raise Refusal(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
@@ -82,6 +93,16 @@ def tensors(draw: st.DrawFn, case: Case, values: st.SearchStrategy[float] | None
     is a part of k where it is one in the case.
 
     For `workbench.run(kernel, case, inputs=...)` and `assert_attention(kernel, case, inputs=...)`.
+
+    >>> from hypothesis import given, settings
+    >>> from hypothesis import strategies as st
+    >>> from workbench.testing import assert_attention
+    >>> case = Case(seqlen=3, head_dim=2)
+    >>> @settings(max_examples=3, database=None)
+    ... @given(tensors(case, st.sampled_from([0.0, 0.5, 8.0])))
+    ... def test_attention(inputs):
+    ...     assert_attention("examples/numpy_attention.py:attention", case, inputs=inputs)
+    >>> test_attention()
     """
     values = awkward_values(case.dtype) if values is None else values
     dtype = DTYPES[case.dtype]

@@ -2,6 +2,9 @@
 
 No profile has a deadline: the first example of a case that was not seen before compiles a kernel, which takes seconds,
 and the second one takes milliseconds, which hypothesis would call flaky.
+
+>>> PROFILES["ci"]["derandomize"], PROFILES["ci"]["max_examples"]
+(True, 100)
 """
 
 from collections.abc import Mapping

@@ -95,6 +95,11 @@ def shrink(judged: Diff, effort: float = 1.0, *, seconds: float | None = None) -
     Where no stage is wrong, and out and lse alone were given, the search begins at one of the cases `telling`.
 
     The search is that of hypothesis (MacIver, Hatfield-Dodds and others, JOSS 4(43), 2019), begun at the given case.
+
+    >>> from workbench import run
+    >>> found = shrink(diff(run("examples/numpy_attention.py:scale_twice", Case(seqlen=8, head_dim=4))), effort=0.01)
+    >>> found.smallest, found.origin
+    (Case(seqlen_q=1, seqlen_k=2, head_dim=1), 'scores')
     """
     require(NEEDS, "hypothesis")
     begun = time.monotonic()

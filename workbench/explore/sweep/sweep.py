@@ -123,6 +123,12 @@ def sweep(
 
     Refusal for what breaks a rule of `Plan`, where there is such a file already, or one of another sweep; Unavailable
     where the machine lacks what a case needs, and where the executor gives up: what was judged is kept.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> cases = [Case(seqlen=n, head_dim=8) for n in (8, 16)]
+    >>> with TemporaryDirectory() as folder:
+    ...     sweep("examples/numpy_attention.py:attention", cases, out=f"{folder}/sweep.sqlite", jobs=1).outcomes
+    {'rounding': 2}
     """
     plan, path = Plan(target, tuple(cases), given, timeout, memory_gb), Path(out)
     if not disk_gb >= 0:
