@@ -12,6 +12,14 @@ class Own(NamedTuple):
     random: Amount = 0.0  #: the same of what is independent from element to element
     common: Amount = 0.0  #: of what is not, and may have any pattern, as truncation
     alike: float = 0.0  #: relative error that all elements of the call share
+    #: where roundings are drawn: their bound as a share of the value, in the place of `random`
+    relative: float = 0.0
+    exact: Any = None  #: where such roundings are none, an array of truths
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is rounded."""
+        return none(self.random) and none(self.common) and not self.alike and not self.relative
 
 
 class Error(NamedTuple):

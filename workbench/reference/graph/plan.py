@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.floats import smallest_normal, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.contract import CASTS, OPERANDS, Contract
@@ -86,6 +86,9 @@ class Plan:
         if not self.contract.round or not self._rounded(i):
             return own
         dtype = self.contract.rounds[1]
+        if s.normal and none(own.random) and own.exact is None and smallest_normal(dtype) <= self.contract.floor:
+            return own._replace(relative=(own.relative**2 + unit_roundoff(dtype) ** 2) ** 0.5)
+        own = as_array(s, own)
         once = unit_roundoff(dtype) * abs(s.held) + smallest_subnormal(dtype) / 2 * (s.held != 0)
         random = once if none(own.random) else s.xp.sqrt(own.random * own.random + once * once)
         return own._replace(worst=once + own.worst, random=random)
@@ -96,6 +99,15 @@ class Plan:
         if i in self.graph.saved:
             return True
         return which != "saved" and node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
+
+
+def as_array(s: Site, own: Own) -> Own:
+    """The same, with roundings that are a share of the value as an array."""
+    if not own.relative:
+        return own
+    random = own.relative * abs(s.held)
+    random = random if own.exact is None else s.xp.where(own.exact, 0.0, random)
+    return own._replace(random=random, relative=0.0, exact=None)
 
 
 #: what makes no new number

@@ -67,6 +67,7 @@ class Site:
     in_place: bool = False  #: whether it may write to what it reads first
     feeds: bool = False  #: whether it is a sum that no dump shows, and a later sum reads
     chance: bool = False  #: whether errors are drawn at random: no worst case is needed but that of common errors
+    normal: bool = False  #: whether no number of y is so small that what is flushed to 0 is more than a rounding
 
     @cached_property
     def xp(self) -> Any:
@@ -130,6 +131,8 @@ class Site:
 def finite(x: Any) -> Any:
     """x, 0 where it is infinite or NaN."""
     xp = array_namespace(x)
+    if bool(xp.isfinite(xp.sum(x))):  # one pass over it; a sum that overflows is looked at again
+        return x
     held = xp.isfinite(x)
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
 
