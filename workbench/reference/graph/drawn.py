@@ -27,7 +27,7 @@ from workbench.reference.graph.node import Graph, Node
 from workbench.reference.graph.plan import Plan, bits_of, with_terms
 from workbench.reference.graph.rows import Rows, made
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
 
 #: values of all runs together that are alive at once, 64 MB: of larger graphs fewer runs go together, or one
 ALIVE = 2**23
@@ -57,9 +57,10 @@ def drawn(
 ) -> dict[int, Drawn]:
     """The nodes `asked`, over so many runs, with `dumps` in place of nodes in what follows; the same for one seed."""
     plan = Plan(graph, contract, dumps, asked)
-    rows = max(1, min(samples + 1, ALIVE // max(_alive(plan), 1)))
+    alive = _alive(plan)
+    rows = max(1, min(samples + 1, ALIVE // max(alive, 1)))
     draws = Draws(next((graph.nodes[i].value for i in graph.inputs.values()), None), seed)
-    known = _Known(_alive(plan)) if rows <= samples else None
+    known = _Known(2 * alive) if rows <= samples else None
     values: dict[int, Any] = {}
     squares: dict[int, Any] = dict.fromkeys(asked, 0.0)
     shared: dict[int, list[tuple[float, float]]] = {i: [] for i in asked}
@@ -87,12 +88,19 @@ def in_common(error: Any, value: Any) -> tuple[float, float]:
     return float(xp.sum(error * value)) / size if size else 0.0, float(xp.sum(error)) / max(int(xp.sum(known)), 1)
 
 
-def _is_normal(x: Any, least: float) -> bool:
-    """Whether no number of it is below `least` in size, but for 0."""
-    if not is_float(x):
-        return True
-    size = abs(x)
-    return not bool(array_namespace(x).any((size < least) & (size > 0)))
+def _in_one(own: Own, s: Site) -> Own:
+    """Of what is common half is drawn for each element, together with what is random, and half for all."""
+    if none(own.common):
+        return own
+    return own._replace(random=s.xp.sqrt(own.random * own.random + own.common * own.common / 4))
+
+
+def _plus(x: Any, y: Any, factor: Any) -> Any:
+    """x + factor y, in the place of x, whose shape may be larger."""
+    if isinstance(factor, float) and hasattr(x, "add_"):
+        return x.add_(y, alpha=factor)
+    x += y if isinstance(factor, float) and factor == 1.0 else factor * y
+    return x
 
 
 def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]:
@@ -205,9 +213,8 @@ class _Runs:
             return self._as_stored(i, y, Operand(y.first, EXACT, bits))
         looks = tuple(self.found[j].operand for j in self.plan.sees(i) if j in self.found)
         operands = tuple(self._seen(node, one) for one in reads)
-        normal = _is_normal(y.first, self.contract.floor / self.contract.unit)
-        s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i), True, normal)
-        own, bits = self.plan.own(rule, i, s), rule.bits(s)
+        s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i), chance=True)
+        own, bits = _in_one(self.plan.own(rule, i, s), s), rule.bits(s)
         if self.known is not None and self.exact:
             self.known.keep(i, own, bits)
         y = self._off(node, y, s.y, own)
@@ -249,13 +256,8 @@ class _Runs:
             off = self.draws.uniform(shape)
             off *= own.random
             if not none(own.common):
-                more = self.draws.uniform(shape)
-                more += self._shared(node, "common", first)
-                more *= own.common / 2
-                off += more
-            if own.alike:
-                off += alike * finite(first)
-            off += y.value
+                off = _plus(off, own.common, self._shared(node, "common", first) / 2)
+            off = _plus(off, y.value, 1.0 + alike)
         if self.exact:
             off[0, ...] = y.first
         return Rows(off, True)
@@ -302,7 +304,7 @@ class _Runs:
         shape, value = (self.rows, *one.operand.value.shape), one.rows.value
         off = self.draws.uniform(shape, 1.0 - relative, 1.0 if cut else 1.0 + relative)
         off *= value
-        small = probe.small(one.operand.held, True)
+        small = probe.small(one.operand.held, True) if self.contract.least[1] else None
         if small is not None:
             off += small * self.draws.uniform(shape)
         if self.exact:

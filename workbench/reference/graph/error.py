@@ -46,3 +46,12 @@ def none(x: Amount) -> bool:
 def plus(a: Amount, b: Amount) -> Amount:
     """a + b, no array made for a 0."""
     return b if none(a) else a if none(b) else a + b
+
+
+def grown(a: Amount, factor: float, b: Amount) -> Amount:
+    """factor a + b."""
+    if none(a) or none(b):
+        return b if none(a) else a if factor == 1.0 else factor * a
+    if hasattr(b, "add") and hasattr(a, "add"):  # of torch, in one pass
+        return b.add(a, alpha=factor)
+    return a + b if factor == 1.0 else factor * a + b

@@ -67,7 +67,6 @@ class Site:
     in_place: bool = False  #: whether it may write to what it reads first
     feeds: bool = False  #: whether it is a sum that no dump shows, and a later sum reads
     chance: bool = False  #: whether errors are drawn at random: no worst case is needed but that of common errors
-    normal: bool = False  #: whether no number of y is so small that what is flushed to 0 is more than a rounding
 
     @cached_property
     def xp(self) -> Any:
@@ -83,6 +82,23 @@ class Site:
     def held(self) -> Any:
         """y, 0 where it is not finite."""
         return finite(self.y)
+
+    @cached_property
+    def normal(self) -> bool:
+        """Where errors are drawn: whether no number of y is so small that what is flushed to 0 is more than a rounding
+        of it.
+        """
+        if not self.chance:
+            return False
+        size, least = abs(self.y), self.contract.floor / self.contract.unit
+        if not prod(size.shape) or bool(self.xp.min(size) >= least):
+            return True
+        return not bool(self.xp.any((size < least) & (size > 0)))
+
+    @cached_property
+    def steepness(self) -> dict[int, Amount]:
+        """|d y / d x| of operands, as far as a rule has asked for it."""
+        return {}
 
     @cached_property
     def truth(self) -> Any:

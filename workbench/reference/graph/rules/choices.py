@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import array_namespace, round_to
-from workbench.reference.graph.error import EXACT, Amount, Error, Own
+from workbench.reference.graph.error import EXACT, Amount, Error, Own, plus
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site, finite, likely
 
@@ -92,7 +92,7 @@ class Extreme(Exact):
         first: Any = 0.0
         for i, one in enumerate(s.reads):
             if one.error is not EXACT:
-                first = first + self.linear(s, i, one.error.worst)
+                first = plus(first, self.linear(s, i, one.error.worst))
         return s.xp.maximum(self.end(s, [one.error.worst for one in s.reads]) - first, 0.0)
 
     def _chosen(self, s: Site, i: int) -> Any:
