@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.arrays import on_cpu
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
 from workbench.judge.reference.held import Held, dumps_of, held
@@ -77,7 +78,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
         reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open, by)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
-    if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
+    if isolated.summary.count(State.NAN) and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
         why = "the reference is NaN where the kernel is not"
     by_samples = "" if by is None or verdict in ("missing", "untestable") else _drawn(isolated, by)
     return StageDiff(
@@ -97,25 +98,29 @@ def _drawn(found: Comparison, by: BySamples) -> str:
     """What samples decided, and what the worst case did."""
 
     def said(some: np.ndarray) -> str:
-        place = np.unravel_index(int(np.argmax(np.where(some, by.deviations, -1.0))), some.shape)
-        return f"{by.deviations[place]:.3g} deviations off, drawn by {by.samples[place]} samples"
+        deviations = on_cpu(by.deviations)
+        place = np.unravel_index(int(np.argmax(np.where(some, deviations, -1.0))), some.shape)
+        return f"{deviations[place]:.3g} deviations off, drawn by {int(by.samples[place])} samples"
 
-    outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
-    if found.outside.any():
+    n = int(by.decides.sum())
+    if found.summary.outside:
+        outside = found.outside & on_cpu(by.decides)
         if outside.any():
             return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
-        return "the wrong elements are beyond their worst case" if by.decides.any() else ""
-    if beyond.any():
-        return f"the worst {said(beyond)}"
-    n = int(by.decides.sum())
-    return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
+        return "the wrong elements are beyond their worst case" if n else ""
+    if found.summary.count(State.SUSPICIOUS):
+        beyond = on_cpu(by.where) & (found.state == State.SUSPICIOUS)
+        if beyond.any():
+            return f"the worst {said(beyond)}"
+    size = found.summary.size
+    return f"samples alone judge {n} of {size} elements: at most {said(on_cpu(by.decides))}" if n else ""
 
 
 def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
     """Why elements were not judged."""
     if found.summary.count(State.POISONED):
         return "what they are made of is NaN"
-    if by is not None and by.blind.any() and not lines:
+    if by is not None and bool(by.blind.any()) and not lines:
         return "roundings alone may change them entirely"
     if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
         return "their budgets are as large as the terms that they add up"

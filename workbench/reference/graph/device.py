@@ -36,9 +36,19 @@ def numpy_of(x: Any) -> np.ndarray:
 
 
 def off_device(graph: Graph) -> Graph:
-    """The graph with NumPy arrays in place of inputs that are tensors of torch."""
-    nodes = (node if node.value is None else replace(node, value=on_cpu(node.value)) for node in graph.nodes)
+    """The graph with NumPy arrays in place of tensors of torch; itself where it has none."""
+    if all(node.value is None or isinstance(node.value, np.ndarray) for node in graph.nodes):
+        return graph
+    nodes = (replace(node, value=_fetched(node.value), attributes=_fetched(node.attributes)) for node in graph.nodes)
     return replace(graph, nodes=tuple(nodes))
+
+
+def _fetched(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {key: _fetched(one) for key, one in x.items()}
+    if type(x) is tuple:
+        return tuple(_fetched(one) for one in x)
+    return on_cpu(x) if hasattr(x, "cpu") else x
 
 
 def moved(x: Any, device: Any) -> Any:

@@ -33,7 +33,8 @@ def trace(
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
     float arrays are to f (`x.dtype`); None: their own. Tensors on another device than the CPU stay there: the run takes
     their shapes alone, and a decision of f its value from there. Passes over a graph of large arrays are on that
-    device, those over small ones on the CPU; on `device`, of torch, where it is said. Results are `result`, or `result[0]`, `result[1]`,
+    device, those over small ones on the CPU; on `device`, of torch, where it is said. Results are `result`, or
+    `result[0]`, `result[1]`,
     ... of a tuple, or the keys of a dict. gradients: those of all float inputs through torch.autograd, as further
     results `d<input>`; inputs that f does not take are gradients of its results, `d<result>`.
 
