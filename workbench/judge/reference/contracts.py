@@ -12,8 +12,9 @@ import numpy as np
 from workbench.floats import DTYPES
 from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.held import dumps_of
+from workbench.judge.reference.held import dumps_of, is_hopeless
 from workbench.judge.reference.samples import Samples
+from workbench.judge.reference.sharper import is_large
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
@@ -68,15 +69,24 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     if declared is not None:
         stages = with_decisions(graph, declared, given, under(graph, declared, given))
         return Judged(declared, stages, words_of(declared, usual("float32")), {})
-    strict = Contract()
-    first = stages = under(graph, strict, given)
-    contract = strict
+    strict, large = Contract(), is_large(graph)
+    first = stages = under(graph, strict, given, trial=large)
+    contract, hopeless = strict, list[Contract]()
     for other in undeclared(graph, given, dtype):
         if _right(stages):
             break
-        tried = under(graph, other, given)
+        if large and is_hopeless(graph, other, given):
+            hopeless.append(other)
+            continue
+        tried = under(graph, other, given, trial=large)
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
+    if large and not _right(stages):
+        for other in hopeless:
+            tried = under(graph, other, given, trial=True)
+            if _outside(tried) < _outside(stages):
+                contract, stages = other, tried
+        stages = under(graph, contract, given)
     beyond = {} if contract is strict else _beyond(first, stages)
     stages = tuple(_doubted(stage, beyond) for stage in stages)
     if not _right(stages):

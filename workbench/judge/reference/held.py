@@ -10,7 +10,7 @@ from workbench.arrays import as_those
 from workbench.expectation.elements import Comparison, State, compare, kept
 from workbench.floats import DTYPES, array_namespace, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
+from workbench.judge.reference.samples import HOPELESS, BySamples, Samples, floored, judged_by_samples
 from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
@@ -36,9 +36,11 @@ class Held:
     drawn: BySamples | None  #: what samples decide of the isolated one
 
 
-def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[Held, ...]:
-    """Each array under a contract; `sharp`: results in reverse mode, too. A stage that the kernel gave takes the place
-    of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
+def held(
+    graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
+) -> tuple[Held, ...]:
+    """Each array under a contract; `sharp`: results in reverse mode, too; `trial`: as of `Samples`. A stage that the
+    kernel gave takes the place of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
     """
     names = [place for one in given for place in one.places]
     dumps = dumps_of(graph, given)
@@ -49,7 +51,7 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
     isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
     nodes = {i: place for one in given for place, i in zip(one.places, one.nodes, strict=True)}
     samples = [
-        Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs])
+        Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs], trial)
         for by_inputs, read in ((False, dumps), (True, choices))
     ]
     found = []
@@ -62,6 +64,30 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
             whole, _ = _compared(contract, one, from_inputs, None, choices, sharp=False, alone=True)
         found.append(Held(one, before[one.name], own, whole, _open(of, one), by))
     return tuple(found)
+
+
+@np.errstate(all="ignore")
+def is_hopeless(graph: Graph, contract: Contract, given: Sequence[Given]) -> bool:
+    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain."""
+    choices = {place: _like(graph, x) for one in given if is_whole(one.x.dtype)
+               for place, x in zip(one.places, one.turns, strict=True)}  # fmt: skip
+    some = [one for one in given if not is_whole(one.x.dtype) and not _behind(graph, one, given)]
+    found = Samples(graph, contract, choices, [i for one in some for i in one.nodes]).screened() if some else {}
+    for one in some:
+        for i, x in zip(one.nodes, one.turns, strict=True):
+            value, actual = found[i].value, to_float64(_like(graph, x))
+            error = abs(actual - value) - _stored(contract, one, actual, value)
+            if bool(array_namespace(error).any(error > HOPELESS * floored(found[i]))):
+                return True
+    return False
+
+
+def _stored(contract: Contract, one: Given, actual: Any, value: Any) -> Any:
+    """Half an ulp of what an array is stored as, since what is stored in 16 bits was computed in more."""
+    if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:
+        return 0.0
+    xp = array_namespace(value)
+    return ulp(xp.where(xp.isfinite(actual), actual, value), one.x.dtype) / 2
 
 
 def dumps_of(graph: Graph, given: Sequence[Given]) -> dict[str, Any]:
@@ -120,11 +146,7 @@ def _compared(
     dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
     actual, unwritten = (as_those(x, value) for x in (one.x, one.unwritten))
     actual = to_float64(actual)
-    stored: Any = 0.0
-    by = None
-    if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
-        # what is stored in 16 bits was computed in more: half an ulp of what it is stored as
-        stored = ulp(xp.where(xp.isfinite(actual), actual, value), dtype) / 2
+    stored, by = _stored(contract, one, actual, value), None
     if whole:
         budget = Budget(xp.clip(budget.bound, APART), xp.clip(budget.statistical, APART), np.inf)
     elif samples is not None:

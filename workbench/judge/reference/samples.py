@@ -29,6 +29,11 @@ FIRST, AGAIN = 16, 64
 #: 0.74 of what is drawn, of a million elements the largest is then 3.7, and 64 samples see no less than two thirds of a
 #: deviation. The other half of LIKELY is for roundings that are alike; WRONG is twice that, since it has no other proof
 WRONG, LIKELY = 16.0, 8.0
+#: samples of a screening, and deviations of theirs beyond which no others would excuse an element: of the smallest of
+#: ten million deviations four samples see a sixtieth, and errors within LIKELY of the true one are then 480 of these
+SCREENED, HOPELESS = 4, 512.0
+#: deviations of FIRST beyond which an element is not LIKELY by the true one: they see no less than a third of it
+SURELY = 3 * LIKELY
 #: a worst case of more deviations than this says nothing of an element. The worst case of a sum of a million equal
 #: roundings is 1,700 deviations, and a forward bound is up to 6 times that of reverse mode unless it explodes
 USELESS = 2.0**14
@@ -59,10 +64,14 @@ class BySamples:
 
 
 class Samples:
-    """Runs of a graph under one contract, with dumps in place of stages; made when they are asked for first."""
+    """Runs of a graph under one contract, with dumps in place of stages; made when they are asked for first. `trial`:
+    whether it is enough to know that a contract does not explain an element.
+    """
 
-    def __init__(self, graph: Graph, contract: Contract, dumps: Mapping[str, Any], nodes: Collection[int]) -> None:
-        self.graph, self.contract, self.nodes = graph, contract, tuple(sorted(set(nodes)))
+    def __init__(
+        self, graph: Graph, contract: Contract, dumps: Mapping[str, Any], nodes: Collection[int], trial: bool = False
+    ) -> None:
+        self.graph, self.contract, self.nodes, self.trial = graph, contract, tuple(sorted(set(nodes))), trial
         self._dumps = dumps
 
     @cached_property
@@ -79,8 +88,12 @@ class Samples:
     def deviation(self, nodes: Sequence[int], again: bool = False) -> Any:
         """That of every element, several turns along a first axis."""
         found = self._again if again else self._first
-        parts = [_floored(found[i]) for i in nodes]
+        parts = [floored(found[i]) for i in nodes]
         return parts[0] if len(parts) == 1 else array_namespace(*parts).stack(parts)
+
+    def screened(self) -> dict[int, Drawn]:
+        """The nodes over a few of them."""
+        return self._drawn(SCREENED, 2)
 
     def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
         """Whether errors of several turns look like those of samples: as large, and with no more in common."""
@@ -96,7 +109,7 @@ def _is_alike(one: Drawn, error: np.ndarray) -> bool:
     return large and all(abs(x) <= COMMON * most for x, most in common)
 
 
-def _floored(one: Drawn) -> Any:
+def floored(one: Drawn) -> Any:
     """The deviation; where the exact value is 0 at least a share of a typical one."""
     value, deviation = one.value, one.deviation
     xp, zero = array_namespace(deviation), value == 0
@@ -148,9 +161,10 @@ def judged_by_samples(
         useless = not bool(xp.any(sharp)) or 2 * int(sharp.sum()) < int(answered.sum())
     asked = asked & ~sharp
     beyond = asked & (error > LIKELY * deviation)
-    count = FIRST + (AGAIN - FIRST) * xp.astype(beyond, xp.int64)
-    if bool(xp.any(beyond)):
+    known = samples.trial and bool(xp.any(beyond & (error > SURELY * deviation)))
+    if not known and bool(xp.any(beyond)):
         deviation = xp.where(beyond, samples.deviation(nodes, again=True), deviation)
+    count = FIRST + (0 if known else AGAIN - FIRST) * xp.astype(beyond, xp.int64)
     # a budget as large as the values themselves would pass a 0
     reach = xp.minimum(xp.maximum(abs(value), _typical(value)), size)
     tells = xp.isfinite(deviation) & (WRONG * deviation < reach)

@@ -10,6 +10,7 @@ A deviation is taken around the exact value, since operands that are cut off all
 element.
 """
 
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -89,10 +90,22 @@ def in_common(error: Any, value: Any) -> tuple[float, float]:
 
 
 def _in_one(own: Own, s: Site) -> Own:
-    """Of what is common half is drawn for each element, together with what is random, and half for all."""
+    """Of what is common half is drawn for each element, together with what is random, and half for all; and the places
+    of what is exact, which are few.
+    """
+    if own.exact is not None:
+        own = own._replace(exact=s.xp.nonzero(s.xp.reshape(own.exact, (-1,)))[0])
     if none(own.common):
         return own
     return own._replace(random=s.xp.sqrt(own.random * own.random + own.common * own.common / 4))
+
+
+def _product(x: Any, y: Any, z: Any, alike: Any) -> Any:
+    """x y + (1 + alike) z, in the place of x: in one pass over arrays of torch, where nothing is alike."""
+    if all(hasattr(one, "addcmul") for one in (x, y, z)) and isinstance(alike, float) and not alike:
+        return sys.modules["torch"].addcmul(z, x, y, out=x)
+    x *= y
+    return _plus(x, z, 1.0 + alike)
 
 
 def _plus(x: Any, y: Any, factor: Any) -> Any:
@@ -248,16 +261,15 @@ class _Runs:
             one = isinstance(alike, float)  # of one run: it moves the ends
             centre = 1.0 + alike if one else 1.0
             off = self.draws.uniform(shape, centre - r, centre + r)
-            off = off if own.exact is None else array_namespace(off).where(own.exact, centre, off)
+            if own.exact is not None:
+                off.reshape(self.rows, -1)[:, own.exact] = centre
             if not one:
                 off += alike
             off *= y.value
         else:
-            off = self.draws.uniform(shape)
-            off *= own.random
+            off = _product(self.draws.uniform(shape), own.random, y.value, alike)
             if not none(own.common):
                 off = _plus(off, own.common, self._shared(node, "common", first) / 2)
-            off = _plus(off, y.value, 1.0 + alike)
         if self.exact:
             off[0, ...] = y.first
         return Rows(off, True)

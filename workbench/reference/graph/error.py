@@ -14,7 +14,7 @@ class Own(NamedTuple):
     alike: float = 0.0  #: relative error that all elements of the call share
     #: where roundings are drawn: their bound as a share of the value, in the place of `random`
     relative: float = 0.0
-    exact: Any = None  #: where such roundings are none, an array of truths
+    exact: Any = None  #: where such roundings are none: an array of truths, or places of the flat array
 
     @property
     def is_none(self) -> bool:
