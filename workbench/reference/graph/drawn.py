@@ -20,6 +20,7 @@ import numpy as np
 from array_api_compat import device
 
 from workbench.floats import array_namespace, to_float64
+from workbench.reference.graph.blocks import in_blocks
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.draws import Draws
@@ -90,11 +91,8 @@ def in_common(error: Any, value: Any) -> tuple[float, float]:
 
 
 def _in_one(own: Own, s: Site) -> Own:
-    """Of what is common half is drawn for each element, together with what is random, and half for all; and the places
-    of what is exact, which are few.
-    """
-    if own.exact is not None:
-        own = own._replace(exact=s.xp.nonzero(s.xp.reshape(own.exact, (-1,)))[0])
+    """Of what is common half is drawn for each element, together with what is random, and half for all."""
+    own = own._replace(worst=0.0)
     if none(own.common):
         return own
     return own._replace(random=s.xp.sqrt(own.random * own.random + own.common * own.common / 4))
@@ -178,7 +176,7 @@ class _Runs:
         self.cut = OPERANDS[self.contract.operands]
         #: operands of contractions are rounded as they are read: of what rules round that is no part
         self.within = replace(self.contract, operands="float32")
-        self.left = dict(plan.readers)
+        self.left = plan.readers_of(bounded=not self.later)
         self.found: dict[int, _Value] = {}
 
     def over(self) -> Any:
@@ -227,7 +225,9 @@ class _Runs:
         looks = tuple(self.found[j].operand for j in self.plan.sees(i) if j in self.found)
         operands = tuple(self._seen(node, one) for one in reads)
         s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i), chance=True)
-        own, bits = _in_one(self.plan.own(rule, i, s), s), rule.bits(s)
+        own, bits = in_blocks(rule, s, lambda part: _in_one(self.plan.own(rule, i, part), part)), rule.bits(s)
+        if own.exact is not None:
+            own = own._replace(exact=s.xp.nonzero(s.xp.reshape(own.exact, (-1,)))[0])
         if self.known is not None and self.exact:
             self.known.keep(i, own, bits)
         y = self._off(node, y, s.y, own)
@@ -336,7 +336,7 @@ class _Runs:
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
-        for j in self.plan.reads(i):
+        for j in self.plan.reads(i, bounded=not self.later):
             if j in self.left:
                 self.left[j] -= 1
                 if not self.left[j]:
