@@ -40,7 +40,8 @@ def held(
     graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
 ) -> tuple[Held, ...]:
     """Each array under a contract; `sharp`: results in reverse mode, too; `trial`: as of `Samples`. A stage that the
-    kernel gave takes the place of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
+    kernel gave takes the place of the reference's in what follows; its whole numbers, such as the places that it
+    chose, everywhere.
     """
     names = [place for one in given for place in one.places]
     dumps = dumps_of(graph, given)

@@ -109,7 +109,7 @@ def _joined(x: Any, axis: int = 0, **_: Any) -> Blank:
         raise ValueError(f"all the input array dimensions except {axis} must match: {[one.shape for one in x]}")
     shape = list(x[0].shape)
     shape[along] = sum(one.shape[along] for one in x)
-    return _made(tuple(shape), np.result_type(*x))
+    return np.empty_like(x[0], shape=tuple(shape), dtype=np.result_type(*x)).view(Blank)
 
 
 def _chosen(condition: Any, a: Any, b: Any) -> Blank:
@@ -133,6 +133,6 @@ def _repeated(x: Any, repeats: Any, axis: int | None = None) -> Blank:
 _MADE: Mapping[Any, Callable[..., Any]] = {
     np.where: _chosen, np.concatenate: _joined, np.take_along_axis: _at_places, np.repeat: _repeated,
     np.argmax: _place, np.argmin: _place,
-    np.argsort: lambda x, axis=-1, **_: _like(x, np.int64), np.sort: lambda x, axis=-1, **_: _like(x),
+    np.argsort: lambda x, axis=-1, **_: _made(x.shape, np.int64), np.sort: lambda x, axis=-1, **_: _like(x),
     np.cumsum: lambda x, axis, **_: _like(x, _of_sum(np.add, x.dtype)),
 }  # fmt: skip
