@@ -138,7 +138,7 @@ def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[st
         a, b = before.decisive, now.decisive
         if a is None or b is None or not a.summary.outside:
             continue
-        more = a.outside & ~b.outside
+        more = a.outside & ~b.outside if b.summary.outside else a.outside
         if more.any():
             over = np.where(more, a.over_budget, -1.0)
             place = tuple(int(i) for i in np.unravel_index(int(np.argmax(over)), over.shape))

@@ -91,6 +91,11 @@ class Samples:
         parts = [floored(found[i]) for i in nodes]
         return parts[0] if len(parts) == 1 else array_namespace(*parts).stack(parts)
 
+    def value(self, nodes: Sequence[int]) -> Any:
+        """What is exact, several turns along a first axis."""
+        parts = [self._first[i].value for i in nodes]
+        return parts[0] if len(parts) == 1 else array_namespace(*parts).stack(parts)
+
     def screened(self) -> dict[int, Drawn]:
         """The nodes over a few of them."""
         return self._drawn(SCREENED, 2)

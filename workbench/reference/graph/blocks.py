@@ -45,7 +45,7 @@ def in_blocks(rule: Any, s: Site, f: Callable[[Site], Found]) -> Found:
     if exact:
         return found
     made = type(found)(*whole)
-    return made._replace(shared=_shared(rule, s)) if isinstance(made, Error) else made  # type: ignore[return-value]
+    return made._replace(shared=_shared(rule, s)) if isinstance(made, Error) else made
 
 
 def _shared(rule: Any, s: Site) -> tuple[bool, ...]:

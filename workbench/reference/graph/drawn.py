@@ -218,7 +218,7 @@ class _Runs:
             x = [self._at_a_jump(j, one) for j, one in zip(node.reads, x, strict=True)]
         y = made(node.op, node.attributes, x, self.rows, in_place)
         y = Rows(np.asarray(y.value), False) if isinstance(y.value, np.generic) else y
-        if self.later:
+        if self.known is not None and self.later:
             own, bits = self.known.roundings[i]
             y = self._off(node, y, y.first, own)
             return self._as_stored(i, y, Operand(y.first, EXACT, bits))

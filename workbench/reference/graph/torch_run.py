@@ -49,13 +49,12 @@ class Torch:
         noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
         if self.run.values is not None and x.is_floating_point():
             wide = np.empty(x.shape)
-            held = x.detach().to(self.run.values.device, torch.float64, copy=True)
-            bits = significant_of(held)
+            there = x.detach().to(self.run.values.device, torch.float64, copy=True)
+            node = self.run.hold(there, noted, name, significant_of(there))
         else:
             wide = plain_array(x)
             held = wide.copy()
-            bits = significant(held)
-        node = self.run.hold(held, noted, name, bits)
+            node = self.run.hold(held, noted, name, significant(held))
         differentiable = self._autograd is not None and x.is_floating_point() and x.element_size() > 1
         if differentiable and not name.isidentifier():
             raise Refusal(f"input {name} is in a list or a dict. Gradients are of inputs that are tensors themselves")
