@@ -243,7 +243,11 @@ def in_float64(x: np.ndarray, device: str) -> Any:
 
 def as_those(x: np.ndarray, others: Any) -> Any:
     """A NumPy array in the library of others, and on their device."""
-    return x if isinstance(others, np.ndarray) else as_torch(x, "an array").to(others.device)
+    if isinstance(others, np.ndarray):
+        return x
+    if x.dtype.name.startswith("float8"):  # of which torch takes no array
+        return as_torch(x.view(np.uint8), "an array").view(getattr(module("torch"), x.dtype.name)).to(others.device)
+    return as_torch(x, "an array").to(others.device)
 
 
 def on_cpu(x: Any) -> np.ndarray:

@@ -157,8 +157,8 @@ def _compared(
     nan = xp.isnan(value) & ~unwritten
     if alone and bool(xp.any(nan)):  # of a NaN that the kernel gave itself nobody knows what follows
         same = nan & xp.isnan(actual)
-        found.state[nan], found.over_budget[nan] = State.NAN, np.inf
-        found.state[same], found.over_budget[same] = State.EXACT, 0.0
+        found.state[nan], found.over_budget[nan] = int(State.NAN), np.inf
+        found.state[same], found.over_budget[same] = int(State.EXACT), 0.0
     return kept(one.x, found), by
 
 
