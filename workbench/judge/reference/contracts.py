@@ -84,9 +84,9 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     if large and not _right(stages):
         for other in hopeless:
             tried = under(graph, other, given, trial=True)
-            if _outside(tried) < _outside(stages):
+            if _right(tried) or _outside(tried) < _outside(stages):
                 contract, stages = other, tried
-        stages = under(graph, contract, given)
+        stages = stages if _right(stages) else under(graph, contract, given)
     beyond = {} if contract is strict else _beyond(first, stages)
     stages = tuple(_doubted(stage, beyond) for stage in stages)
     if not _right(stages):
@@ -173,6 +173,8 @@ def _with_excuses(
         if narrower and ("+" in words or words.startswith(CHANCE)):  # one is enough
             continue
         if not proved and words != "operands=tf32" and not (dtype in NARROW and words.startswith(CHANCE)):
+            continue
+        if is_large(graph) and is_hopeless(graph, other, given):
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue
