@@ -10,7 +10,6 @@ A deviation is taken around the exact value, since operands that are cut off all
 element.
 """
 
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -25,7 +24,9 @@ from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.draws import Draws
 from workbench.reference.graph.error import EXACT, Error, Own, none
+from workbench.reference.graph.fused import add_scaled, product_sum
 from workbench.reference.graph.node import Graph, Node
+from workbench.reference.graph.passes import Known
 from workbench.reference.graph.plan import Plan, bits_of, with_terms
 from workbench.reference.graph.rows import Rows, made
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
@@ -62,7 +63,7 @@ def drawn(
     alive = _alive(plan)
     rows = max(1, min(samples + 1, ALIVE // max(alive, 1)))
     draws = Draws(next((graph.nodes[i].value for i in graph.inputs.values()), None), seed)
-    known = _Known(2 * alive) if rows <= samples else None
+    known = Known(2 * alive) if rows <= samples else None
     values: dict[int, Any] = {}
     squares: dict[int, Any] = dict.fromkeys(asked, 0.0)
     shared: dict[int, list[tuple[float, float]]] = {i: [] for i in asked}
@@ -98,22 +99,6 @@ def _in_one(own: Own, s: Site) -> Own:
     return own._replace(random=s.xp.sqrt(own.random * own.random + own.common * own.common / 4))
 
 
-def _product(x: Any, y: Any, z: Any, alike: Any) -> Any:
-    """x y + (1 + alike) z, in the place of x: in one pass over arrays of torch, where nothing is alike."""
-    if all(hasattr(one, "addcmul") for one in (x, y, z)) and isinstance(alike, float) and not alike:
-        return sys.modules["torch"].addcmul(z, x, y, out=x)
-    x *= y
-    return _plus(x, z, 1.0 + alike)
-
-
-def _plus(x: Any, y: Any, factor: Any) -> Any:
-    """x + factor y, in the place of x, whose shape may be larger."""
-    if isinstance(factor, float) and hasattr(x, "add_"):
-        return x.add_(y, alpha=factor)
-    x += y if isinstance(factor, float) and factor == 1.0 else factor * y
-    return x
-
-
 def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]:
     factor, offset = (sum(x * x for x in column) for column in zip(*pairs, strict=True)) if pairs else (0.0, 0.0)
     return (factor / samples) ** 0.5, (offset / samples) ** 0.5
@@ -141,21 +126,6 @@ def _alive(plan: Plan) -> int:
     return most
 
 
-class _Known:
-    """What the first of several passes found of the nodes, and the later ones take over."""
-
-    def __init__(self, most: int) -> None:
-        self.left = most  #: elements of roundings that may be kept
-        self.centres: dict[int, Any] = {}  #: exact values of what is chosen by
-        self.roundings: dict[int, tuple[Own, int]] = {}  #: of each node, and the bits of its value
-
-    def keep(self, i: int, own: Own, bits: int) -> None:
-        """Those of a node, unless there are too many already: then each pass finds out."""
-        self.left -= sum(prod(x.shape) for x in own if hasattr(x, "shape"))
-        if self.left >= 0:
-            self.roundings[i] = own, bits
-
-
 @dataclass(frozen=True, eq=False)
 class _Value:
     """A node's values in some runs, and what is known of it."""
@@ -169,7 +139,7 @@ class _Runs:
     pass where there are several, unless these would take more memory than the values.
     """
 
-    def __init__(self, plan: Plan, rows: int, exact: bool, draws: Draws, known: _Known | None) -> None:
+    def __init__(self, plan: Plan, rows: int, exact: bool, draws: Draws, known: Known | None) -> None:
         self.plan, self.rows, self.exact, self.draws, self.known = plan, rows, exact, draws, known
         self.later = known is not None and not exact and known.left >= 0
         self.graph, self.contract = plan.graph, plan.contract
@@ -267,9 +237,9 @@ class _Runs:
                 off += alike
             off *= y.value
         else:
-            off = _product(self.draws.uniform(shape), own.random, y.value, alike)
+            off = product_sum(self.draws.uniform(shape), own.random, y.value, alike)
             if not none(own.common):
-                off = _plus(off, own.common, self._shared(node, "common", first) / 2)
+                off = add_scaled(off, own.common, self._shared(node, "common", first) / 2)
         if self.exact:
             off[0, ...] = y.first
         return Rows(off, True)
