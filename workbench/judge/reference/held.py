@@ -15,7 +15,9 @@ from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
 from workbench.reference.graph.device import numpy_of
+from workbench.reference.graph.drawn import JUMPS
 from workbench.reference.graph.node import Line
+from workbench.reference.graph.plan import upstream
 from workbench.reference.graph.shapes import spread
 
 #: budget of a whole number that is known: any other is at least 1 off
@@ -69,25 +71,36 @@ def held(
 
 @np.errstate(all="ignore")
 def is_hopeless(graph: Graph, contract: Contract, given: Sequence[Given]) -> bool:
-    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain."""
+    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain; never
+    where the reference chooses by computed values: few samples may turn no choice.
+    """
     choices = {place: _like(graph, x) for one in given if is_whole(one.x.dtype)
                for place, x in zip(one.places, one.turns, strict=True)}  # fmt: skip
     some = [one for one in given if not is_whole(one.x.dtype) and not _behind(graph, one, given)]
-    found = Samples(graph, contract, choices, [i for one in some for i in one.nodes]).screened() if some else {}
+    nodes = [i for one in some for i in one.nodes]
+    if not nodes or any(graph.nodes[i].op in JUMPS for i in upstream(graph, nodes)):
+        return False
+    found = Samples(graph, contract, choices, nodes).screened()
     for one in some:
-        for i, x in zip(one.nodes, one.turns, strict=True):
-            value, actual = found[i].value, to_float64(_like(graph, x))
-            error = abs(actual - value) - _stored(contract, one, actual, value)
-            if bool(array_namespace(error).any(error > HOPELESS * floored(found[i]))):
-                return True
+        xp = array_namespace(found[one.nodes[0]].value)
+        several = len(one.nodes) > 1
+        parts = [(found[i].value, floored(found[i])) for i in one.nodes]
+        value, deviation = (xp.stack(column) if several else column[0] for column in zip(*parts, strict=True))
+        error = abs(to_float64(as_those(one.x, value)) - value) - half_ulp(contract, one, value)
+        if bool(xp.any((deviation > 0) & (error > HOPELESS * deviation))):
+            return True
     return False
 
 
-def _stored(contract: Contract, one: Given, actual: Any, value: Any) -> Any:
-    """Half an ulp of what an array is stored as, since what is stored in 16 bits was computed in more."""
-    if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:
-        return 0.0
+def half_ulp(contract: Contract, one: Given, value: Any) -> Any:
+    """Of each element half an ulp of what it is stored as, since what is stored in 16 bits was computed in more; 0 of
+    float32, and of a stage that the contract rounds itself. value: the expected one, where the array's is not finite,
+    of NumPy or on a device.
+    """
     xp = array_namespace(value)
+    if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:
+        return xp.zeros_like(value)
+    actual = to_float64(as_those(one.x, value))
     return ulp(xp.where(xp.isfinite(actual), actual, value), one.x.dtype) / 2
 
 
@@ -147,7 +160,7 @@ def _compared(
     dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
     actual, unwritten = (as_those(x, value) for x in (one.x, one.unwritten))
     actual = to_float64(actual)
-    stored, by = _stored(contract, one, actual, value), None
+    stored, by = half_ulp(contract, one, value), None
     if whole:
         budget = Budget(xp.clip(budget.bound, APART), xp.clip(budget.statistical, APART), np.inf)
     elif samples is not None:
