@@ -71,8 +71,8 @@ def held(
 
 @np.errstate(all="ignore")
 def is_hopeless(graph: Graph, contract: Contract, given: Sequence[Given]) -> bool:
-    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain; never
-    where the reference chooses by computed values: few samples may turn no choice.
+    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain.
+    Never where the reference chooses by computed values: few samples may turn no choice.
     """
     choices = {place: _like(graph, x) for one in given if is_whole(one.x.dtype)
                for place, x in zip(one.places, one.turns, strict=True)}  # fmt: skip
