@@ -242,6 +242,15 @@ def in_float64(x: np.ndarray, device: str) -> Any:
     return handed_over(np.require(x, requirements=("C", "W")), "torch", device).to(torch.float64)
 
 
+def as_those(x: np.ndarray, others: Any) -> Any:
+    """A NumPy array in the library of others, and on their device."""
+    if isinstance(others, np.ndarray):
+        return x
+    if x.dtype.name.startswith("float8"):  # of which torch takes no array
+        return as_torch(x.view(np.uint8), "an array").view(getattr(module("torch"), x.dtype.name)).to(others.device)
+    return as_torch(x, "an array").to(others.device)
+
+
 def on_cpu(x: Any) -> np.ndarray:
     """The NumPy array that `x` is, or of the torch tensor that it is, on any device."""
-    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
+    return np.asarray(x) if isinstance(x, np.ndarray | np.generic) else x.cpu().numpy()

@@ -225,6 +225,11 @@ def _filled(torch: ModuleType, memory: Memory) -> Iterator[None]:
     class Filling(TorchDispatchMode):
         """Fresh tensors between guards."""
 
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """False: what keeps torch.compile out of a mode imports all of it, 2 s at the first operation."""
+            return False
+
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = f(*args, **(kwargs or {}))
             if f.overloadpacket.__name__ in _FRESH and isinstance(made, torch.Tensor):

@@ -12,8 +12,9 @@ import numpy as np
 from workbench.floats import DTYPES
 from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.held import dumps_of
+from workbench.judge.reference.held import dumps_of, is_hopeless
 from workbench.judge.reference.samples import Samples
+from workbench.judge.reference.sharper import is_large
 from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
@@ -75,15 +76,24 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     if declared is not None:
         stages = with_decisions(graph, declared, given, under(graph, declared, given))
         return Judged(declared, stages, words_of(declared, usual("float32")), {})
-    strict = Contract()
-    first = stages = under(graph, strict, given)
-    contract = strict
+    strict, large = Contract(), is_large(graph)
+    first = stages = under(graph, strict, given, trial=large)
+    contract, hopeless = strict, list[Contract]()
     for other in undeclared(graph, given, dtype):
         if _right(stages):
             break
-        tried = under(graph, other, given)
+        if large and is_hopeless(graph, other, given):
+            hopeless.append(other)
+            continue
+        tried = under(graph, other, given, trial=large)
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
+    if large and not _right(stages):
+        for other in hopeless:
+            tried = under(graph, other, given, trial=True)
+            if _right(tried) or _outside(tried) < _outside(stages):
+                contract, stages = other, tried
+        stages = stages if _right(stages) else under(graph, contract, given)
     beyond = {} if contract is strict else _beyond(first, stages)
     stages = tuple(_doubted(stage, beyond) for stage in stages)
     if not _right(stages):
@@ -137,7 +147,7 @@ def _beyond(strict: Sequence[StageDiff], stages: Sequence[StageDiff]) -> dict[st
         a, b = before.decisive, now.decisive
         if a is None or b is None or not a.summary.outside:
             continue
-        more = a.outside & ~b.outside
+        more = a.outside & ~b.outside if b.summary.outside else a.outside
         if more.any():
             over = np.where(more, a.over_budget, -1.0)
             place = tuple(int(i) for i in np.unravel_index(int(np.argmax(over)), over.shape))
@@ -172,6 +182,8 @@ def _with_excuses(
         if narrower and ("+" in words or words.startswith(CHANCE)):  # one is enough
             continue
         if not proved and words != "operands=tf32" and not (dtype in NARROW and words.startswith(CHANCE)):
+            continue
+        if is_large(graph) and is_hopeless(graph, other, given):
             continue
         if not excuses(other, sharp=False):  # forward alone is cheap, and its budgets are the larger ones
             continue

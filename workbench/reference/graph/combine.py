@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.reference.graph.error import EXACT, Error, Own, none, plus
+from workbench.reference.graph.error import EXACT, Error, Own, grown, none, plus
 from workbench.reference.graph.site import Site
 
 #: primitives that may leave an element without a bound
@@ -45,8 +45,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
             variance = (variance**0.5 + moved**0.5) ** 2 if together else plus(variance, moved)
             sources |= e.sources
             shared = tuple(a or b for a, b in zip(shared, rule.shared(s, i), strict=True))
-    grown = rule.grows(s)
-    worst = plus(worst * (1 + grown) if grown else worst, own.worst)
+    worst = grown(worst, 1 + rule.grows(s), own.worst)
     if rounds:
         variance, sources = plus(variance, own.random * own.random), sources | bit
     found = Error(worst, variance, plus(moved_common, common), sources, shared, open_)

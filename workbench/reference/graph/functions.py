@@ -181,7 +181,8 @@ def _is_own_order(run: Recording, i: int, places: int, axis: int) -> bool:
     while (node := nodes[places]).op in ("named", "cast", "index", "reshape"):
         index = node.attributes.get("index", ())
         for k, part in enumerate(index if isinstance(index, tuple) else (index,)):
-            if part not in (None, Ellipsis, slice(None)) and not (isinstance(part, slice) and k == axis):
+            whole = part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None))
+            if not whole and not (isinstance(part, slice) and k == axis):
                 return False
         places = node.reads[0]
     if node.op not in ORDERS or node.attributes["axis"] % len(nodes[node.reads[0]].shape) != axis:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import array_namespace, round_to
-from workbench.reference.graph.error import EXACT, Amount, Error, Own
+from workbench.reference.graph.error import EXACT, Amount, Error, Own, plus
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site, finite, likely
 
@@ -92,7 +92,7 @@ class Extreme(Exact):
         first: Any = 0.0
         for i, one in enumerate(s.reads):
             if one.error is not EXACT:
-                first = first + self.linear(s, i, one.error.worst)
+                first = plus(first, self.linear(s, i, one.error.worst))
         return s.xp.maximum(self.end(s, [one.error.worst for one in s.reads]) - first, 0.0)
 
     def _chosen(self, s: Site, i: int) -> Any:
@@ -275,14 +275,14 @@ class Step(Flat):
         return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s.reads[0])))
 
     def _end(self, s: Site, e: Amount) -> Any:
-        x, y = s.x[0], s.y
+        x, y = s.xp.astype(s.x[0], s.xp.float64, copy=False), s.y  # of truths, too
         up, down = (s.xp.astype(self.f(x + sign * e, **s.attributes), s.xp.float64) for sign in (1, -1))
         moved = s.xp.maximum(abs(up - y), abs(down - y))
         moved = s.xp.where((up == y) & (down == y), 0.0, moved)
         dtype = s.attributes.get("dtype", "")
         if not dtype.startswith(("int", "uint")):
             return moved
-        least, most = np.iinfo(dtype).min - 1, np.iinfo(dtype).max + 1
+        least, most = float(np.iinfo(dtype).min - 1), float(np.iinfo(dtype).max + 1)
         return s.xp.where((x - e <= least) | (x + e >= most), s.xp.inf, moved)  # machines wrap, or saturate
 
     def bits(self, s: Site) -> int:

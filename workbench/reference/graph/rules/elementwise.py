@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import array_namespace
-from workbench.reference.graph.error import EXACT, Amount, Own
+from workbench.reference.graph.error import EXACT, Amount, Own, plus
 from workbench.reference.graph.rules.roundings import (
     approximated,
     function,
@@ -55,13 +55,13 @@ class Elementwise:
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         """What errors e of operand i move y by, to first order."""
-        slope = self._slope(s, i)
-        return e if isinstance(slope, float) and abs(slope) == 1.0 else abs(slope) * e
+        steep = self._steepness(s, i)
+        return e if isinstance(steep, float) and steep == 1.0 else steep * e
 
     def squared(self, s: Site, i: int, v: Any) -> Any:
         """The same of squares of independent errors."""
-        slope = self._slope(s, i)
-        return v if isinstance(slope, float) and abs(slope) == 1.0 else slope * slope * v
+        steep = self._steepness(s, i)
+        return v if isinstance(steep, float) and steep == 1.0 else steep * (steep * v)
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         """d / d x of operand i, from d / d y."""
@@ -74,7 +74,7 @@ class Elementwise:
         first: Any = 0.0
         for i, one in enumerate(s.reads):
             if one.error is not EXACT:
-                first = first + self.linear(s, i, one.error.worst)
+                first = plus(first, self.linear(s, i, one.error.worst))
         return s.xp.maximum(self.reach(s) - first, 0.0)
 
     def grows(self, s: Site) -> float:
@@ -100,7 +100,16 @@ class Elementwise:
 
     def _slope(self, s: Site, i: int) -> Amount:
         slope = self.slopes[i](s)
-        return slope if isinstance(slope, float) else s.held if slope is s.y else finite(slope)
+        if isinstance(slope, float):
+            return slope
+        known = next((one.held for one in s.reads if one.value is slope), s.held if slope is s.y else None)
+        return finite(slope) if known is None else known
+
+    def _steepness(self, s: Site, i: int) -> Amount:
+        """|slope|, which a bound asks for several times."""
+        if i not in s.steepness:
+            s.steepness[i] = abs(self._slope(s, i))
+        return s.steepness[i]
 
 
 def _reach_of_product(s: Site) -> Any:

@@ -29,6 +29,7 @@ class Place(Flat):
         xp = array_namespace(x)
         if self.name == "argsort":
             return xp.argsort(x, axis=axis, stable=True)
+        x = xp.astype(x, xp.int8) if x.dtype == xp.bool else x  # torch has no order of truths
         return getattr(xp, self.name)(x, axis=axis, keepdims=keepdims)
 
     def beyond(self, s: Site) -> Amount:

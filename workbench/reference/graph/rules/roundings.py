@@ -22,6 +22,8 @@ def rounded(k: float) -> Callable[[Site], Own]:
     """k unit roundoffs of the result."""
 
     def own(s: Site) -> Own:
+        if s.normal:
+            return Own(relative=k * s.u)
         y = s.held
         lost = k * s.u * abs(y)
         lost += s.contract.floor * (y != 0)
@@ -38,6 +40,8 @@ def function(ulps: float | None = None) -> Callable[[Site], Own]:
     def own(s: Site) -> Own:
         some = s.contract.exp_ulps if ulps is None else ulps
         coarse = max(some - ACCURATE, 0.0) if ulps is None else 0.0
+        if s.normal and not coarse:
+            return Own(alike=2 * s.u * min(some, 1.0), relative=2 * s.u * some)
         size, floor = 2 * s.u * abs(s.held), s.contract.floor * (s.held != 0)
         random = (some - coarse) * size + floor
         common = coarse * size if coarse else 0.0
@@ -71,7 +75,9 @@ def of_exp(s: Site) -> Own:
         zero = x == 0
         if not s.exact:
             zero = zero & (s.reads[0].error.worst == 0)
-        if bool(s.xp.any(zero)):
+        if own.relative:
+            own = own._replace(exact=zero if bool(s.xp.any(zero)) else None)
+        elif bool(s.xp.any(zero)):
             worst, random = (s.xp.where(zero, 0.0, one) for one in (own.worst, own.random))
             common = own.common if none(own.common) else s.xp.where(zero, 0.0, own.common)
             own = Own(worst, random, common, own.alike)
@@ -79,6 +85,9 @@ def of_exp(s: Site) -> Own:
         return own
     more = in_base_2(s, x, s.looks)
     size = abs(s.held)
+    if own.relative:
+        each = own.relative if own.exact is None else s.xp.where(own.exact, 0.0, own.relative)
+        return Own(0.0, size * s.xp.sqrt(more.random**2 + each**2), size * more.common, own.alike)
     random = s.xp.sqrt(own.random**2 + (size * more.random) ** 2)
     return Own(own.worst + size * more.worst, random, own.common + size * more.common, own.alike)
 
@@ -146,6 +155,8 @@ def of_sum(s: Site) -> Own:
 
 def held(s: Site) -> Own:
     """Of a result whose bits float32 holds: nothing, unless it is too small for them."""
+    if s.normal:
+        return Own()
     size, floor = abs(s.held), s.contract.floor
     small = (size < floor) & (size > 0)
     if not bool(s.xp.any(small)):
