@@ -129,11 +129,7 @@ def _compared(
     # float64 is judged as what a kernel stores in float32; all whole numbers up to 2^53 are held by float64
     dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
     actual = to_float64(one.x)
-    stored: Any = 0.0
-    by = None
-    if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
-        # what is stored in 16 bits was computed in more: half an ulp of what it is stored as
-        stored = ulp(np.where(np.isfinite(actual), actual, value), dtype) / 2
+    stored, by = half_ulp(contract, one, value), None
     if whole:
         budget = Budget(np.maximum(budget.bound, APART), np.maximum(budget.statistical, APART), np.inf)
     elif samples is not None:
@@ -146,6 +142,16 @@ def _compared(
         found.state[nan], found.over_budget[nan] = State.NAN, np.inf
         found.state[same], found.over_budget[same] = State.EXACT, 0.0
     return kept(one.x, found), by
+
+
+def half_ulp(contract: Contract, one: Given, value: np.ndarray) -> np.ndarray:
+    """Of each element half an ulp of what it is stored as, since what is stored in 16 bits was computed in more; 0 of
+    float32, and of a stage that the contract rounds itself. value: the expected one, where the array's is not finite.
+    """
+    if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:
+        return np.zeros(value.shape)
+    actual = to_float64(one.x)
+    return np.asarray(ulp(np.where(np.isfinite(actual), actual, value), one.x.dtype) / 2)
 
 
 def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
