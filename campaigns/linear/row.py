@@ -90,7 +90,7 @@ def contract(case: Case, reference: Call, dtype: str, device: str, gradients: bo
     """What the kernel declares, in words of --contract; a CPU has no TF32."""
     stored = "+".join(f"{stage}:{dtype}" for stage in reference.stored) if dtype in NARROW else ""
     words = case.contract[dtype] + f",stored={stored}" * bool(stored)
-    words += f",round=saved:{dtype}" * (case.saved and gradients and dtype in NARROW)
+    words += f",round={case.rounds}:{dtype}" * bool(case.rounds and gradients and dtype in NARROW)
     return words if device != "cpu" else words.replace("scaled-tf32", "float32").replace("tf32", "float32")
 
 
