@@ -433,6 +433,7 @@ def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None
 @click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
 @click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--kernels", type=click.IntRange(min=1), default=4, help="Of these that run kernels, at most [4]")
 @click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
 def linear(file: Path | None, whole: float, **options: Any) -> None:
     """Judge kernels of flash-linear-attention by that project's naive references; 1 where a verdict is wrong."""

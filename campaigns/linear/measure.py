@@ -5,12 +5,15 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear.cases import CASES, DTYPES, Case
-from campaigns.linear.row import write
+from campaigns.linear.asked import asked, parts
+from campaigns.linear.cases import DTYPES
+from campaigns.linear.row import heading, write
+from campaigns.linear.runs import save
 from campaigns.linear.wrong import WRONG
 from workbench.bench.harness import gathered
 from workbench.refusal import Refusal
@@ -28,6 +31,7 @@ def measure(
     checkouts: str,
     device: str = "cuda",
     jobs: int = 1,
+    kernels: int = 4,
     wrong: bool = False,
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
@@ -44,33 +48,14 @@ def measure(
     no such case, and where this process has used the device.
     """
     common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
-    each = [{**one, **common} for one in _asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
+    each = [{**one, **common} for one in asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
     if not each:
         raise Refusal(f"no case is named {' or '.join(names)}")
     _warm()
     with tempfile.TemporaryDirectory() as folder:
-        several = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
-                           _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
-    return {"schema": SCHEMA, "rows": [row for rows in several for row in rows]}
-
-
-def _asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
-    """The slowest first, which are those with gradients and two references; then bugs; then all others."""
-    slow = [one for one in CASES if one.gradients and len(one.references) > 1]
-    yield from _right(slow, names)
-    for i, bug in enumerate(WRONG if wrong else ()):
-        if not names or bug.case.operation in names or bug.after in names:
-            for before in (True, False) if bug.after else (True,):
-                for dtype in bug.dtypes:
-                    yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
-    yield from _right([one for one in CASES if one not in slow], names)
-
-
-def _right(cases: Sequence[Case], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for one in cases:
-        if not names or one.operation in names:
-            for dtype in one.dtypes:
-                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
+        rows = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
+                        _spread(each, Path(folder), jobs, kernels, limit, time.monotonic() + whole))  # fmt: skip
+    return {"schema": SCHEMA, "rows": rows}
 
 
 def _warm() -> None:
@@ -85,44 +70,74 @@ def _warm() -> None:
         raise Refusal("the device was used in this process, and processes are forked from it. Run the campaign alone")
 
 
+@dataclass
+class _Task:
+    """A process: a kernel on the device, or the judgement of one of its runs."""
+
+    asked: Mapping[str, Any]
+    files: Mapping[str, Path]  #: what is judged -> the file of its run
+    what: str = ""  #: which of these is judged; empty of a kernel
+    process: Any = None
+    began: float = 0.0
+
+    @property
+    def row(self) -> Path:
+        """The file of what is said of a run."""
+        return self.files[self.what].with_suffix(".row" + self.files[self.what].suffix)
+
+    def start(self) -> None:
+        args = (self.asked, self.what, self.files[self.what], self.row) if self.what else (self.asked, self.files)
+        self.process = get_context("fork").Process(target=write if self.what else save, args=args)
+        self.began = time.monotonic()
+        self.process.start()
+
+
 def _spread(
-    each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, limit: float, end: float
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each case, as they end: one process each, `jobs` side by side, stopped after `limit` seconds; none
-    runs after the `end`.
+    each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, kernels: int, limit: float, end: float
+) -> Iterator[dict[str, Any]]:
+    """The rows, as they end: a process for a kernel, and then one for what is judged of it; `jobs` side by side, of
+    which so many are kernels. One is stopped after `limit` seconds; none runs after the `end`.
     """
     os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
-    fork, waiting = get_context("fork"), [*enumerate(each)]
-    running: dict[int, tuple[Any, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            i, asked = waiting.pop(0)
+    runs = [_Task(one, {what: folder / f"{i}.{what}" for what in parts(one)}) for i, one in enumerate(each)]
+    judgements, running = list[_Task](), list[_Task]()
+    while runs or judgements or running:
+        while (runs or judgements) and len(running) < jobs:
+            if runs and sum(not one.what for one in running) < kernels:
+                task = runs.pop(0)
+            elif judgements:
+                task = judgements.pop(0)
+            else:
+                break
             if time.monotonic() > end:
-                yield _read(asked, folder / f"{i}.jsonl", "not begun in time")
+                yield from _missing(task, "not begun in time")
                 continue
-            process = fork.Process(target=write, args=(asked, folder / f"{i}.jsonl"))
-            process.start()
-            running[i] = process, time.monotonic()
-        time.sleep(0.05)
-        for i, (process, began) in [*running.items()]:
-            late = time.monotonic() > min(began + limit, end)
-            if process.is_alive() and not late:
+            task.start()
+            running.append(task)
+        time.sleep(0.02)
+        for task in [*running]:
+            late = time.monotonic() > min(task.began + limit, end)
+            if task.process.is_alive() and not late:
                 continue
-            if process.is_alive():
-                process.kill()
-            process.join()
-            del running[i]
-            why = f"not done within {limit:g} s" if late else f"ended with {process.exitcode}" * bool(process.exitcode)
-            yield _read(each[i], folder / f"{i}.jsonl", why)
+            if task.process.is_alive():
+                task.process.kill()
+            task.process.join()
+            running.remove(task)
+            late = late and task.process.exitcode != 0
+            why = f"not done within {limit:g} s" if late else f"ended with {task.process.exitcode}"
+            if not task.what:
+                judgements += [replace(task, what=what) for what, x in task.files.items() if x.exists()]
+                yield from _missing(replace(task, files={k: x for k, x in task.files.items() if not x.exists()}), why)
+            elif task.row.exists():
+                yield json.loads(task.row.read_text())
+            else:
+                yield from _missing(task, why)
 
 
-def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]]:
-    """The rows of one process, and one that says why there are no more."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if why:
-        said = {key: asked[key] for key in ("operation", "wrong", "before", "dtype")}
-        rows.append(said | {"what": "gradients" if rows else "forward", "error": why})
-    return rows
+def _missing(task: _Task, why: str) -> Iterator[dict[str, Any]]:
+    """Rows that say why there are none."""
+    for what in [task.what] if task.what else task.files:
+        yield heading(task.asked, what) | {"error": why}
 
 
 def tables(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:

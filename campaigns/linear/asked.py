@@ -1,0 +1,59 @@
+"""What is asked of one process: a right kernel, or a wrong one before or after its fix, in one dtype."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from campaigns.linear.cases import CASES, RIGHT, Case, named
+from campaigns.linear.inputs import Tensors
+from campaigns.linear.wrong import WRONG
+
+#: what is judged of a case
+FORWARD, GRADIENTS = "forward", "gradients"
+
+
+def asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
+    """Those with one reference first, which take a second to judge; then bugs; then those with two."""
+    several = [one for one in CASES if len(one.references) > 1]
+    yield from _right([one for one in CASES if one not in several], names)
+    for i, bug in enumerate(WRONG if wrong else ()):
+        if not names or bug.case.operation in names or bug.after in names:
+            for before in (True, False) if bug.after else (True,):
+                for dtype in bug.dtypes:
+                    yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
+    yield from _right(several, names)
+
+
+def _right(cases: Sequence[Case], names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for one in cases:
+        if not names or one.operation in names:
+            for dtype in one.dtypes:
+                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
+
+
+def case_of(one: Mapping[str, Any]) -> tuple[Case, str, str]:
+    """The case, the commit of its kernel, and that of its references."""
+    if one["wrong"] is None:
+        return named(one["operation"]), RIGHT, RIGHT
+    bug = WRONG[one["wrong"]]
+    commit = bug.before if one["before"] else bug.after
+    return bug.case, *((RIGHT, commit) if bug.of_reference else (commit, RIGHT))
+
+
+def parts(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """What is judged: of a bug what it is in."""
+    if one["wrong"] is not None:
+        return WRONG[one["wrong"]].wrong_in
+    return (FORWARD, GRADIENTS) if named(one["operation"]).gradients else (FORWARD,)
+
+
+def tokens(case: Case, one: Mapping[str, Any], gradients: bool) -> int:
+    """T, where none is asked that of the case."""
+    return one["T"] or (case.back if gradients else case.T)
+
+
+def inputs_of(case: Case, one: Mapping[str, Any], gradients: bool) -> Tensors:
+    """The inputs on the CPU, without the gradient of a result that nobody goes back from."""
+    made = case.inputs(one["seed"], getattr(torch, one["dtype"]), tokens(case, one, gradients))
+    return {name: x for name, x in made.items() if gradients or not name.startswith("d")}
