@@ -32,6 +32,8 @@ def measure(
     device: str = "cuda",
     jobs: int = 1,
     kernels: int = 4,
+    runs: str | None = None,
+    judged: bool = True,
     wrong: bool = False,
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
@@ -43,9 +45,11 @@ def measure(
     """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
     before and after its fix.
 
-    checkouts: a folder with a folder for each commit, named as here. tokens: T of every case; None: its own. limit:
-    seconds of a process; whole: of all of them. What one has not said by then is missing, which a row says. Refusal for
-    no such case, and where this process has used the device.
+    checkouts: a folder with a folder for each commit, named as here. kernels: how many of the `jobs` processes run
+    kernels at once. runs: a folder in which runs are kept; those that are there are judged, and their kernels do not
+    run again. judged: whether they are. tokens: T of every case; None: its own. limit: seconds of a process; whole: of
+    all of them. What one has not said by then is missing, which a row says. Refusal for no such case, and where this
+    process has used the device.
     """
     common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
     each = [{**one, **common} for one in asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
@@ -53,9 +57,19 @@ def measure(
         raise Refusal(f"no case is named {' or '.join(names)}")
     _warm()
     with tempfile.TemporaryDirectory() as folder:
+        kept = Path(runs or folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        tasks = [_Task(one, {what: kept / _file(one, what) for what in parts(one)}, Path(folder)) for one in each]
         rows = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
-                        _spread(each, Path(folder), jobs, kernels, limit, time.monotonic() + whole))  # fmt: skip
+                        _spread(tasks, judged, jobs, kernels, limit, time.monotonic() + whole))  # fmt: skip
     return {"schema": SCHEMA, "rows": rows}
+
+
+def _file(asked: Mapping[str, Any], what: str) -> str:
+    """The name of the file of a run."""
+    row = heading(asked, what)
+    state = "" if row["wrong"] is None else f"-{row['wrong']}-{'before' if row['before'] else 'after'}"
+    return f"{row['operation']}{state}-{row['dtype']}-{row['T']}-{what}-{asked['seed']}.run".replace(" ", "-")
 
 
 def _warm() -> None:
@@ -76,6 +90,7 @@ class _Task:
 
     asked: Mapping[str, Any]
     files: Mapping[str, Path]  #: what is judged -> the file of its run
+    folder: Path  #: of rows
     what: str = ""  #: which of these is judged; empty of a kernel
     process: Any = None
     began: float = 0.0
@@ -83,7 +98,16 @@ class _Task:
     @property
     def row(self) -> Path:
         """The file of what is said of a run."""
-        return self.files[self.what].with_suffix(".row" + self.files[self.what].suffix)
+        return self.folder / f"{self.files[self.what].name}.row"
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its runs are there."""
+        return all(x.exists() for x in self.files.values())
+
+    def judgements(self) -> list["_Task"]:
+        """What is to be judged of runs that are there."""
+        return [replace(self, what=what) for what, x in self.files.items() if x.exists()]
 
     def start(self) -> None:
         args = (self.asked, self.what, self.files[self.what], self.row) if self.what else (self.asked, self.files)
@@ -93,14 +117,14 @@ class _Task:
 
 
 def _spread(
-    each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, kernels: int, limit: float, end: float
+    runs: list[_Task], judged: bool, jobs: int, kernels: int, limit: float, end: float
 ) -> Iterator[dict[str, Any]]:
     """The rows, as they end: a process for a kernel, and then one for what is judged of it; `jobs` side by side, of
     which so many are kernels. One is stopped after `limit` seconds; none runs after the `end`.
     """
     os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
-    runs = [_Task(one, {what: folder / f"{i}.{what}" for what in parts(one)}) for i, one in enumerate(each)]
-    judgements, running = list[_Task](), list[_Task]()
+    judgements, running = [one for task in runs for one in task.judgements()] * judged, list[_Task]()
+    runs = [task for task in runs if not task.is_done]
     while runs or judgements or running:
         while (runs or judgements) and len(running) < jobs:
             if runs and sum(not one.what for one in running) < kernels:
@@ -126,7 +150,7 @@ def _spread(
             late = late and task.process.exitcode != 0
             why = f"not done within {limit:g} s" if late else f"ended with {task.process.exitcode}"
             if not task.what:
-                judgements += [replace(task, what=what) for what, x in task.files.items() if x.exists()]
+                judgements += task.judgements() * judged
                 yield from _missing(replace(task, files={k: x for k, x in task.files.items() if not x.exists()}), why)
             elif task.row.exists():
                 yield json.loads(task.row.read_text())

@@ -49,14 +49,14 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     case, _, commit = case_of(asked)
     gradients, root = run.what == GRADIENTS, Path(asked["checkouts"]) / commit
     checkout.use(root)
-    inputs, began = inputs_of(case, asked, gradients), time.perf_counter()
+    inputs, began, busy = inputs_of(case, asked, gradients), time.perf_counter(), time.process_time()
     found = list[ReferenceDiff]()
     for one in case.references:
         found.append(judged_by(case, one, asked, run, inputs, root))
         if found[-1].verdict not in ("suspicious", "untestable") and not found[-1].fails:
             break
     best = min(found, key=attrgetter("severity"))
-    seconds = {**run.seconds, "judge": time.perf_counter() - began}
+    seconds = {**run.seconds, "judge": time.perf_counter() - began, "processor": time.process_time() - busy}
     return {
         **said(best),
         "tried": [x.reference for x in found if x is not best],
