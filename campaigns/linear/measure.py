@@ -10,8 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear.asked import asked, parts
+from campaigns.linear.asked import asked, parts, truth
 from campaigns.linear.cases import DTYPES
+from campaigns.linear.faults import FAULTS
 from campaigns.linear.row import heading, write
 from campaigns.linear.runs import save
 from campaigns.linear.wrong import WRONG
@@ -35,6 +36,7 @@ def measure(
     runs: str | None = None,
     judged: bool = True,
     wrong: bool = False,
+    faults: bool = False,
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     tokens: int | None = None,
@@ -43,7 +45,7 @@ def measure(
     seed: int = 0,
 ) -> dict[str, Any]:
     """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
-    before and after its fix.
+    before and after its fix; `faults`: of these instead.
 
     checkouts: a folder with a folder for each commit, named as here. kernels: how many of the `jobs` processes run
     kernels at once. runs: a folder in which runs are kept; those that are there are judged, and their kernels do not
@@ -52,7 +54,7 @@ def measure(
     process has used the device.
     """
     common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
-    each = [{**one, **common} for one in asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
+    each = [{**one, **common} for one in asked(names, wrong, faults) if not dtypes or one["dtype"] in dtypes]
     if not each:
         raise Refusal(f"no case is named {' or '.join(names)}")
     _warm()
@@ -69,6 +71,7 @@ def _file(asked: Mapping[str, Any], what: str) -> str:
     """The name of the file of a run."""
     row = heading(asked, what)
     state = "" if row["wrong"] is None else f"-{row['wrong']}-{'before' if row['before'] else 'after'}"
+    state += "" if row["fault"] is None else f"-fault-{row['fault']}"
     return f"{row['operation']}{state}-{row['dtype']}-{row['T']}-{what}-{asked['seed']}.run".replace(" ", "-")
 
 
@@ -167,9 +170,10 @@ def _missing(task: _Task, why: str) -> Iterator[dict[str, Any]]:
 def tables(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """Right kernels, wrong ones before and after their fix, then counts."""
     rows = found["rows"]
-    right = [_shown(row) for row in rows if row["wrong"] is None]
+    right = [_shown(row) for row in rows if row["wrong"] is None and row["fault"] is None]
     wrong = [_of_bug(row) for row in rows if row["wrong"] is not None]
-    return [some for some in (right, wrong, _counts(rows)) if some]
+    faults = [{"fault": FAULTS[row["fault"]].fault or "none"} | _shown(row) for row in rows if row["fault"] is not None]
+    return [some for some in (right, wrong, faults, _counts(rows)) if some]
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -213,16 +217,18 @@ def _of_bug(row: Mapping[str, Any]) -> dict[str, Any]:
 def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How many of each kind were judged, and how."""
     found = []
-    for truth in ("right", "wrong"):
+    for kind in ("right", "wrong"):
         for what in dict.fromkeys(row["what"] for row in rows):
             for dtype in (*DTYPES, "float16"):
                 some = [
-                    one for one in rows if one["what"] == what and one.get("dtype") == dtype and _truth(one) == truth
+                    one
+                    for one in rows
+                    if one["what"] == what and one.get("dtype") == dtype and truth(one, what) == kind
                 ]
                 judged = [one for one in some if "error" not in one]
                 if some:
                     found.append({
-                        "truth": truth, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
+                        "truth": kind, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
                         "bug": sum(one["verdict"] in FOUND for one in judged),
                         "suspicious": sum(one["verdict"] == "suspicious" for one in judged),
                         "untestable": sum(one["verdict"] == "untestable" for one in judged),
@@ -232,15 +238,8 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _truth(row: Mapping[str, Any]) -> str:
-    """Whether the run is of a wrong kernel, or reference; a bug of the backward pass leaves the forward pass right."""
-    if row["wrong"] is None or not row["before"]:
-        return "right"
-    return "wrong" if row["what"] in WRONG[row["wrong"]].wrong_in else "right"
-
-
 def wrong(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Runs whose verdict is not as the truth says; none where nothing was judged is wrong, too."""
     judged = [row for row in found["rows"] if "error" not in row]
-    odd = [row for row in judged if (row["verdict"] in FOUND) != (_truth(row) == "wrong")]
+    odd = [row for row in judged if (row["verdict"] in FOUND) != (truth(row, row["what"]) == "wrong")]
     return odd or ([] if judged else [{"error": "nothing was judged"}])

@@ -40,7 +40,7 @@ def write(asked: Mapping[str, Any], what: str, saved: Path, file: Path) -> None:
 def heading(asked: Mapping[str, Any], what: str) -> dict[str, Any]:
     """What the row is of."""
     case, commit, _ = case_of(asked)
-    said = {key: asked[key] for key in ("operation", "dtype", "wrong", "before")}
+    said = {key: asked[key] for key in ("operation", "dtype", "wrong", "before", "fault")}
     return said | {"T": tokens(case, asked, what == GRADIENTS), "commit": commit, "what": what}
 
 
