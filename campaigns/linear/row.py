@@ -11,10 +11,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from campaigns.linear import checkout
-from campaigns.linear.asked import GRADIENTS, case_of, inputs_of, tokens
+from campaigns.linear.asked import GRADIENTS, case_of, tokens
 from campaigns.linear.call import Call
 from campaigns.linear.cases import NARROW, Case
 from campaigns.linear.runs import HEAD, Run, replaced
@@ -49,10 +47,10 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     case, _, commit = case_of(asked)
     gradients, root = run.what == GRADIENTS, Path(asked["checkouts"]) / commit
     checkout.use(root)
-    inputs, began, busy = inputs_of(case, asked, gradients), time.perf_counter(), time.process_time()
+    began, busy = time.perf_counter(), time.process_time()
     found = list[ReferenceDiff]()
     for one in case.references:
-        found.append(judged_by(case, one, asked, run, inputs, root))
+        found.append(judged_by(case, one, asked, run, root))
         if found[-1].verdict not in ("suspicious", "untestable") and not found[-1].fails:
             break
     best = min(found, key=attrgetter("severity"))
@@ -66,11 +64,9 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     }
 
 
-def judged_by(
-    case: Case, reference: Call, asked: Mapping[str, Any], run: Run, inputs: Mapping[str, torch.Tensor], root: Path
-) -> ReferenceDiff:
+def judged_by(case: Case, reference: Call, asked: Mapping[str, Any], run: Run, root: Path) -> ReferenceDiff:
     """The judgement by one reference."""
-    gradients, dtype = run.what == GRADIENTS, asked["dtype"]
+    gradients, dtype, inputs = run.what == GRADIENTS, asked["dtype"], run.inputs
     own = [name for name in inputs if name != HEAD]
     call = reference.first if gradients else reference
     function = call.of(checkout.reference(root, call.path), own, staged=True)

@@ -30,6 +30,7 @@ class Run:
     """One kernel on the inputs of its case."""
 
     what: str  #: FORWARD; GRADIENTS: its first result, and then the gradient of each float input
+    inputs: Mapping[str, torch.Tensor]  #: on the CPU
     made: PlainRun
     seconds: Mapping[str, float]  #: of the kernel's first call and another one, and of the naive reference
     others: Mapping[str, Any]  #: what tolerances say
@@ -59,7 +60,8 @@ def replaced(file: Path, x: bytes) -> None:
 def run(case: Case, asked: Mapping[str, Any], what: str, references: Path) -> Run:
     """A kernel, beside the first naive reference as it is, on the device."""
     gradients, dtype = what == GRADIENTS, asked["dtype"]
-    inputs = {name: x.to(asked["device"]) for name, x in inputs_of(case, asked, gradients).items()}
+    drawn = inputs_of(case, asked, gradients)
+    inputs = {name: x.to(asked["device"]) for name, x in drawn.items()}
     own = [name for name in inputs if name != HEAD]
     of_kernel, of_naive = (one.first if gradients else one for one in (case.kernel, case.references[0]))
     kernel = of_kernel.of(checkout.kernel(of_kernel.path), own)
@@ -77,7 +79,7 @@ def run(case: Case, asked: Mapping[str, Any], what: str, references: Path) -> Ru
     )  # fmt: skip
     seconds = {"compile": compiled, "kernel": each / TIMED, "reference": reference}
     skip = 1 if gradients else 0  # the result is a row of its own
-    return Run(what, made, seconds, others(tensors(first)[skip:], tensors(expected)[skip:]))
+    return Run(what, drawn, made, seconds, others(tensors(first)[skip:], tensors(expected)[skip:]))
 
 
 def through_autograd(function: Callable[..., Any], given: Mapping[str, Any], drawn: Gradients) -> list[torch.Tensor]:

@@ -62,8 +62,8 @@ WRONG = (
           replace(named("causal convolution"), inputs=of.strided), ("dx", "dweight", "dbias"), wrong_in=("gradients",)),
     Wrong("794f183c", "4b02d15d", "dk lacks the part through the normaliser",
           named("linear attention, normalised"), ("dk",), wrong_in=("gradients",)),
-    # what is subtracted from a chunk's sums of gates drops out again, but for overflow. With gates of -5 at least, which
-    # `safe_gate` asks for, there is none: 16 of them are 2^-115, and on an H100 both commits were right
+    # what is subtracted from a chunk's sums of gates drops out again, but for overflow. With gates of -5 at least,
+    # which `safe_gate` asks for, there is none: 16 of them are 2^-115, and on an H100 both commits were right
     Wrong("674f0852", "40334f1c", "the gate in the middle of a chunk is another head's: with several heads",
           replace(_with(named("DPLR, chunks"), safe_gate=True, chunk_size=16), inputs=_uneven, T=64),
           ("result[0]", "S"), dtypes=("float16", "bfloat16")),

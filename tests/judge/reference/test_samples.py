@@ -70,6 +70,8 @@ def test_where_a_worst_case_explodes_samples_judge(monkeypatch: pytest.MonkeyPat
     broken = run_delta(**given)
     broken[3, 3] = np.nan
     assert of(delta, given, broken, words="").verdict == "bug"
+    broken[:] = np.nan
+    assert of(delta, given, broken, words="").reason == ""  # NaN is no number of deviations off
 
 
 def quotient(x, y):  # type: ignore[no-untyped-def]

@@ -100,11 +100,12 @@ def _drawn(found: Comparison, by: BySamples) -> str:
         place = np.unravel_index(int(np.argmax(np.where(some, by.deviations, -1.0))), some.shape)
         return f"{by.deviations[place]:.3g} deviations off, drawn by {by.samples[place]} samples"
 
-    outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
+    numbers = found.outside & np.isfinite(found.error)
+    outside, beyond = numbers & by.decides, by.where & (found.state == State.SUSPICIOUS)
     if found.outside.any():
         if outside.any():
             return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
-        return "the wrong elements are beyond their worst case" if by.decides.any() else ""
+        return "the wrong elements are beyond their worst case" if by.decides.any() and numbers.any() else ""
     if beyond.any():
         return f"the worst {said(beyond)}"
     n = int(by.decides.sum())
