@@ -70,8 +70,13 @@ def test_where_a_worst_case_explodes_samples_judge(monkeypatch: pytest.MonkeyPat
     broken = run_delta(**given)
     broken[3, 3] = np.nan
     assert of(delta, given, broken, words="").verdict == "bug"
-    broken[:] = np.nan
-    assert of(delta, given, broken, words="").reason == ""  # NaN is no number of deviations off
+
+
+def test_nan_is_no_number_of_deviations_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharper, "LARGEST", 0)
+    given = keyed(tokens=16)
+    found = of(delta, given, run_delta(**given) * np.float32(np.nan), words="")
+    assert found.verdict == "bug" and found.reason == ""
 
 
 def quotient(x, y):  # type: ignore[no-untyped-def]
