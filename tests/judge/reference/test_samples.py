@@ -74,7 +74,7 @@ def test_where_a_worst_case_explodes_samples_judge(monkeypatch: pytest.MonkeyPat
 
 def test_nan_is_no_number_of_deviations_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharper, "LARGEST", 0)
-    given = keyed(tokens=16)
+    given = keyed()
     found = of(delta, given, run_delta(**given) * np.float32(np.nan), words="")
     assert found.verdict == "bug" and found.reason == ""
 
