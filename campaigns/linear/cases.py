@@ -45,9 +45,10 @@ class Case:
     gradients: bool = False  #: whether those of the first result are judged; not where there is no backward pass
     T: int = PARTIAL
     back: int = 100  #: T of gradients
-    #: what the backward pass reads in 16 bits: "saved": what the forward pass stored, as out of attention, or stores
-    #: again, as the convolution's `y = torch.empty_like(x)` before its activation; "eager": also gradients on the way,
-    #: as `dy = F.linear(dout, linear_weight.t())` of the gated norm
+    #: what the backward pass reads in 16 bits: "saved": what the forward pass stored, as out of attention, HGRN's
+    #: `o = torch.empty_like(x)` and the delta rule's `u = torch.empty_like(v)`, or stores again, as the convolution's
+    #: `y = torch.empty_like(x)` before its activation; "eager": also gradients on the way, as the gated norm's
+    #: `dy = F.linear(dout, linear_weight.t())`
     rounds: str = ""
     dtypes: tuple[str, ...] = DTYPES
 
@@ -125,7 +126,7 @@ CASES = (
     Case("delta rule, chunks", _ops("delta_rule.chunk:chunk_delta_rule", *QKV, "beta"), _delta, of.delta, SCALED,
          gradients=True, back=SHORT, T=WHOLE, dtypes=NARROW),
     Case("delta rule, tokens", _ops("delta_rule.fused_recurrent:fused_recurrent_delta_rule", *QKV, "beta"),
-         _delta[:1], of.delta, FLOAT32, gradients=True),
+         _delta[:1], of.delta, FLOAT32, gradients=True, rounds="saved"),
     Case("KDA, chunks", _ops("kda.chunk:chunk_kda", *QKV, "g", "beta", results=(0, 1)), _kda, of.kda, SCALED,
          gradients=True, back=64, T=WHOLE),
     Case("KDA, tokens", _ops("kda.fused_recurrent:fused_recurrent_kda", *QKV, "g", "beta"), _kda[:1], of.kda, FLOAT32),
@@ -161,9 +162,10 @@ CASES = (
          _dplr[:1], of.rwkv7, FLOAT32),
     Case("IPLR, chunks", _ops("generalized_delta_rule.iplr.chunk:chunk_iplr_delta_rule", *QKV, "a", "b"),
          _iplr, of.low_rank, SCALED, T=WHOLE),
-    Case("HGRN, chunks", _ops("hgrn.chunk:chunk_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32, gradients=True),
+    Case("HGRN, chunks", _ops("hgrn.chunk:chunk_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32, gradients=True,
+         rounds="saved"),
     Case("HGRN, tokens", _ops("hgrn.fused_recurrent:fused_recurrent_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32,
-         gradients=True),
+         gradients=True, rounds="saved"),
     Case("linear attention, chunks",
          _ops("linear_attn.chunk:chunk_linear_attn", *QKV, fixed={"normalize": False, "output_final_state": True}),
          _linear, of.plain, gradients=True),
