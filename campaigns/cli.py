@@ -428,6 +428,7 @@ def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None
 @click.option("--device", type=click.Choice(DEVICES), default="cuda", help="Device that runs the kernels [cuda]")
 @click.option("--wrong", is_flag=True, help="Also the bugs, at the commits before and after their fix")
 @click.option("--faults", is_flag=True, help="Instead the smallest faults of plain functions")
+@click.option("--forward", is_flag=True, help="Results alone, no gradients")
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation, or fix; repeatable [all]")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
 @click.option("--tokens", type=click.IntRange(min=1), help="Tokens of every case [its own]")

@@ -58,12 +58,13 @@ def case_of(one: Mapping[str, Any]) -> tuple[Case, str, str]:
 
 
 def parts(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """What is judged: of a bug what it is in."""
-    if one["fault"] is not None:
-        return (FORWARD,)
+    """What is judged: of a bug what it is in, of a fault its results; gradients only where these are asked."""
+    found: tuple[str, ...] = (FORWARD,)
     if one["wrong"] is not None:
-        return WRONG[one["wrong"]].wrong_in
-    return (FORWARD, GRADIENTS) if named(one["operation"]).gradients else (FORWARD,)
+        found = WRONG[one["wrong"]].wrong_in
+    elif one["fault"] is None and named(one["operation"]).gradients:
+        found = FORWARD, GRADIENTS
+    return tuple(what for what in found if what == FORWARD or not one["forward"])
 
 
 def tokens(case: Case, one: Mapping[str, Any], gradients: bool) -> int:

@@ -37,6 +37,7 @@ def measure(
     judged: bool = True,
     wrong: bool = False,
     faults: bool = False,
+    forward: bool = False,
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     tokens: int | None = None,
@@ -45,7 +46,8 @@ def measure(
     seed: int = 0,
 ) -> dict[str, Any]:
     """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
-    before and after its fix; `faults`: of these instead.
+    before and after its fix; `faults`: of these instead; `forward`: of
+    results alone.
 
     checkouts: a folder with a folder for each commit, named as here. kernels: how many of the `jobs` processes run
     kernels at once. runs: a folder in which runs are kept; those that are there are judged, and their kernels do not
@@ -53,7 +55,8 @@ def measure(
     all of them. What one has not said by then is missing, which a row says. Refusal for no such case, and where this
     process has used the device.
     """
-    common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
+    common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens,
+              "forward": forward}  # fmt: skip
     each = [{**one, **common} for one in asked(names, wrong, faults) if not dtypes or one["dtype"] in dtypes]
     if not each:
         raise Refusal(f"no case is named {' or '.join(names)}")
