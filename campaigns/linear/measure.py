@@ -242,7 +242,9 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def wrong(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Runs whose verdict is not as the truth says; none where nothing was judged is wrong, too."""
-    judged = [row for row in found["rows"] if "error" not in row]
-    odd = [row for row in judged if (row["verdict"] in FOUND) != (truth(row, row["what"]) == "wrong")]
-    return odd or ([] if judged else [{"error": "nothing was judged"}])
+    """Runs whose verdict is not as the truth says, and those without one; none at all is wrong, too."""
+    rows = found["rows"]
+    odd = [row for row in rows if (row.get("verdict") in FOUND) != (truth(row, row["what"]) == "wrong")]
+    return [*odd, *(row for row in rows if "error" in row and row not in odd)] or (
+        [] if rows else [{"error": "no rows"}]
+    )
