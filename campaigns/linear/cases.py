@@ -52,6 +52,11 @@ class Case:
     rounds: str = ""
     dtypes: tuple[str, ...] = DTYPES
 
+    @property
+    def by_chunks(self) -> bool:
+        """Whether the kernel is no recurrence token by token."""
+        return not self.operation.endswith("tokens")
+
 
 def _ops(path: str, *same: str, module: str = "", **more: Any) -> Call:
     """A kernel `path` of fla.ops, which takes `same`; other arguments as of Call."""
