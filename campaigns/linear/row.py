@@ -49,7 +49,7 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     checkout.use(root)
     began, busy = time.perf_counter(), time.process_time()
     found = list[ReferenceDiff]()
-    # a kernel token by token is the recurrence; the form by chunks, whose budgets are larger, is for its gate's gradient
+    # a kernel token by token is the recurrence; the form by chunks, whose budgets are larger, is for its gate's dg
     for one in case.references if gradients or case.by_chunks else case.references[:1]:
         found.append(judged_by(case, one, asked, run, root))
         if found[-1].verdict not in ("suspicious", "untestable") and not found[-1].fails:
