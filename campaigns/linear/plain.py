@@ -30,6 +30,16 @@ def gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> t
     return torch.einsum("btsh,bshv->bthv", scores(q * q.shape[-1] ** -0.5, k, total, total), v), state
 
 
+def simple_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Gated linear attention with a gate for each head: queries and keys are multiplied by it before their product, so
+    that the gradient of a running sum is q dq - k dk, of which each is rounded by itself.
+    """
+    total = g.cumsum(1)[..., None]
+    seen = torch.einsum("bthk,bshk->bths", q * q.shape[-1] ** -0.5 * total.exp(), k * (-total).exp())
+    causal = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()
+    return torch.einsum("bths,bshv->bthv", seen.masked_fill(~causal[:, None], 0.0), v)
+
+
 def rwkv6(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, w: torch.Tensor, u: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:

@@ -75,6 +75,7 @@ def test_own_references_are_the_recurrence():
         out.append((q[:, t, :, :, None] * 32**-0.5 * state).sum(-2))
     found, last = plain.gla(q, k, v, g)
     assert torch.allclose(found, torch.stack(out, 1)) and torch.allclose(last, state)
+    assert torch.allclose(plain.simple_gla(q, k, v, made["g"]), found)
 
 
 def test_what_others_say_of_errors():
