@@ -22,22 +22,17 @@ def cumsum(s: torch.Tensor, reverse: bool = False) -> torch.Tensor:
     return s.flip(1).cumsum(1).flip(1) if reverse else s.cumsum(1)
 
 
+def simple_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Gated linear attention with a gate for each head."""
+    total = g.cumsum(1)[..., None]
+    return attended(q * q.shape[-1] ** -0.5, k, v, total, total)
+
+
 def gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Gated linear attention and its last state, from the running sums of the gates."""
     total = g.cumsum(1)
-    behind = (total[:, -1:] - total).exp()
-    state = torch.einsum("bthk,bthv->bhkv", k * behind, v)
-    return torch.einsum("btsh,bshv->bthv", scores(q * q.shape[-1] ** -0.5, k, total, total), v), state
-
-
-def simple_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
-    """Gated linear attention with a gate for each head: queries and keys are multiplied by it before their product, so
-    that the gradient of a running sum is q dq - k dk, of which each is rounded by itself.
-    """
-    total = g.cumsum(1)[..., None]
-    seen = torch.einsum("bthk,bshk->bths", q * q.shape[-1] ** -0.5 * total.exp(), k * (-total).exp())
-    causal = torch.ones(q.shape[1], q.shape[1], dtype=torch.bool, device=q.device).tril()
-    return torch.einsum("bths,bshv->bthv", seen.masked_fill(~causal[:, None], 0.0), v)
+    state = torch.einsum("bthk,bthv->bhkv", k * (total[:, -1:] - total).exp(), v)
+    return attended(q * q.shape[-1] ** -0.5, k, v, total, total), state
 
 
 def rwkv6(
@@ -46,9 +41,8 @@ def rwkv6(
     """RWKV-6 without a scale: the state before the token, and the token itself with a bonus."""
     total = w.cumsum(1)
     state = torch.einsum("bthk,bthv->bhkv", k * (total[:, -1:] - total).exp(), v)
-    seen = scores(q, k, total - w, total, before=1)
     own = (q * u * k).sum(-1, keepdim=True) * v
-    return torch.einsum("btsh,bshv->bthv", seen, v) + own, state
+    return attended(q, k, v, total - w, total, before=1) + own, state
 
 
 def slots(
@@ -65,9 +59,16 @@ def slots(
     return torch.einsum("btsh,bshv->bthv", seen, v), (keys, values)
 
 
-def scores(q: torch.Tensor, k: torch.Tensor, of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0) -> torch.Tensor:
-    """q k times their decays, [batch, query, key, head]."""
-    return (q[:, :, None] * k[:, None] * decays(of_q, of_k, before)).sum(-1)
+def attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0
+) -> torch.Tensor:
+    """Values times q k exp(of_q - of_k). Queries and keys are multiplied by their part of it before their product: so
+    the gradient of a running sum is q dq - k dk, whose parts are rounded each by itself, as in a kernel.
+    """
+    T = q.shape[1]
+    scores = torch.einsum("bthk,bshk->bths", q * of_q.exp(), k * (-of_k).exp())
+    seen = torch.ones(T, T, dtype=torch.bool, device=q.device).tril(-before)
+    return torch.einsum("bths,bshv->bthv", scores.masked_fill(~seen[:, None], 0.0), v)
 
 
 def decays(of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0) -> torch.Tensor:
