@@ -72,8 +72,6 @@ WRONG = (
     Wrong("5337b5ad", "de09abdf", "a partial last chunk: scales of levels behind the end; dg of the last token",
           replace(named("log-linear attention"), T=100), ("dk", "dv", "dg"), wrong_in=("gradients",),
           dtypes=("float32",)),
-    Wrong("23da0a15", "769035e9", "the backward pass of the states takes chunks of 64 where they are of 32",
-          _with(named("KDA, chunks"), chunk_size=32), ("dq", "dk", "dv", "dg", "dbeta"), wrong_in=("gradients",)),
     Wrong("4e1dd3be", "3e432dec", "a reversed sum is the total less the sum before: what is small behind large is lost",
           replace(named("cumulative sum, reversed"), inputs=_behind_large), ("result",), "all but the first token"),
     Wrong(RIGHT, "", "the square of a normaliser overflows in float16; no commit fixes it",
