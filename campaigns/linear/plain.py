@@ -52,11 +52,9 @@ def slots(
     total = g.cumsum(1)
     behind = s * (total[:, -1:] - total).exp()
     keys, values = torch.einsum("bthk,bthm->bhkm", k, behind), torch.einsum("bthm,bthv->bhmv", behind, v)
-    weights = decays(total, total) * s[:, None]
-    plain = torch.einsum("bthk,bshk->btsh", q * q.shape[-1] ** -0.5, k)
-    slot = (plain[..., None] * weights).sum(2).softmax(-1)
-    seen = (slot[:, :, None] * weights).sum(-1)
-    return torch.einsum("btsh,bshv->bthv", seen, v), (keys, values)
+    scores = causal(torch.einsum("bthk,bshk->bhts", q * q.shape[-1] ** -0.5, k))
+    slot = (torch.einsum("bhts,bshm->bthm", scores, s * (-total).exp()) * total.exp()).softmax(-1)
+    return attended(slot, s, v, total, total), (keys, values)
 
 
 def attended(
@@ -65,14 +63,12 @@ def attended(
     """Values times q k exp(of_q - of_k). Queries and keys are multiplied by their part of it before their product: so
     the gradient of a running sum is q dq - k dk, whose parts are rounded each by itself, as in a kernel.
     """
-    T = q.shape[1]
-    scores = torch.einsum("bthk,bshk->bths", q * of_q.exp(), k * (-of_k).exp())
-    seen = torch.ones(T, T, dtype=torch.bool, device=q.device).tril(-before)
-    return torch.einsum("bths,bshv->bthv", scores.masked_fill(~seen[:, None], 0.0), v)
+    scores = torch.einsum("bthk,bshk->bhts", q * of_q.exp(), k * (-of_k).exp())
+    return torch.einsum("bhts,bshv->bthv", causal(scores, before), v)
 
 
-def decays(of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0) -> torch.Tensor:
-    """exp(of_q - of_k), [batch, query, key, head, dim], of keys at least `before` tokens before the query, else 0."""
-    T = of_q.shape[1]
-    seen = torch.ones(T, T, dtype=torch.bool, device=of_q.device).tril(-before)[..., None, None]
-    return (of_q[:, :, None] - of_k[:, None]).masked_fill(~seen, -torch.inf).exp()
+def causal(scores: torch.Tensor, before: int = 0) -> torch.Tensor:
+    """Scores of keys at least `before` tokens before the query, else 0."""
+    T = scores.shape[-1]
+    seen = torch.ones(T, T, dtype=torch.bool, device=scores.device).tril(-before)
+    return scores.masked_fill(~seen, 0.0)
