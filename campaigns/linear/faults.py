@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from campaigns.linear.call import Call, takes
-from campaigns.linear.cases import NARROW, Case, named
+from campaigns.linear.cases import FLOAT32, NARROW, Case, named
 
 #: none: right; the last key's term of one sum of the token in the middle; the row of the last token is not written; the
 #: decay of each token in bfloat16; the state after each token in bfloat16; only after each 64 tokens
@@ -28,12 +28,14 @@ class Fault:
     function: str
     inputs: tuple[str, ...]
     fault: str
+    declares: bool  #: that its operands are in float32, as a kernel token by token has them; else what is usual
 
     @property
     def case(self) -> Case:
-        """The case with this in the kernel's place."""
+        """The case with this in the kernel's place; in float32 both contracts are one."""
         kernel = Call(f"campaigns.linear.faults:{self.function}", takes(*self.inputs), {"fault": self.fault})
-        return replace(named(self.operation), kernel=kernel, contract=USUAL, rounds="")
+        case = replace(named(self.operation), kernel=kernel, contract=FLOAT32 if self.declares else USUAL, rounds="")
+        return replace(case, dtypes=tuple(x for x in case.dtypes if x in NARROW)) if self.declares else case
 
 
 def recurrence(
@@ -137,7 +139,8 @@ _OF: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "cumulative sum, reversed": ("cumsum", ("s",), (NONE, TERM, ROW, STATE)),
 }
 FAULTS = tuple(
-    Fault(operation, function, inputs, fault)
+    Fault(operation, function, inputs, fault, declares)
+    for declares in (False, True)
     for operation, (function, inputs, several) in _OF.items()
     for fault in several
 )
