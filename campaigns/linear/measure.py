@@ -107,9 +107,9 @@ class _Task:
         return self.folder / f"{self.files[self.what].name}.row"
 
     @property
-    def is_done(self) -> bool:
-        """Whether all of its runs are there."""
-        return all(x.exists() for x in self.files.values())
+    def missing(self) -> dict[str, Path]:
+        """Of its files those that are not there."""
+        return {what: x for what, x in self.files.items() if not x.exists()}
 
     def judgements(self) -> list["_Task"]:
         """What is to be judged of runs that are there."""
@@ -130,7 +130,7 @@ def _spread(
     """
     os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
     judgements, running = [one for task in runs for one in task.judgements()] * judged, list[_Task]()
-    runs = [task for task in runs if not task.is_done]
+    runs = [replace(task, files=task.missing) for task in runs if task.missing]
     while runs or judgements or running:
         while (runs or judgements) and len(running) < jobs:
             if runs and sum(not one.what for one in running) < kernels:
@@ -157,7 +157,7 @@ def _spread(
             why = f"not done within {limit:g} s" if late else f"ended with {task.process.exitcode}"
             if not task.what:
                 judgements += task.judgements() * judged
-                yield from _missing(replace(task, files={k: x for k, x in task.files.items() if not x.exists()}), why)
+                yield from _missing(replace(task, files=task.missing), why)
             elif task.row.exists():
                 yield json.loads(task.row.read_text())
             else:

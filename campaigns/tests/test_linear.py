@@ -148,6 +148,6 @@ def test_a_process_that_ends_early_has_a_row(tmp_path):
     asked = {"operation": "attention", "wrong": None, "before": False, "fault": None, "dtype": "float32", "T": None}
     task = measure._Task(asked, {"forward": tmp_path / "a", "gradients": tmp_path / "b"}, tmp_path)
     tmp_path.joinpath("a").touch()
-    assert not task.is_done and [one.what for one in task.judgements()] == ["forward"]
+    assert [*task.missing] == ["gradients"] and [one.what for one in task.judgements()] == ["forward"]
     (found,) = measure._missing(task.judgements()[0], "ended with -9")
     assert found["error"] == "ended with -9" and found["what"] == "forward" and found["T"] == 200
