@@ -190,7 +190,7 @@ CASES = (
     Case("sparse attention",
          _ops("nsa.parallel:parallel_nsa", *QKV, "block_indices", fixed={"block_counts": 4, "block_size": 16}),
          (_naive("nsa:naive_nsa_selection", *QKV, "block_indices", fixed={"block_size": 16}),), of.blocks,
-         gradients=True, rounds="saved", T=100),
+         gradients=True, rounds="saved", T=100, back=48),
     Case("DeltaFormer, first stage",
          _ops("deltaformer.parallel:ParallelDeltaformerFunction.apply", *QKV, "beta",
               fixed={"C": 64, "cu_seqlens": None}, positional=True, swaps=(0,),
