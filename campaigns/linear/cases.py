@@ -5,7 +5,8 @@
   TF32, unless a call says `input_precision` or `allow_tf32=False`.
 - SCALED: the same, of operands that are multiplied by a gate or a step size before they are cast:
   `(b_k * exp2(b_g_last - b_g)).to(b_k.dtype)`.
-- EAGER: torch's own operations on tensors of 16 bits behind the kernel (`o / denom`).
+- EAGER: torch's own operations on tensors of 16 bits behind the kernel (`o / denom`), or tiles that are cast to 16 bits
+  between its steps, as DeltaFormer's `u = v - acc.to(v_ptr.dtype.element_ty)`.
 - FLOAT32: token by token, everything in float32 (`tl.load(...).to(tl.float32)`), no `tl.dot`.
 """
 
@@ -44,8 +45,17 @@ class Case:
     gradients: bool = False  #: whether those of the first result are judged; not where there is no backward pass
     T: int = PARTIAL
     back: int = 100  #: T of gradients
-    saved: bool = False  #: whether the backward pass reads what the forward pass stored in 16 bits, as out of attention
+    #: what the backward pass reads in 16 bits: "saved": what the forward pass stored, as out of attention, HGRN's
+    #: `o = torch.empty_like(x)` and the delta rule's `u = torch.empty_like(v)`, or stores again, as the convolution's
+    #: `y = torch.empty_like(x)` before its activation; "eager": also gradients on the way, as the gated norm's
+    #: `dy = F.linear(dout, linear_weight.t())`
+    rounds: str = ""
     dtypes: tuple[str, ...] = DTYPES
+
+    @property
+    def by_chunks(self) -> bool:
+        """Whether the kernel is no recurrence token by token."""
+        return not self.operation.endswith("tokens")
 
 
 def _ops(path: str, *same: str, module: str = "", **more: Any) -> Call:
@@ -121,14 +131,14 @@ CASES = (
     Case("delta rule, chunks", _ops("delta_rule.chunk:chunk_delta_rule", *QKV, "beta"), _delta, of.delta, SCALED,
          gradients=True, back=SHORT, T=WHOLE, dtypes=NARROW),
     Case("delta rule, tokens", _ops("delta_rule.fused_recurrent:fused_recurrent_delta_rule", *QKV, "beta"),
-         _delta[:1], of.delta, FLOAT32, gradients=True),
+         _delta[:1], of.delta, FLOAT32, gradients=True, rounds="saved"),
     Case("KDA, chunks", _ops("kda.chunk:chunk_kda", *QKV, "g", "beta", results=(0, 1)), _kda, of.kda, SCALED,
          gradients=True, back=64, T=WHOLE),
     Case("KDA, tokens", _ops("kda.fused_recurrent:fused_recurrent_kda", *QKV, "g", "beta"), _kda[:1], of.kda, FLOAT32),
     Case("simple GLA, chunks", _ops("simple_gla.chunk:chunk_simple_gla", *QKV, "g"), _simple, of.scalar_gate, SCALED),
     Case("simple GLA, parallel", _ops("simple_gla.parallel:parallel_simple_gla", *QKV, "g", fixed={}, results=(0,)),
-         (_naive("simple_gla:naive_parallel_simple_gla", *QKV, "g"), _simple[0]), of.scalar_gate, SCALED,
-         gradients=True),
+         (_naive("simple_gla:naive_parallel_simple_gla", *QKV, "g"), Call("plain:simple_gla", takes(*QKV, "g"))),
+         of.scalar_gate, SCALED, gradients=True),
     Case("simple GLA, tokens", _ops("simple_gla.fused_recurrent:fused_recurrent_simple_gla", *QKV, "g"),
          _simple, of.scalar_gate, FLOAT32, gradients=True),
     Case("lightning attention, chunks",
@@ -157,9 +167,10 @@ CASES = (
          _dplr[:1], of.rwkv7, FLOAT32),
     Case("IPLR, chunks", _ops("generalized_delta_rule.iplr.chunk:chunk_iplr_delta_rule", *QKV, "a", "b"),
          _iplr, of.low_rank, SCALED, T=WHOLE),
-    Case("HGRN, chunks", _ops("hgrn.chunk:chunk_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32, gradients=True),
+    Case("HGRN, chunks", _ops("hgrn.chunk:chunk_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32, gradients=True,
+         rounds="saved"),
     Case("HGRN, tokens", _ops("hgrn.fused_recurrent:fused_recurrent_hgrn", "x", "g"), _hgrn, of.hgrn, FLOAT32,
-         gradients=True),
+         gradients=True, rounds="saved"),
     Case("linear attention, chunks",
          _ops("linear_attn.chunk:chunk_linear_attn", *QKV, fixed={"normalize": False, "output_final_state": True}),
          _linear, of.plain, gradients=True),
@@ -173,18 +184,18 @@ CASES = (
     Case("retention, parallel", _ops("retention.parallel:parallel_retention", *QKV, fixed={}, results=(0,)),
          _retention, of.plain, SCALED, gradients=True),
     Case("forgetting attention", _ops("forgetting_attn.parallel:parallel_forgetting_attn", *QKV, "g", fixed={}),
-         (_naive("forgetting_attn:naive_forgetting_attn", *QKV, "g"),), of.scalar_gate, gradients=True, saved=True),
+         (_naive("forgetting_attn:naive_forgetting_attn", *QKV, "g"),), of.scalar_gate, gradients=True, rounds="saved"),
     Case("attention", _ops("attn.parallel:parallel_attn", *QKV, fixed={}),
-         (_naive("attn:naive_parallel_attn", *QKV, results=(0,)),), of.plain, gradients=True, saved=True),
+         (_naive("attn:naive_parallel_attn", *QKV, results=(0,)),), of.plain, gradients=True, rounds="saved"),
     Case("sparse attention",
          _ops("nsa.parallel:parallel_nsa", *QKV, "block_indices", fixed={"block_counts": 4, "block_size": 16}),
          (_naive("nsa:naive_nsa_selection", *QKV, "block_indices", fixed={"block_size": 16}),), of.blocks,
-         gradients=True, saved=True, T=100),
+         gradients=True, rounds="saved", T=100, back=48),
     Case("DeltaFormer, first stage",
          _ops("deltaformer.parallel:ParallelDeltaformerFunction.apply", *QKV, "beta",
               fixed={"C": 64, "cu_seqlens": None}, positional=True, swaps=(0,),
               names=("naive_deltaformer_attn_head_first.u",)),
-         (_naive("deltaformer:naive_deltaformer_attn", *QKV, "beta"),), of.deltaformer, T=128),
+         (_naive("deltaformer:naive_deltaformer_attn", *QKV, "beta"),), of.deltaformer, EAGER, T=128),
     Case("log-linear attention",
          _ops("log_linear_attn.chunk:chunk_log_linear_attn", *QKV, "g", "level_scales", fixed={}, results=(0,)),
          (_naive("log_linear_attn:naive_log_linear_attn", *QKV, "g", "level_scales"),), of.levels, SCALED,
@@ -192,20 +203,20 @@ CASES = (
     Case("path attention",
          _ops("path_attn.parallel:parallel_path_attn", *QKV, "w", "beta", "g", fixed={}, results=(0,)),
          (_naive("path_attn:naive_path_attn", *QKV, "w", "beta", "g", fixed={"scale": 32**-0.5}),), of.path, SCALED,
-         gradients=True, saved=True),
+         gradients=True, rounds="saved"),
     Case("slot attention, chunks", _ops("gsa.chunk:chunk_gsa", *QKV, "s", "g", results=(0, (1, 0), (1, 1))),
          (_naive("gsa:naive_recurrent_gsa", *QKV, "s", "g", fixed=STATE, results=(0, (1, 0), (1, 1))),
           Call("plain:slots", takes(*QKV, "s", "g"), results=(0, (1, 0), (1, 1)))),
          of.slots, SCALED, gradients=True),
     Case("Comba, chunks", _ops("comba.chunk:chunk_comba", *QKV, "p", "g", "beta"), _comba, of.comba, SCALED),
     Case("Parallax", _ops("parallax.parallel:parallel_parallax", *QKV, "r", fixed={}),
-         (_naive("parallax:naive_parallax", *QKV, "r"),), of.secondary, gradients=True, saved=True, dtypes=NARROW),
+         (_naive("parallax:naive_parallax", *QKV, "r"),), of.secondary, gradients=True, rounds="saved", dtypes=NARROW),
     Case("causal convolution",
          _ops("conv.causal_conv1d:causal_conv1d", "x", "weight", "bias", module="modules",
               fixed={"activation": "silu"}, results=(0,)),
          (Call("tests/modules/test_conv.py:causal_conv1d_ref_torch", takes("x", "weight", "bias"),
                {"activation": "silu"}, swapped=("x",), swaps=(0,)),),
-         of.convolution, FLOAT32, gradients=True),
+         of.convolution, FLOAT32, gradients=True, rounds="saved"),
     Case("RMS norm, gated",
          _ops("fused_norm_gate:rms_norm_gated", "x", "g", "weight", module="modules", fixed={"bias": None, **_EPS}),
          (Call("fla/modules/layernorm_gated.py:rms_norm_ref", takes("x", "weight", z="g"), {"bias": None, **_EPS}),),
@@ -218,7 +229,7 @@ CASES = (
               other={"norm_weight": "weight", "linear_weight": "linear"},
               fixed={"norm_bias": None, "linear_bias": None, **_EPS}),
          (Call("plain:rms_norm_swish_gate_linear", takes("x", "g", "weight", "linear"), _EPS),),
-         of.norm_linear, gradients=True),
+         of.norm_linear, gradients=True, rounds="eager"),
     Case("cumulative sum, reversed",
          _ops("utils.cumsum:chunk_global_cumsum", "s", fixed={"reverse": True}),
          (Call("plain:cumsum", takes("s"), {"reverse": True}),), of.sequence, FLOAT32),

@@ -22,12 +22,17 @@ def cumsum(s: torch.Tensor, reverse: bool = False) -> torch.Tensor:
     return s.flip(1).cumsum(1).flip(1) if reverse else s.cumsum(1)
 
 
+def simple_gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """Gated linear attention with a gate for each head."""
+    total = g.cumsum(1)[..., None]
+    return attended(q * q.shape[-1] ** -0.5, k, v, total, total)
+
+
 def gla(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Gated linear attention and its last state, from the running sums of the gates."""
     total = g.cumsum(1)
-    behind = (total[:, -1:] - total).exp()
-    state = torch.einsum("bthk,bthv->bhkv", k * behind, v)
-    return torch.einsum("btsh,bshv->bthv", scores(q * q.shape[-1] ** -0.5, k, total, total), v), state
+    state = torch.einsum("bthk,bthv->bhkv", k * (total[:, -1:] - total).exp(), v)
+    return attended(q * q.shape[-1] ** -0.5, k, v, total, total), state
 
 
 def rwkv6(
@@ -36,9 +41,8 @@ def rwkv6(
     """RWKV-6 without a scale: the state before the token, and the token itself with a bonus."""
     total = w.cumsum(1)
     state = torch.einsum("bthk,bthv->bhkv", k * (total[:, -1:] - total).exp(), v)
-    seen = scores(q, k, total - w, total, before=1)
     own = (q * u * k).sum(-1, keepdim=True) * v
-    return torch.einsum("btsh,bshv->bthv", seen, v) + own, state
+    return attended(q, k, v, total - w, total, before=1) + own, state
 
 
 def slots(
@@ -48,20 +52,23 @@ def slots(
     total = g.cumsum(1)
     behind = s * (total[:, -1:] - total).exp()
     keys, values = torch.einsum("bthk,bthm->bhkm", k, behind), torch.einsum("bthm,bthv->bhmv", behind, v)
-    weights = decays(total, total) * s[:, None]
-    plain = torch.einsum("bthk,bshk->btsh", q * q.shape[-1] ** -0.5, k)
-    slot = (plain[..., None] * weights).sum(2).softmax(-1)
-    seen = (slot[:, :, None] * weights).sum(-1)
-    return torch.einsum("btsh,bshv->bthv", seen, v), (keys, values)
+    scores = causal(torch.einsum("bthk,bshk->bhts", q * q.shape[-1] ** -0.5, k))
+    slot = (torch.einsum("bhts,bshm->bthm", scores, s * (-total).exp()) * total.exp()).softmax(-1)
+    return attended(slot, s, v, total, total), (keys, values)
 
 
-def scores(q: torch.Tensor, k: torch.Tensor, of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0) -> torch.Tensor:
-    """q k times their decays, [batch, query, key, head]."""
-    return (q[:, :, None] * k[:, None] * decays(of_q, of_k, before)).sum(-1)
+def attended(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0
+) -> torch.Tensor:
+    """Values times q k exp(of_q - of_k). Queries and keys are multiplied by their part of it before their product: so
+    the gradient of a running sum is q dq - k dk, whose parts are rounded each by itself, as in a kernel.
+    """
+    scores = torch.einsum("bthk,bshk->bhts", q * of_q.exp(), k * (-of_k).exp())
+    return torch.einsum("bhts,bshv->bthv", causal(scores, before), v)
 
 
-def decays(of_q: torch.Tensor, of_k: torch.Tensor, before: int = 0) -> torch.Tensor:
-    """exp(of_q - of_k), [batch, query, key, head, dim], of keys at least `before` tokens before the query, else 0."""
-    T = of_q.shape[1]
-    seen = torch.ones(T, T, dtype=torch.bool, device=of_q.device).tril(-before)[..., None, None]
-    return (of_q[:, :, None] - of_k[:, None]).masked_fill(~seen, -torch.inf).exp()
+def causal(scores: torch.Tensor, before: int = 0) -> torch.Tensor:
+    """Scores of keys at least `before` tokens before the query, else 0."""
+    T = scores.shape[-1]
+    seen = torch.ones(T, T, dtype=torch.bool, device=scores.device).tril(-before)
+    return scores.masked_fill(~seen, 0.0)

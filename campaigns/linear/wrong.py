@@ -37,11 +37,20 @@ def _steep(seed: int, dtype: Any, T: int) -> of.Tensors:
 
 
 def _uneven(seed: int, dtype: Any, T: int) -> of.Tensors:
-    """One of three heads forgets all in half of every chunk."""
+    """One of three heads forgets all at once: 16 gates of -9 are 2^-208, and 8 of them 2^-104, which float32 holds."""
     made = of.low_rank(seed, dtype, T, H=3)
     gates = -0.1 * (1 + torch.arange(3.0)).expand(1, T, 3).clone()
-    gates[:, torch.arange(T) % 16 < 8, 0] = -5.0
+    gates[..., 0] = -9.0
     return made | {"gk": gates[..., None].expand(made["gk"].shape).contiguous()}
+
+
+def _behind_large(seed: int, dtype: Any, T: int) -> of.Tensors:
+    """Sums behind 2^24 are whole numbers where they are taken from the total; behind the 1,000 of the case they are off
+    by 6e-5, a hundredth of half an ulp of bfloat16.
+    """
+    made = of.sequence(seed, dtype, T)
+    made["s"][:, 0] = 2.0**24
+    return made
 
 
 WRONG = (
@@ -53,6 +62,8 @@ WRONG = (
           replace(named("causal convolution"), inputs=of.strided), ("dx", "dweight", "dbias"), wrong_in=("gradients",)),
     Wrong("794f183c", "4b02d15d", "dk lacks the part through the normaliser",
           named("linear attention, normalised"), ("dk",), wrong_in=("gradients",)),
+    # what is subtracted from a chunk's sums of gates drops out again, but for overflow. With gates of -5 at least,
+    # which `safe_gate` asks for, there is none: 16 of them are 2^-115, and on an H100 both commits were right
     Wrong("674f0852", "40334f1c", "the gate in the middle of a chunk is another head's: with several heads",
           replace(_with(named("DPLR, chunks"), safe_gate=True, chunk_size=16), inputs=_uneven, T=64),
           ("result[0]", "S"), dtypes=("float16", "bfloat16")),
@@ -61,10 +72,8 @@ WRONG = (
     Wrong("5337b5ad", "de09abdf", "a partial last chunk: scales of levels behind the end; dg of the last token",
           replace(named("log-linear attention"), T=100), ("dk", "dv", "dg"), wrong_in=("gradients",),
           dtypes=("float32",)),
-    Wrong("23da0a15", "769035e9", "the backward pass of the states takes chunks of 64 where they are of 32",
-          _with(named("KDA, chunks"), chunk_size=32), ("dq", "dk", "dv", "dg", "dbeta"), wrong_in=("gradients",)),
     Wrong("4e1dd3be", "3e432dec", "a reversed sum is the total less the sum before: what is small behind large is lost",
-          named("cumulative sum, reversed"), ("result",)),
+          replace(named("cumulative sum, reversed"), inputs=_behind_large), ("result",), "all but the first token"),
     Wrong(RIGHT, "", "the square of a normaliser overflows in float16; no commit fixes it",
           named("linear attention, normalised"), ("dq", "dk"), wrong_in=("gradients",), dtypes=("float16",)),
     Wrong(RIGHT, "", "a constant decay behind a partial last chunk: 0 inf; no commit fixes it",

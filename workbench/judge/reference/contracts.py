@@ -12,7 +12,7 @@ import numpy as np
 from workbench.floats import DTYPES
 from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.held import dumps_of, is_hopeless
+from workbench.judge.reference.held import dumps_of, half_ulp, is_hopeless
 from workbench.judge.reference.samples import Samples
 from workbench.judge.reference.sharper import is_large
 from workbench.judge.reference.stages import is_broken, under, with_decisions
@@ -190,9 +190,10 @@ def _with_excuses(
         tried = {stage.name: stage for stage in under(graph, other, given)}
         if not all(tried[stage.name].is_right for stage in stages):
             continue
-        rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
-        if words.startswith(CHANCE) and not all(_is_chance(graph, given, other, stage) for stage in wrong):
-            rank = POOR
+        if words.startswith(CHANCE):
+            rank = LARGE if all(_is_chance(graph, given, other, stage) for stage in wrong) else POOR
+        else:
+            rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
         if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
             rank = KNOWN
         if rank > best:
@@ -234,8 +235,8 @@ def _is_chance(graph: Graph, given: Sequence[Given], contract: Contract, stage: 
     one, found = next(one for one in given if one.name == stage.name), stage.decisive
     assert found is not None
     read = [other for other in given if stage.judged_from or is_whole(other.x.dtype)]
-    error = found.error if len(one.nodes) > 1 else found.error[None]
-    return Samples(graph, contract, dumps_of(graph, read), one.nodes).is_chance(one.nodes, [*error])
+    error, half = (x if len(one.nodes) > 1 else x[None] for x in (found.error, half_ulp(contract, one, found.expected)))
+    return Samples(graph, contract, dumps_of(graph, read), one.nodes).is_chance(one.nodes, [*error], [*half])
 
 
 def _is_known(

@@ -45,6 +45,8 @@ FEW = 4
 #: root mean square of errors, in deviations, that roundings of a contract have at least. Those of hardware have 0.74 of
 #: what is drawn, a kernel that does half of what it may 0.5
 SMALL = 1 / 8
+#: share of the largest errors that are not looked at for that: a few wrong elements, or a row of 16, are no roundings
+OUTLIERS = 1 / 16
 #: errors share at most so many times the factor, or offset, that samples share: 16 samples and one rounding more are
 #: beyond it once in 8,000 times, and roundings of hardware once in 200,000
 COMMON = 5.0
@@ -100,18 +102,32 @@ class Samples:
         """The nodes over a few of them."""
         return self._drawn(SCREENED, 2)
 
-    def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray]) -> bool:
-        """Whether errors of several turns look like those of samples: as large, and with no more in common."""
-        return all(_is_alike(self._first[i], error) for i, error in zip(nodes, errors, strict=True))
+    def is_chance(self, nodes: Sequence[int], errors: Sequence[np.ndarray], stored: Sequence[np.ndarray]) -> bool:
+        """Whether errors of several turns look like those of samples: most as large, and with no more in common.
+        stored: of each, half an ulp of what the values were rounded to when they were stored, 0 of what was not.
+        """
+        parts = zip(nodes, errors, stored, strict=True)
+        return all(_is_alike(self._first[i], error, half) for i, error, half in parts)
 
 
 @np.errstate(all="ignore")
-def _is_alike(one: Drawn, error: np.ndarray) -> bool:
+def _is_alike(one: Drawn, error: np.ndarray, stored: np.ndarray) -> bool:
     figures = np.abs(error) / on_cpu(one.deviation)
-    figures = figures[np.isfinite(figures)]
-    large = figures.size > 0 and float(np.sqrt(np.mean(figures**2))) >= SMALL
-    common = zip(in_common(error, on_cpu(one.value)), one.common, strict=True)
-    return large and all(abs(x) <= COMMON * most for x, most in common)
+    figures = np.sort(figures[np.isfinite(figures)])
+    usual = figures[: figures.size - max(1, int(OUTLIERS * figures.size))]
+    large = usual.size > 0 and float(np.sqrt(np.mean(usual**2))) >= SMALL
+    value = on_cpu(one.value)
+    common = zip(in_common(error, value), one.common, _of_storage(stored, value), strict=True)
+    return large and all(abs(x) <= COMMON * np.hypot(most, own) for x, most, own in common)
+
+
+def _of_storage(half: np.ndarray, value: np.ndarray) -> tuple[float, float]:
+    """The deviations of the factor and the mean of `in_common` that rounding to nearest makes, which is uniform."""
+    known = np.isfinite(half) & np.isfinite(value)
+    half, value = half[known], value[known]
+    size = float(np.sum(value**2))
+    factor = float(np.sum((half * value) ** 2) / 3) ** 0.5 / size if size else 0.0
+    return factor, float(np.sum(half**2) / 3) ** 0.5 / max(half.size, 1)
 
 
 def floored(one: Drawn) -> Any:

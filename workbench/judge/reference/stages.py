@@ -108,10 +108,11 @@ def _drawn(found: Comparison, by: BySamples) -> str:
 
     n = int(by.decides.sum())
     if found.summary.outside:
-        outside = found.outside & on_cpu(by.decides)
+        numbers = found.outside & np.isfinite(on_cpu(found.error))
+        outside = numbers & on_cpu(by.decides)
         if outside.any():
             return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
-        return "the wrong elements are beyond their worst case" if n else ""
+        return "the wrong elements are beyond their worst case" if n and numbers.any() else ""
     if found.summary.count(State.SUSPICIOUS):
         beyond = on_cpu(by.where) & (found.state == State.SUSPICIOUS)
         if beyond.any():
