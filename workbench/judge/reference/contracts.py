@@ -170,7 +170,7 @@ def _with_excuses(
     """
     wrong = [stage for stage in stages if stage.role == "origin" or stage.verdict == "suspicious"]
     proved = any(stage.role == "origin" for stage in wrong)
-    if any(is_broken(stage) for stage in wrong):
+    if not wrong or any(is_broken(stage) for stage in wrong):  # none is wrong where some cannot be judged
         return stages
 
     def excuses(other: Contract, sharp: bool) -> bool:
