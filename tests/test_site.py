@@ -13,6 +13,8 @@ from docs.generators import GENERATORS, MARK, api, commands, contracts, document
 from docs.generators.markdown import escaped, table
 from workbench.case.contract import Contract
 from workbench.cli.main import commands as group
+from workbench.explore.laws.backward_every import GRADIENT_LAWS
+from workbench.explore.laws.every import LAWS
 
 PAGES = Path(__file__).parents[1] / "docs"
 
@@ -97,6 +99,16 @@ def test_a_field_without_a_comment_is_refused(tmp_path: Path, monkeypatch: pytes
     assert [next(found), next(found)] == [("x", "said above"), ("y", "behind")]
     with pytest.raises(ValueError, match="field z of Bare has no comment"):
         next(found)
+
+
+# --- laws
+
+
+def test_every_law_is_listed() -> None:
+    page = filled((PAGES / "how-to/laws.md").read_text())
+    assert not [
+        law.name for law in (*LAWS.values(), *GRADIENT_LAWS.values()) if f"| {law.name} | {law.kind} |" not in page
+    ]
 
 
 # --- documents
