@@ -15,6 +15,7 @@ from workbench.case.contract import Contract
 from workbench.cli.main import commands as group
 from workbench.explore.laws.backward_every import GRADIENT_LAWS
 from workbench.explore.laws.every import LAWS
+from workbench.foreign.adapters import ADAPTERS
 
 PAGES = Path(__file__).parents[1] / "docs"
 
@@ -109,6 +110,14 @@ def test_every_law_is_listed() -> None:
     assert not [
         law.name for law in (*LAWS.values(), *GRADIENT_LAWS.values()) if f"| {law.name} | {law.kind} |" not in page
     ]
+
+
+# --- packages
+
+
+def test_every_function_of_a_package_is_listed() -> None:
+    page = filled((PAGES / "how-to/packages.md").read_text())
+    assert not [target for target in ADAPTERS if f"| `{target}` | " not in page]
 
 
 # --- documents

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from docs.generators import api, commands, contracts, documents, laws
+from docs.generators import api, commands, contracts, documents, laws, packages
 
 #: name in a page -> what makes its Markdown
 GENERATORS: Mapping[str, Callable[[], str]] = {
@@ -24,6 +24,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "reference-contract": contracts.of_references,
     "laws": laws.forward,
     "gradient-laws": laws.backward,
+    "adapters": packages.adapters,
 }
 MARK = re.compile(r"<!-- generated: ([\w-]+) -->.*\n")
 
