@@ -16,6 +16,7 @@ from workbench.cli.main import commands as group
 from workbench.explore.laws.backward_every import GRADIENT_LAWS
 from workbench.explore.laws.every import LAWS
 from workbench.foreign.adapters import ADAPTERS
+from workbench.operations.every import OPERATIONS
 
 PAGES = Path(__file__).parents[1] / "docs"
 
@@ -110,6 +111,16 @@ def test_every_law_is_listed() -> None:
     assert not [
         law.name for law in (*LAWS.values(), *GRADIENT_LAWS.values()) if f"| {law.name} | {law.kind} |" not in page
     ]
+
+
+# --- operations
+
+
+def test_every_convention_and_distribution_of_an_operation_is_listed() -> None:
+    parts = filled((PAGES / "how-to/operations.md").read_text()).split("\n### ")[1:]
+    assert [part.split("\n", 1)[0] for part in parts] == [*OPERATIONS]
+    for part, one in zip(parts, OPERATIONS.values(), strict=True):
+        assert not [name for name in (*one.inputs, *one.conventions, *one.distributions) if f"`{name}`" not in part]
 
 
 # --- packages
