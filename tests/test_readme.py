@@ -71,6 +71,13 @@ def test_a_page_has_one_title_and_is_of_a_length_that_is_read(page):
     assert len(page.read_text().splitlines()) <= 350
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_table_has_a_head(page):
+    """A blank line in a table makes text of the rows below it."""
+    tables = re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE)
+    assert [table for table in tables if not re.match(r"\|.*\n\|(---\|)+\n\|", table)] == []
+
+
 def links(page):
     """The pages of the documentation that one links to, its toctree included."""
     trees = re.findall(r"```{toctree}\n(?::\w+:.*\n)*\n?(.*?)```", page.read_text(), re.DOTALL)
