@@ -11,6 +11,7 @@ import pytest
 import workbench
 from docs.generators import GENERATORS, MARK, api, commands, contracts, documents, filled
 from docs.generators.markdown import escaped, table
+from docs.generators.screens import shown
 from workbench.case.contract import Contract
 from workbench.cli.main import commands as group
 from workbench.explore.laws.backward_every import GRADIENT_LAWS
@@ -31,6 +32,11 @@ def test_every_generator_is_on_one_page() -> None:
 def test_text_is_shown_as_it_stands() -> None:
     assert escaped("f(x, *, eps) <a> `a|b`") == r"f(x, \*, eps) \<a\> `a\|b`"
     assert table(["a", "b"], []) == "" and table(["a"], [["1"]]) == "| a |\n|---|\n| 1 |\n"
+
+
+def test_a_screen_shows_its_command() -> None:
+    assert shown("<!-- screen: workbench diff f -->\n```\nright\n```\n") == "```\n$ workbench diff f\nright\n```\n"
+    assert "<!-- screen" not in "".join(shown(page.read_text()) for page in PAGES.rglob("*.md"))
 
 
 # --- Python
