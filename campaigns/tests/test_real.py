@@ -4,10 +4,10 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from campaigns.linear import measure, plain, row  # noqa: E402
-from campaigns.linear.call import Call, takes  # noqa: E402
-from campaigns.linear.cases import CASES, DTYPES, NARROW  # noqa: E402
-from campaigns.linear.wrong import WRONG  # noqa: E402
+from campaigns.real import measure, plain, row  # noqa: E402
+from campaigns.real.call import Call, takes  # noqa: E402
+from campaigns.real.cases import CASES, DTYPES, NARROW  # noqa: E402
+from campaigns.real.wrong import WRONG  # noqa: E402
 
 RIGHT = {
     "operation": "attention", "dtype": "bfloat16", "T": 8, "commit": "a", "what": "forward", "wrong": None,

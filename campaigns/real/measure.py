@@ -9,9 +9,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear.cases import CASES, DTYPES, Case
-from campaigns.linear.row import write
-from campaigns.linear.wrong import WRONG
+from campaigns.real.cases import CASES, DTYPES, Case
+from campaigns.real.row import write
+from campaigns.real.wrong import WRONG
 from workbench.bench.harness import gathered
 from workbench.refusal import Refusal
 

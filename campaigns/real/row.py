@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 import workbench
-from campaigns.linear import checkout
-from campaigns.linear.call import Call
-from campaigns.linear.cases import NARROW, RIGHT, Case, named
-from campaigns.linear.wrong import WRONG
+from campaigns.real import checkout
+from campaigns.real.call import Call
+from campaigns.real.cases import NARROW, RIGHT, Case, named
+from campaigns.real.wrong import WRONG
 from workbench.judge.reference.diff import ReferenceDiff
 
 #: the relative root mean square up to which the project's own tests let a kernel pass
