@@ -45,8 +45,8 @@ def _rwkv4(seed: int, dtype: Any, T: int, C: int = 32) -> of.Tensors:
     return {name: x.to(dtype) for name, x in made.items()}
 
 
-def _wide_values(seed: int, dtype: Any, T: int) -> of.Tensors:
-    return of.plain(seed, dtype, T) | {"v": of.drawn(seed + 1)(1, T, 2, 128).to(dtype)}
+def _wide(seed: int, dtype: Any, T: int) -> of.Tensors:
+    return of.plain(seed, dtype, T, D=128)
 
 
 def _layers(seed: int, dtype: Any, T: int, V: int = 256, H: int = 32) -> of.Tensors:
@@ -135,12 +135,12 @@ WRONG = (
     Wrong(FLA, "6081b7df", "a0c938eb", "dw lacks the derivative of -exp(w)",
           RWKV4, ("dw",), Truth("torch.exp(w)", "omitted part"), wrong_in=("gradients",), dtypes=("float32",)),
     Wrong(FLA, "15a6b322", "31293264", "the last state's part of dg is added up over all heads",
-          replace(_SIMPLE, kernel=replace(_SIMPLE.kernel, results=(1,)),
+          replace(_SIMPLE, back=64, kernel=replace(_SIMPLE.kernel, results=(1,)),
                   references=tuple(replace(one, fixed={"output_final_state": True}, results=(1,))
                                    for one in _SIMPLE.references)),
           ("dg",), Truth("S * gate.unsqueeze(-1)", "index"), wrong_in=("gradients",)),
     Wrong(FLA, "30c9dac5", "e4c7f880", "blocks of values write dq and dk over each other",
-          replace(named("attention"), inputs=_wide_values), ("dq", "dk"), Truth("", "no edit"),
+          replace(named("attention"), inputs=_wide), ("dq", "dk"), Truth("", "no edit"),
           "where there are less than 160 KiB of shared memory", wrong_in=("gradients",), dtypes=("float32",)),
     Wrong(FLA, "fa3c0483", "794f183c", "the weight's gradient is added up over chunks of tokens in 16 bits",
           KL, ("dweight",), Truth("x @ weight.T", "cast"), wrong_in=("gradients",), dtypes=NARROW),

@@ -108,7 +108,7 @@ ATTENTION = Case(
     "attention",
     Call("flag_gems.ops.attention:scaled_dot_product_attention", takes(query="q", key="k", value="v")),
     (Call("plain/layers:attention", takes("q", "k", "v")),),
-    _qkv, NO_TF32,
+    _qkv, NO_TF32, T=256,
 )  # fmt: skip
 ADDMM = Case(
     "a product plus a matrix",

@@ -48,6 +48,11 @@ def _heads(seed: int, dtype: Any, T: int, H: int = 4, D: int = 32) -> Tensors:
     return {"q": draw(1, H, T, D).to(dtype), "k": draw(1, H, T, D).to(dtype), "cos": cos, "sin": sin}
 
 
+def _layer_norm(f: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Any:
+    """Times 1, so that the gradient that it overwrites is not the caller's."""
+    return f(x, weight, bias, 1e-6) * 1.0
+
+
 def _over_heads(f: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Any:
     """A sum over heads, whose gradient is one tensor that every head sees. Copies: the kernel rotates in place."""
     return f(q.clone(), k.clone(), cos, sin, None)[0].sum(1)
@@ -55,8 +60,7 @@ def _over_heads(f: Any, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin
 
 LAYER_NORM = Case(
     "layer norm",
-    Call("unsloth.kernels.layernorm:Fast_Layernorm.apply", takes("x", "weight", "bias"), {"eps": 1e-6},
-         positional=True),
+    Call("unsloth.kernels.layernorm:Fast_Layernorm.apply", takes("x", "weight", "bias"), adapter=_layer_norm),
     (Call("plain/norms:frozen_layer_norm", takes("x", "weight", "bias"), {"eps": 1e-6}),),
     _rows, FLOAT32, gradients=True, T=100,
 )  # fmt: skip
