@@ -188,7 +188,101 @@ ROPE = Case(
     tolerance={"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-1, 1e-5)},
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = ()
+
+
+def _pair(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, D).to(dtype) for name in ("a", "b")}
+
+
+def _one(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    return {"x": (2 * drawn(seed)(T, D)).to(dtype)}
+
+
+def _images(seed: int, dtype: Any, T: int, C: int = 6) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": 1 + draw(2, C, T), "weight": 1 + draw(C) / 4, "bias": draw(C) / 4}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _polynomial(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw(1)))}
+
+
+def _dynamic(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": draw(T, D), "alpha": draw(1).exp(), "gamma": 1 + draw(D) / 4, "beta": draw(D)}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _added(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": draw(T, D), "residual": draw(T, D), "weight": 1 + draw(D) / 4}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _logarithms(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, V).log_softmax(-1).to(dtype) for name in ("x", "y")}
+
+
+def _two_distributions(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, V).softmax(-1).to(dtype) for name in ("x", "y")}
+
+
+def _short_rows(seed: int, dtype: Any, T: int) -> Tensors:
+    made = _rows(seed, dtype, T)
+    return {name: made[name] for name in ("x", "weight")}
+
+
+def _gemma(f: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
+    return f(x, weight, 1e-6, 1.0, "gemma", False)
+
+
+def _copies(f: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """The backward pass overwrites its inputs."""
+    return f(a.clone(), b.clone())
+
+
+def _divergence(f: Any, x: torch.Tensor, y: torch.Tensor, beta: float) -> Any:
+    return f(x, y, None, beta)
+
+
+def _ops(operation: str, path: str, names: tuple[str, ...], reference: str, inputs: Any, **more: Any) -> Case:
+    """A function of liger_kernel.ops, which takes these inputs in order, and then `fixed`; the reference takes `fixed`
+    by their names.
+    """
+    fixed = more.pop("fixed", {})
+    kernel = Call(f"liger_kernel.ops.{path}.apply", takes(*names), more.pop("given", fixed), positional=True)
+    if "adapter" in more:
+        kernel = replace(kernel, positional=False, adapter=more.pop("adapter"))
+    return Case(operation, kernel, (Call(f"plain/{reference}", takes(*names), fixed),), inputs, FLOAT32,
+                gradients=True, T=100, **more)  # fmt: skip
+
+
+CASES = (
+    CROSS_ENTROPY, LINEAR_CROSS_ENTROPY, LINEAR_JSD, replace(DISTILLED, inputs=_two), KL, LAYER_NORM, ROPE, SURE,
+    _ops("RMS norm, llama", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
+         adapter=_llama, given={}, fixed={"eps": 1e-6}),
+    _ops("RMS norm, gemma", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
+         adapter=_gemma, given={}, fixed={"eps": 1e-6, "offset": 1.0}),
+    _ops("GEGLU", "geglu:LigerGELUMulFunction", ("a", "b"), "layers:geglu", _pair, adapter=_copies),
+    _ops("SwiGLU", "swiglu:LigerSiLUMulFunction", ("a", "b"), "layers:swiglu", _pair, adapter=_copies),
+    _ops("squared ReLU", "relu_squared:LigerReLUSquaredFunction", ("x",), "layers:relu_squared", _one),
+    _ops("softmax", "softmax:LigerSoftmaxFunction", ("x",), "layers:softmax", _one),
+    _ops("dynamic tanh", "dyt:LigerDyTFunction", ("x", "alpha", "gamma", "beta"), "layers:dynamic_tanh", _dynamic),
+    _ops("group norm", "group_norm:LigerGroupNormFunction", ("x", "weight", "bias"), "norms:group_norm", _images,
+         given={"channels": 6, "groups": 2, "eps": 1e-6}, fixed={"groups": 2, "eps": 1e-6}),
+    _ops("RMS norm of a sum", "fused_add_rms_norm:LigerFusedAddRMSNormFunction", ("x", "residual", "weight"),
+         "norms:add_rms_norm", _added, fixed={"eps": 1e-6}),
+    _ops("norm of powers", "poly_norm:LigerPolyNormFunction", ("x", "weight", "bias"), "norms:poly_norm", _polynomial,
+         given={"eps": 1e-6, "in_place": False}, fixed={"eps": 1e-6}),
+    _ops("JSD", "jsd:LigerJSDFunction", ("x", "y"), "losses:jsd", _logarithms, adapter=_divergence, given=_BETA,
+         fixed=_BETA),
+    _ops("total variation", "tvd:LigerTVDLossFunction", ("x", "y"), "losses:tvd", _two_distributions),
+)  # fmt: skip
 
 
 WRONG = (
