@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from campaigns.real import checkout, measure, row, said, tables  # noqa: E402
+from campaigns.real import checkout, measure, pages, row, said, tables  # noqa: E402
 from campaigns.real.call import Call, takes  # noqa: E402
 from campaigns.real.case import DTYPES, NARROW  # noqa: E402
 from campaigns.real.others import others  # noqa: E402
@@ -193,3 +193,20 @@ def test_a_process_that_ends_early_has_a_row(tmp_path):
     asked = {"project": "p", "operation": "attention", "wrong": None, "before": False, "dtype": "float32"}
     (found,) = measure._read(asked, tmp_path / "none", "ended with -9")
     assert found["error"] == "ended with -9" and found["what"] == "forward"
+
+
+def test_pages_are_of_documents():
+    late = {"project": "flash-linear-attention", "operation": "KDA, chunks", "dtype": "float32", "wrong": None,
+            "before": False, "what": "forward", "error": "AttributeError: a|b"}  # fmt: skip
+    found = [{"seed": seed, "rows": [RIGHT | {"wrong": None, "over_budget": 0.1 * seed}, late]} for seed in (1, 2)]
+    page = pages.audit(found)
+    assert "1 functions of 1 projects" in page and "seeds 1 and 2: 2 of 2 runs pass" in page
+    assert "| 0.2 | 2 |  |" in page and "`parallel_attn` (attention)" in page and "a\\|b" in page
+    page = pages.bugs([{"rows": [JUDGED, RIGHT, JUDGED | {"dtype": "float32", "verdict": "suspicious"}]}])
+    assert WRONG[0].after in page and "| bug or suspicious | rounding | o | named | fail, then pass |" in page
+
+
+def test_findings_are_short_scripts():
+    found = pages.findings()
+    assert found and all(said and len(file.read_text().splitlines()) <= 30 for file, said in found)
+    assert not any("workbench" in file.read_text().replace("without the workbench", "") for file, _ in found)
