@@ -116,7 +116,7 @@ def _ten(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
 def _strided(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
     """The result's gradient lies head by head."""
     head = of.drawn(seed + 1)(1, 2, T, 32).transpose(1, 2)
-    return of.plain(seed, dtype, T) | {"dresult": head.to(dtype)}
+    return of.plain(seed, dtype, T) | {"dout": head.to(dtype)}
 
 
 def _one(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:

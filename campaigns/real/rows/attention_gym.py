@@ -51,7 +51,7 @@ def _seen(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The second of two sequences, of which the first has as many pages before it."""
+    """The second of two sequences, of which the first is it backwards."""
     T, where = q.shape[1], q.device
     made: Any = pages(2 * T // PAGE, PAGE, 2, device=where)
     q, k, v = _swap(q, k, v)
@@ -59,7 +59,8 @@ def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
     for one in range(2):
         which = torch.tensor([one], device=where)
         made.reserve(which, torch.tensor([T], device=where))
-        made.assign(which, torch.arange(T, device=where)[None], k, v, *caches)
+        own = (k, v) if one else (k.flip(2), v.flip(2))
+        made.assign(which, torch.arange(T, device=where)[None], *own, *caches)
     mask = create_block_mask(_seen, 1, 1, T, T, device=where, BLOCK_SIZE=PAGE)
     mask = made.convert_logical_block_mask(mask, torch.tensor([1], device=where))
     found: torch.Tensor = flex_attention(q, *caches, block_mask=mask)
