@@ -1,7 +1,7 @@
 """Kernels of projects on a CPU, by Triton's interpreter: what it lacks of what they use, and a GPU that they ask for.
 
-Nothing here changes what is computed: names of Triton's functions are looked up when they are called, since the interpreter
-replaces them; and questions about a GPU get the answers of some GPU.
+Nothing here changes what is computed: names of Triton's functions are looked up when they are called, since the
+interpreter replaces them, and questions about a GPU get the answers of some GPU.
 """
 
 import builtins

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.judge.reference.causes.change import TILES, Change, changes
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
-from workbench.judge.reference.causes.masks import diagonals, padded
+from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
@@ -61,6 +61,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
     yield from diagonals(graph, {*nodes}, names)
+    yield from tiled_sums(graph, nodes, names)
 
 
 def _of(
