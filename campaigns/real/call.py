@@ -34,7 +34,6 @@ class Call:
 
     def of(self, function: Callable[..., Any], inputs: Iterable[str], *, staged: bool = False) -> Callable[..., Any]:
         """The function on the inputs of the case, by keyword; `staged`: its local variables are stages."""
-
         plain = function if self.adapter is None else partial(self.adapter, function)
 
         def called(**given_by_name: Any) -> Any:

@@ -1,46 +1,122 @@
-"""Functions of a checkout of flash-linear-attention: kernels as they are imported, references by their file.
+"""Functions of a project at a commit: kernels as they are imported, references by their file.
 
-Its packages import models and layers that need more than torch and Triton. Empty packages of the same names stand in
-for them, so that a kernel's own module is loaded and nothing else. Autotuning takes the first configuration that
-compiles: which one it is changes no digit that a budget does not allow, and timing all of them takes minutes a kernel.
+Packages of a project import models and layers that need more than torch and Triton. Empty packages of the same names
+stand in for them, so that a kernel's own module is loaded and nothing else. Autotuning takes the first configuration
+that compiles: which one it is changes no digit that a budget does not allow, and timing all of them takes minutes a
+kernel.
 """
 
 import importlib
 import importlib.util
+import io
+import os
+import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: packages whose own `__init__` is not run
-PACKAGES = ("fla", "fla.ops", "fla.modules", "fla.layers", "fla.models")
-#: what they say their version is: the project compares it with that of deprecated arguments
-VERSION = "0.5.0"
+from campaigns.real.interpreted import complete, is_interpreted, pretend
+from campaigns.real.project import Project
+from workbench.refusal import Refusal
+
+#: where references in plain torch are, `plain/FILE:function`
+HERE = Path(__file__).parent
 
 
-def use(root: Path) -> None:
-    """Makes `fla` the project at `root`, for the whole process."""
-    for name in PACKAGES:
+def tree(checkouts: Path, project: Project, commit: str, into: Path) -> Path:
+    """The folder of a commit: `checkouts/<project>/<commit>`, or what `git archive` makes, below `into`, of the clone
+    `checkouts/<project>`, also a bare one. Refusal where there is neither, or the clone lacks the commit.
+    """
+    given = checkouts / project.name
+    if (given / commit).is_dir():
+        return given / commit
+    made = into / project.name / commit
+    if not made.is_dir():
+        if not ((given / ".git").exists() or (given / "HEAD").is_file()):
+            raise Refusal(f"{given} is no clone of {project.owner}/{project.name}, and has no folder {commit}")
+        held = _git(given, "ls-tree", "-z", "--name-only", commit, "--", *project.paths).decode().split("\0")
+        archive = _git(given, "archive", "--format=tar", commit, "--", *filter(None, held))
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            files.extractall(made, filter="data")
+    return made
+
+
+def _git(clone: Path, *words: str) -> bytes:
+    made = subprocess.run(["git", "-C", str(clone), *words], capture_output=True)
+    if made.returncode:
+        raise Refusal(f"git {words[0]} in {clone}: {made.stderr.decode(errors='replace').strip()[:300]}")
+    return made.stdout
+
+
+def use(project: Project, root: Path) -> None:
+    """Makes the project at `root` the one that is imported, for the whole process."""
+    os.environ.update(project.environment)
+    sys.path.insert(0, str(root / project.root))
+    if is_interpreted():
+        pretend()
+    for name in project.stubs:
         package = ModuleType(name)
-        package.__path__ = [str(root / name.replace(".", "/"))]
-        package.__dict__["__version__"] = VERSION
-        sys.modules[name] = package
-    _first_that_compiles()
+        package.__path__ = [str(root / project.root / name.replace(".", "/"))]
+        package.__dict__.update(project.says)
+        _put(name, package)
+    for name in project.absent:
+        _put(name, _Absent(name))
+    if importlib.util.find_spec("triton") is not None:
+        _first_that_compiles()
 
 
-def kernel(path: str) -> Callable[..., Any]:
-    """`module:function` of the project in use."""
+def _put(name: str, module: ModuleType) -> None:
+    sys.modules[name] = module
+    package, _, own = name.rpartition(".")
+    if package in sys.modules:
+        setattr(sys.modules[package], own, module)
+
+
+class _Absent(ModuleType):
+    """A module that is not installed: any name can be imported from it, and none does anything."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (_Nothing,), {"__module__": self.__name__})
+
+
+class _Nothing:
+    """A class to inherit from, and a decorator that leaves a function as it is."""
+
+    def __new__(cls, *given: Any, **named: Any) -> Any:
+        return given[0] if len(given) == 1 and callable(given[0]) and not named else super().__new__(cls)
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        pass
+
+    def __call__(self, function: Any) -> Any:
+        return function
+
+
+def kernel(root: Path, path: str) -> Callable[..., Any]:
+    """`module:function` of the project in use, which is at `root`."""
     module, _, name = path.partition(":")
     found: Callable[..., Any] = attrgetter(name)(importlib.import_module(module))
+    if is_interpreted():
+        complete(root)
     return found
 
 
 def reference(root: Path, path: str) -> Callable[..., Any]:
-    """`file.py:function` below `root`, whichever checkout is in use; `plain:function` of the file beside this one."""
+    """`file.py:function` below `root`, whichever checkout is in use; `plain/FILE:function` of the folder beside this
+    file.
+    """
     file, _, name = path.partition(":")
-    root, file = (Path(__file__).parent, "plain.py") if file == "plain" else (root, file)
+    root, file = (HERE, f"{file}.py") if file.startswith("plain/") else (root, file)
     module = f"reference_{file.removesuffix('.py').replace('/', '_')}"
     spec = importlib.util.spec_from_file_location(module, root / file)
     assert spec is not None and spec.loader is not None

@@ -1,83 +1,128 @@
-"""What the workbench says of every case, beside what tolerances say: a process a case, several side by side."""
+"""What the workbench says of every bug, before and after its fix, or of today's kernels, beside what tolerances say: a
+process a run, several side by side.
+"""
 
 import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.real.cases import CASES, DTYPES, Case
-from campaigns.real.row import write
-from campaigns.real.wrong import WRONG
+from campaigns.real.checkout import tree
+from campaigns.real.rows import CASES, PROJECTS, WRONG
+from campaigns.real.said import apart
+from campaigns.real.tables import tables, wrong
 from workbench.bench.harness import gathered
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, unknown
 
-SCHEMA = "workbench.linear/1"
-#: seconds of a case, for the estimate
-CASE_S = 20.0
-#: verdicts on what is wrong: over budget, or never written
-FOUND = ("bug", "missing")
-#: one thread a process; the project's kernels take no other backend, and run as they are written
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "FLA_DISABLE_BACKEND_DISPATCH": "1"}
+__all__ = ["measure", "tables", "wrong"]
+SCHEMA = "workbench.real/1"
+#: seconds of a run, for the estimate
+RUN_S = 20.0
+#: one thread a process, and kernels as they are written
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
 
 
 def measure(
     checkouts: str,
     device: str = "cuda",
-    jobs: int = 1,
-    wrong: bool = False,
+    project: str | None = None,
+    rows: Sequence[int] = (),
     names: Sequence[str] = (),
+    audit: bool = False,
     dtypes: Sequence[str] = (),
-    tokens: int | None = None,
+    seed: int = 0,
+    jobs: int = 1,
     limit: float = 60.0,
     whole: float = 3600.0,
-    seed: int = 0,
 ) -> dict[str, Any]:
-    """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
-    before and after its fix.
+    """The JSON document: rows of bugs before and after their fix; `audit`: of the newest commits' cases instead.
 
-    checkouts: a folder with a folder for each commit, named as here. tokens: T of every case; None: its own. limit:
-    seconds of a process; whole: of all of them. What one has not said by then is missing, which a row says. Refusal for
-    no such case, and where this process has used the device.
+    checkouts: a folder with a clone of each project, or a folder for each commit in `<project>/`. rows: numbers of
+    bugs, from 1 on; names: operations of an audit. limit: seconds of a process; whole: of all of them. What one has not
+    said by then is missing, which a row says. Refusal for a project and for rows that there are not, and where this
+    process has used the device.
     """
-    common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
-    each = [{**one, **common} for one in _asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
+    if project is not None and project not in PROJECTS:
+        raise Refusal(unknown("project", project, PROJECTS))
+    each = [*(_audited(project, names) if audit else _bugs(project, rows))]
+    each = [one for one in each if not dtypes or one["dtype"] in dtypes]
     if not each:
-        raise Refusal(f"no case is named {' or '.join(names)}")
-    _warm()
+        raise Refusal("no row is left of what was asked")
+    _warm(device)
     with tempfile.TemporaryDirectory() as folder:
-        several = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
+        trees = _trees(Path(checkouts).resolve(), each, Path(folder))
+        for i, one in enumerate(each):
+            one |= {"device": device, "seed": seed, "trees": trees[one["project"]]}
+            one["arrays"] = None if audit else f"{folder}/{i}"
+        several = gathered("judge real kernels", RUN_S * len(each) / jobs,
                            _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
-    return {"schema": SCHEMA, "rows": [row for rows in several for row in rows]}
+        found = [row for some in several for row in some]
+        if not audit:
+            _compare(each, found)
+    return {"schema": SCHEMA, "audit": audit, "seed": seed, "device": device, "rows": found}
 
 
-def _asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
-    """The slowest first, which are those with gradients and two references; then bugs; then all others."""
-    slow = [one for one in CASES if one.gradients and len(one.references) > 1]
-    yield from _right(slow, names)
-    for i, bug in enumerate(WRONG if wrong else ()):
-        if not names or bug.case.operation in names or bug.after in names:
-            for before in (True, False) if bug.after else (True,):
-                for dtype in bug.dtypes:
-                    yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
-    yield from _right([one for one in CASES if one not in slow], names)
+def _bugs(project: str | None, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
+    for i, bug in enumerate(WRONG):
+        if (project is None or bug.project == project) and (not rows or i + 1 in rows):
+            for dtype in bug.dtypes:
+                for before in (True, False) if bug.after else (True,):
+                    yield {"project": bug.project, "operation": bug.case.operation, "wrong": i, "before": before,
+                           "dtype": dtype}  # fmt: skip
 
 
-def _right(cases: Sequence[Case], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for one in cases:
-        if not names or one.operation in names:
-            for dtype in one.dtypes:
-                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
+def _audited(project: str | None, names: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The slowest first, which are those with gradients and two references."""
+    asked = [
+        (len(case.references) > 1 and case.gradients, name, case, dtype)
+        for name, cases in CASES.items() if project in (None, name)
+        for case in cases if not names or case.operation in names
+        for dtype in case.dtypes
+    ]  # fmt: skip
+    for _, name, case, dtype in sorted(asked, key=lambda x: not x[0]):
+        yield {"project": name, "operation": case.operation, "wrong": None, "before": False, "dtype": dtype}
 
 
-def _warm() -> None:
+def _trees(checkouts: Path, each: Iterable[Mapping[str, Any]], into: Path) -> dict[str, dict[str, str]]:
+    """Project -> commit -> its folder; a commit that is not there has none, which `_missing` says."""
+    found: dict[str, dict[str, str]] = {}
+    for one in each:
+        project, mine = PROJECTS[one["project"]], found.setdefault(one["project"], {})
+        for commit in _commits(one):
+            if commit not in mine and f"{commit} is missing" not in mine:
+                try:
+                    mine[commit] = str(tree(checkouts, project, commit, into / "trees"))
+                except Refusal as refusal:
+                    mine[f"{commit} is missing"] = str(refusal)
+    return found
+
+
+def _commits(asked: Mapping[str, Any]) -> set[str]:
+    """Those that a run needs: its kernel's, and its references'."""
+    newest = PROJECTS[asked["project"]].newest
+    if asked["wrong"] is None:
+        return {newest}
+    bug = WRONG[asked["wrong"]]
+    return {newest, bug.before if asked["before"] else bug.after}
+
+
+def _missing(asked: Mapping[str, Any]) -> str:
+    return next((why for key, why in asked["trees"].items() if key.partition(" ")[0] in _commits(asked)
+                 and key.endswith(" is missing")), "")  # fmt: skip
+
+
+def _warm(device: str) -> None:
     """Loads what every process needs once: forks have it. None of it may have touched the device by then."""
+    os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
+    if device == "cpu":
+        os.environ.setdefault("TRITON_INTERPRET", "1")
     import torch
-    import triton  # noqa: F401
 
+    import campaigns.real.row  # noqa: F401
     import workbench.operations.reference.call  # noqa: F401
 
     torch.set_num_threads(1)
@@ -88,17 +133,18 @@ def _warm() -> None:
 def _spread(
     each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, limit: float, end: float
 ) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each case, as they end: one process each, `jobs` side by side, stopped after `limit` seconds; none
+    """The rows of each run, as they end: one process each, `jobs` side by side, stopped after `limit` seconds; none
     runs after the `end`.
     """
-    os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
+    from campaigns.real.row import write
+
     fork, waiting = get_context("fork"), [*enumerate(each)]
     running: dict[int, tuple[Any, float]] = {}
     while waiting or running:
         while waiting and len(running) < jobs:
             i, asked = waiting.pop(0)
-            if time.monotonic() > end:
-                yield _read(asked, folder / f"{i}.jsonl", "not begun in time")
+            if why := _missing(asked) or "not begun in time" * (time.monotonic() > end):
+                yield _read(asked, folder / f"{i}.jsonl", why)
                 continue
             process = fork.Process(target=write, args=(asked, folder / f"{i}.jsonl"))
             process.start()
@@ -117,91 +163,22 @@ def _spread(
 
 
 def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]]:
-    """The rows of one process, and one that says why there are no more."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if why:
-        said = {key: asked[key] for key in ("operation", "wrong", "before", "dtype")}
-        rows.append(said | {"what": "gradients" if rows else "forward", "error": why})
-    return rows
+    """The rows of one process, the last of those for the same pass, and one that says why a pass has none."""
+    from campaigns.real.row import case_of
+
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = {row["what"]: row for row in map(json.loads, filter(lambda x: x.endswith("}"), lines))}
+    said = {key: asked[key] for key in ("project", "operation", "wrong", "before", "dtype")}
+    missing = [what for what in case_of(asked)[3] if what not in rows]
+    return [*rows.values(), *(said | {"what": what, "error": why or "ended early"} for what in missing)]
 
 
-def tables(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """Right kernels, wrong ones before and after their fix, then counts."""
-    rows = found["rows"]
-    right = [_shown(row) for row in rows if row["wrong"] is None]
-    wrong = [_of_bug(row) for row in rows if row["wrong"] is not None]
-    return [some for some in (right, wrong, _counts(rows)) if some]
-
-
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
-    said = {"operation": row["operation"], "dtype": row.get("dtype", ""), "T": row.get("T", ""), "what": row["what"]}
-    if "error" in row:
-        return said | dict.fromkeys(("verdict", *_COLUMNS), "") | {"verdict": "none", "decided by": row["error"][:60]}
-    seconds = row["seconds"]
-    return said | {
-        "verdict": row["verdict"], "doubt": row["doubt"], "decided by": _decided(row),
-        "error / budget": f"{row['over_budget']:.3g}", "first wrong": row["origin"] or "",
-        "kernel s": f"{seconds['kernel']:.2g}", "reference s": f"{seconds['reference']:.2g}",
-        "judge s": f"{seconds['judge']:.2g}", "assert_close": _passes(row["assert_close"]),
-        "RMS": "" if row["rms"] is None else f"{row['rms']:.2g}", "own tests": _passes(row["own_test"]),
-    }  # fmt: skip
-
-
-_COLUMNS = (
-    "doubt", "decided by", "error / budget", "first wrong", "kernel s", "reference s", "judge s", "assert_close", "RMS",
-    "own tests",
-)  # fmt: skip
-
-
-def _decided(row: Mapping[str, Any]) -> str:
-    """The reference and the contract under which it was judged."""
-    return f"{row['reference']} {row['contract'] or row['declared']}"
-
-
-def _passes(found: bool | None) -> str:
-    return "" if found is None else "passes" if found else "fails"
-
-
-def _of_bug(row: Mapping[str, Any]) -> dict[str, Any]:
-    bug = WRONG[row["wrong"]]
-    return {
-        "commit": bug.after,
-        "state": "before" if row["before"] else "after",
-        "shows": " ".join(bug.shows),
-    } | _shown(row)
-
-
-def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many of each kind were judged, and how."""
-    found = []
-    for truth in ("right", "wrong"):
-        for what in dict.fromkeys(row["what"] for row in rows):
-            for dtype in (*DTYPES, "float16"):
-                some = [
-                    one for one in rows if one["what"] == what and one.get("dtype") == dtype and _truth(one) == truth
-                ]
-                judged = [one for one in some if "error" not in one]
-                if some:
-                    found.append({
-                        "truth": truth, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
-                        "bug": sum(one["verdict"] in FOUND for one in judged),
-                        "suspicious": sum(one["verdict"] == "suspicious" for one in judged),
-                        "untestable": sum(one["verdict"] == "untestable" for one in judged),
-                        "assert_close fails": sum(one["assert_close"] is False for one in judged),
-                        "own tests fail": sum(one["own_test"] is False for one in judged),
-                    })  # fmt: skip
-    return found
-
-
-def _truth(row: Mapping[str, Any]) -> str:
-    """Whether the run is of a wrong kernel, or reference; a bug of the backward pass leaves the forward pass right."""
-    if row["wrong"] is None or not row["before"]:
-        return "right"
-    return "wrong" if row["what"] in WRONG[row["wrong"]].wrong_in else "right"
-
-
-def wrong(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Runs whose verdict is not as the truth says; none where nothing was judged is wrong, too."""
-    judged = [row for row in found["rows"] if "error" not in row]
-    odd = [row for row in judged if (row["verdict"] in FOUND) != (_truth(row) == "wrong")]
-    return odd or ([] if judged else [{"error": "nothing was judged"}])
+def _compare(each: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
+    """Says in the row of each wrong half how far it is from the right one."""
+    files = {(one["wrong"], one["dtype"], one["before"]): one["arrays"] for one in each}
+    for row in rows:
+        was, now = (
+            Path(f"{files.get((row['wrong'], row['dtype'], before))}.{row['what']}.npz") for before in (True, False)
+        )
+        if row["before"] and was.exists() and now.exists():
+            row |= apart(was, now, WRONG[row["wrong"]].shows)

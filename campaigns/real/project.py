@@ -29,6 +29,6 @@ class Project:
     root: str = "."  #: the folder that is imported from
     stubs: tuple[str, ...] = ()  #: packages whose own `__init__` is not run: empty ones of these names stand in
     says: Mapping[str, Any] = field(default_factory=lambda: NONE)  #: attributes of the stubs, such as __version__
-    #: modules that are imported and not used by what is run -> names that are imported from them
-    absent: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: NONE)
+    #: modules, and their packages, that are imported and not installed; nothing that is run needs them
+    absent: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: NONE)  #: set before the first import
