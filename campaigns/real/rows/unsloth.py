@@ -18,13 +18,11 @@ PROJECT = Project(
     tolerance={"": Tolerance(atol=0.05)},  # the largest gradient of its RMS norm; 0.1 of its layer norm as a whole
     stubs=("unsloth", "unsloth.kernels", "unsloth_zoo", "unsloth_zoo.utils", "bitsandbytes"),
     says={"Version": Version, "__version__": "0.43.0"},  # of unsloth_zoo.utils; of bitsandbytes, which runs no kernel
-    absent={
-        "bitsandbytes.functional": (), "bitsandbytes.functional.lib": (),
-        "unsloth_zoo.patching_utils": ("patch_layernorm",), "unsloth_zoo.log": ("logger",),
-        "transformers": (), "transformers.models": (), "transformers.models.llama": (),
-        "transformers.models.llama.modeling_llama": ("LlamaRMSNorm",),
-        "unsloth.kernels.fp8": ("weight_dequant", "fp8_linear"),
-    },
+    absent=(
+        "bitsandbytes.functional", "bitsandbytes.functional.lib", "unsloth_zoo.patching_utils",
+        "unsloth_zoo.loss_utils", "transformers", "transformers.models", "transformers.models.llama",
+        "transformers.models.llama.modeling_llama", "unsloth.kernels.fp8",
+    ),
 )  # fmt: skip
 
 
