@@ -79,7 +79,7 @@ def _axes(
 
 
 def _behind(seed: int, dtype: torch.dtype, T: int, H: int = 2, D: int = 32) -> of.Tensors:
-    """The tokens from 128 on have queries: a tile of keys that a query sees nothing of makes NaN, also after the fix."""
+    """Tokens from 128 on have queries: a tile of keys that a query sees nothing of makes NaN, also after the fix."""
     made = of.qkv(of.drawn(seed), dtype, T, H, D)
     return made | {"q": made["q"][:, 128:].contiguous()}
 
