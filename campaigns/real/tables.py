@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from campaigns.real.rows import WRONG
+from campaigns.real.rows import NUMBERS, WRONG
 
 Row = Mapping[str, Any]
 Table = list[dict[str, Any]]
@@ -21,7 +21,8 @@ def pairs(rows: Iterable[Row]) -> list[tuple[Row | None, Row | None]]:
     found: dict[tuple[Any, ...], dict[bool, Row]] = {}
     for row in rows:
         found.setdefault((row["wrong"], row["dtype"], row["what"]), {})[row["before"]] = row
-    return [(one.get(True), one.get(False)) for _, one in sorted(found.items())]
+    by_number = sorted(found.items(), key=lambda x: (NUMBERS[x[0][0]], x[0][1:]))
+    return [(one.get(True), one.get(False)) for _, one in by_number]
 
 
 def _bugs(rows: Iterable[Row]) -> list[Table]:
@@ -37,7 +38,7 @@ def _bugs(rows: Iterable[Row]) -> list[Table]:
 
 def _of(row: Row) -> dict[str, Any]:
     bug = WRONG[row["wrong"]]
-    said = {"row": row["wrong"] + 1, "project": bug.project, "fix": bug.after or "none"}
+    said = {"row": NUMBERS[row["wrong"]], "project": bug.project, "fix": bug.after or "none"}
     return said | {"operation": row["operation"], "dtype": row["dtype"], "what": row["what"]}
 
 
