@@ -87,6 +87,7 @@ def counts(rows: Iterable[Row]) -> Table:
     alike = [one for one in before if one.get("differs") is False]
     staged = [one for one in differ if WRONG[one["wrong"]].stage]
     edits = [one for one in differ if WRONG[one["wrong"]].truth.kind != "no edit"]
+    first = [one for one in edits if not WRONG[one["wrong"]].truth.changed]
     caused = [one for one in differ if one["fails"]]
 
     mild = {one["wrong"] for one in differ if not one["extreme"]}
@@ -109,6 +110,7 @@ def counts(rows: Iterable[Row]) -> Table:
         "stage right": of(staged, (x for x in staged if (x["origin"] or "").split("[")[0] == WRONG[x["wrong"]].stage)),
         "cause named, of all": of(differ, (x for x in differ if x.get("cause") == "named")),
         "cause named, where the truth is an edit": of(edits, (x for x in edits if x.get("cause") == "named")),
+        "cause named, but for truths changed behind a run": of(first, (x for x in first if x.get("cause") == "named")),
         "cause among several": of(edits, (x for x in edits if x.get("cause") == "among")),
         "cause false": of(caused, (x for x in caused if x.get("cause") == "false")),
         "assert_close fails before": of(differ, (x for x in differ if x["assert_close"] is False)),

@@ -28,6 +28,7 @@ class Truth:
 
     line: str  #: a part of that line's text, as it is written in the reference
     kind: str  #: of KINDS
+    changed: bool = False  #: behind the first run of the row, which says why: then it proves nothing
 
 
 @dataclass(frozen=True)
