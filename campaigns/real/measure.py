@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.real.checkout import tree
-from campaigns.real.rows import CASES, PROJECTS, WRONG
+from campaigns.real.rows import CASES, NUMBERS, PROJECTS, WRONG
 from campaigns.real.said import apart
 from campaigns.real.tables import tables, wrong
 from workbench.bench.harness import gathered
@@ -67,11 +67,11 @@ def measure(
 
 
 def _bugs(project: str | None, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for i, bug in enumerate(WRONG):
-        if (project is None or bug.project == project) and (not rows or i + 1 in rows):
+    for name, bug in WRONG.items():
+        if (project is None or bug.project == project) and (not rows or NUMBERS[name] in rows):
             for dtype in bug.dtypes:
                 for before in (True, False) if bug.after else (True,):
-                    yield {"project": bug.project, "operation": bug.case.operation, "wrong": i, "before": before,
+                    yield {"project": bug.project, "operation": bug.case.operation, "wrong": name, "before": before,
                            "dtype": dtype}  # fmt: skip
 
 

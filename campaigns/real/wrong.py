@@ -28,6 +28,7 @@ class Truth:
 
     line: str  #: a part of that line's text, as it is written in the reference
     kind: str  #: of KINDS
+    changed: bool = False  #: behind the first run of the row, which says why: then it proves nothing
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,8 @@ class Wrong:
     wrong_in: tuple[str, ...] = ("forward",)  #: the runs that are wrong: forward, gradients
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     of_reference: bool = False  #: the reference is wrong, and the kernel right
+
+    @property
+    def name(self) -> str:
+        """Of a row, in documents: no other has it, whichever rows are added."""
+        return f"{self.project} {(self.after or self.before)[:8]}: {self.case.operation}"

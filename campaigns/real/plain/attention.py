@@ -184,3 +184,21 @@ def rope_of_axes(
     q_out = q * own_cos + turned_q * own_sin
     k_out = k * own_cos + turned_k * own_sin
     return q_out, k_out
+
+
+def selected(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, block_indices: torch.Tensor, block: int, starts: tuple[int, ...]
+) -> torch.Tensor:
+    """Causal attention to the blocks of keys [1, time, 1, block] that a query selects, -1 for none, for each sequence
+    between two `starts`.
+    """
+    parts = []
+    for start, end in zip(starts, starts[1:], strict=False):
+        at = torch.arange(end - start, device=q.device)
+        chosen = (block_indices[0, start:end, 0, :, None] == at[None, None, :] // block).any(1)
+        seen = chosen & (at[:, None] >= at[None, :])
+        scores = pairs(q[:, start:end], k[:, start:end]) * q.shape[-1] ** -0.5
+        probs = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        parts.append(mixed(probs, v[:, start:end]))
+    out = torch.cat(parts, 1).to(q.dtype)
+    return out

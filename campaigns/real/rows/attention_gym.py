@@ -51,16 +51,17 @@ def _seen(b: Any, h: Any, q: Any, k: Any) -> Any:
 
 
 def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """The second of two sequences, of which the first is it backwards."""
+    """The second of two sequences; the first is drawn from a seed of its own."""
     T, where = q.shape[1], q.device
     made: Any = pages(2 * T // PAGE, PAGE, 2, device=where)
     q, k, v = _swap(q, k, v)
+    draw = of.drawn(1)
+    first = [draw(*x.shape).to(x) for x in (k, v)]
     caches = [torch.zeros(1, k.shape[1], 2 * T, k.shape[3], device=where, dtype=k.dtype) for _ in range(2)]
     for one in range(2):
         which = torch.tensor([one], device=where)
         made.reserve(which, torch.tensor([T], device=where))
-        own = (k, v) if one else (k.flip(2), v.flip(2))
-        made.assign(which, torch.arange(T, device=where)[None], *own, *caches)
+        made.assign(which, torch.arange(T, device=where)[None], *((k, v) if one else first), *caches)
     mask = create_block_mask(_seen, 1, 1, T, T, device=where, BLOCK_SIZE=PAGE)
     mask = made.convert_logical_block_mask(mask, torch.tensor([1], device=where))
     found: torch.Tensor = flex_attention(q, *caches, block_mask=mask)
@@ -90,6 +91,8 @@ CASES = (
          (_attention,), of.plain, EXACT, T=64),
 )  # fmt: skip
 
+#: The truth of the last was changed after its first run, from mask: the first sequence's keys are seen, and no edit of
+#: the reference, which has the second's alone, does so.
 WRONG = (
     Wrong(PROJECT.name, "41a96b6c", "001b36d", "columns and rows are exchanged within tiles, and of tiles",
           CASES[0], ("out",), Truth("near_x = ", "mask"), "windows of 3 by 5 where they are of 5 by 3"),
@@ -98,5 +101,5 @@ WRONG = (
     Wrong(PROJECT.name, "5e0d1b80", "043a4a3", "the score itself, and no cap, multiplies the tanh",
           CASES[2], ("out",), Truth("capped = cap * torch.tanh", "operand"), "all"),
     Wrong(PROJECT.name, "a8e73e5b", "672e59b", "pages are looked up in the table of the first sequence",
-          CASES[3], ("out",), Truth("masked_fill(~seen", "mask"), "all of the second sequence"),
+          CASES[3], ("out",), Truth("masked_fill(~seen", "no edit", changed=True), "all of the second sequence"),
 )  # fmt: skip

@@ -125,7 +125,6 @@ SOFTMAX = Case(
 )  # fmt: skip
 
 
-
 def _one(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
     """Numbers of up to 10 or so."""
     return {"x": (3 * drawn(seed)(T, D)).to(dtype)}

@@ -195,7 +195,6 @@ ROPE = Case(
 )  # fmt: skip
 
 
-
 def _pair(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
     draw = drawn(seed)
     return {name: draw(T, D).to(dtype) for name in ("a", "b")}

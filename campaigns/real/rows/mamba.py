@@ -84,7 +84,6 @@ STEEP = Case(
 )  # fmt: skip
 
 
-
 def _update(seed: int, dtype: Any, T: int, D: int = 64, N: int = 16) -> Tensors:
     """A token of each row of a batch; step sizes of a model as it is initialised, from 0.001 to 0.1."""
     draw = drawn(seed)

@@ -42,7 +42,8 @@ def _flash(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: to
     """A row lies behind the sequence, so that nothing is written behind the output."""
     T = q.shape[1]
     q, k, v = (torch.cat([x[0], x[0, :1]]) for x in (q, k, v))
-    return function(q, k, v, _starts(q, T), _starts(q, T), T, T, True, q.shape[-1] ** -0.5)[0][None, :T]
+    flags = {"causal": 1, "gqa_interleave": 0}  # numbers, which the interpreter takes for what it takes no bool
+    return function(q, k, v, _starts(q, T), _starts(q, T), T, T, sm_scale=q.shape[-1] ** -0.5, **flags)[0][None, :T]
 
 
 def _scores(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:

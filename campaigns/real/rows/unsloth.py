@@ -78,7 +78,6 @@ ROPE = Case(
 )  # fmt: skip
 
 
-
 def _logits(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
     generator = torch.Generator().manual_seed(seed)
     return {"x": (2 * drawn(seed)(T, V)).to(dtype), "labels": torch.randint(0, V, (T,), generator=generator)}
