@@ -103,10 +103,10 @@ def _halves(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
 
 
 def _token(f: Any, state: torch.Tensor, **given: Any) -> Any:
-    """Without a bias, which it asks for the strides of; a copy of the state, which it overwrites."""
+    """With a bias and a skip of 0, whose strides it asks for; a copy of the state, which it overwrites."""
     last, names = state.clone(), ("x", "step", "A", "B", "C")
-    bias = torch.zeros(state.shape[1], dtype=state.dtype, device=state.device)
-    return f(last, *(given[name] for name in names), dt_bias=bias, dt_softplus=True), last
+    nothing = torch.zeros(state.shape[1], dtype=state.dtype, device=state.device)
+    return f(last, *(given[name] for name in names), D=nothing, dt_bias=nothing, dt_softplus=True), last
 
 
 def _norm(f: Any, x: torch.Tensor, weight: torch.Tensor, z: torch.Tensor) -> Any:
