@@ -18,7 +18,7 @@ NEWEST = "7fdb85d0"
 PROJECT = Project(
     name="attention-gym", owner="meta-pytorch", newest=NEWEST, paths=("attn_gym",),
     tolerance={"": Tolerance(atol=1e-5, rtol=1.3e-6), "bfloat16": Tolerance(atol=1e-5, rtol=1.6e-2)},
-    stubs=("attn_gym", "attn_gym.masks", "attn_gym.mods", "attn_gym.paged_attention"),
+    stubs=("attn_gym", "attn_gym.mods", "attn_gym.paged_attention"),
 )  # fmt: skip
 EXACT = {"float32": "operands=float32", "bfloat16": "operands=bfloat16"}
 QKV = ("q", "k", "v")
@@ -77,6 +77,9 @@ def _steep(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
 _CANVAS = (8, 8, 5, 3, 4, 4)  # width, height, window, tile
 _WINDOW = {"width": 8, "height": 8, "window": (5, 3), "tile": (4, 4)}
 _attention = Call("plain/attention:attention", takes(*QKV), {"causal": True})
+#: of a module that the newest commit does not have
+_PAGES = Case("pages", Call("attn_gym.paged_attention.paged_attention:PagedAttention", takes(*QKV), adapter=_paged),
+    (_attention,), of.plain, EXACT, T=64)  # fmt: skip
 CASES = (
     Case("neighbourhood attention in tiles",
          Call("attn_gym.masks.natten:generate_tiled_natten", takes(*QKV), {"sizes": _CANVAS}, adapter=_masked),
@@ -87,8 +90,17 @@ CASES = (
     Case("soft cap", Call("attn_gym.mods.softcapping:generate_tanh_softcap", takes(*QKV), {"size": 5},
                           adapter=_scored),
          (Call("plain/attention:softcapped", takes(*QKV), {"cap": 5.0}),), _steep, EXACT, T=64),
-    Case("pages", Call("attn_gym.paged_attention.paged_attention:PagedAttention", takes(*QKV), adapter=_paged),
-         (_attention,), of.plain, EXACT, T=64),
+    Case("sliding window", Call("attn_gym.masks.sliding_window:generate_sliding_window", takes(*QKV), {"sizes": (9,)},
+                                adapter=_masked),
+         (Call("plain/attention:windowed", takes(*QKV), {"window": 9}),), of.plain, EXACT, T=64),
+    Case("prefix", Call("attn_gym.masks.prefix_lm:generate_prefix_lm_mask", takes(*QKV), {"sizes": (9,)},
+                        adapter=_masked),
+         (Call("plain/attention:windowed", takes(*QKV), {"prefix": 9}),), of.plain, EXACT, T=64),
+    Case("dilated window",
+         Call("attn_gym.masks.dilated_sliding_window:generate_dilated_sliding_window", takes(*QKV), {"sizes": (9, 3)},
+              adapter=_masked),
+         (Call("plain/attention:windowed", takes(*QKV), {"window": 9, "dilation": 3, "causal": False}),), of.plain,
+         EXACT, T=64),
 )  # fmt: skip
 
 #: The truth of the last was changed after its first run, from mask: the first sequence's keys are seen, and no edit of
@@ -101,5 +113,5 @@ WRONG = (
     Wrong(PROJECT.name, "5e0d1b80", "043a4a3", "the score itself, and no cap, multiplies the tanh",
           CASES[2], ("out",), Truth("capped = cap * torch.tanh", "operand"), "all"),
     Wrong(PROJECT.name, "a8e73e5b", "672e59b", "pages are looked up in the table of the first sequence",
-          CASES[3], ("out",), Truth("masked_fill(~seen", "no edit", changed=True), "all of the second sequence"),
+          _PAGES, ("out",), Truth("masked_fill(~seen", "no edit", changed=True), "all of the second sequence"),
 )  # fmt: skip
