@@ -23,6 +23,7 @@ PROJECT = Project(
 EXACT = {"float32": "operands=float32", "bfloat16": "operands=bfloat16"}
 QKV = ("q", "k", "v")
 PAGE = 16  #: tokens
+flex: Any = flex_attention
 
 
 def _swap(*several: torch.Tensor) -> list[torch.Tensor]:
@@ -32,7 +33,7 @@ def _swap(*several: torch.Tensor) -> list[torch.Tensor]:
 def _masked(function: Callable[..., Any], sizes: tuple[int, ...], **given: torch.Tensor) -> torch.Tensor:
     q = given["q"]
     mask = create_block_mask(function(*sizes), None, None, q.shape[1], q.shape[1], device=q.device)
-    found: torch.Tensor = flex_attention(*_swap(*(given[name] for name in QKV)), block_mask=mask)
+    found: torch.Tensor = flex(*_swap(*(given[name] for name in QKV)), block_mask=mask)
     return found.transpose(1, 2)
 
 
@@ -40,9 +41,7 @@ def _scored(function: Callable[..., Any], size: int, causal: bool = False, **giv
     q, mask = given["q"], None
     if causal:
         mask = create_block_mask(_seen, None, None, q.shape[1], q.shape[1], device=q.device)
-    found: torch.Tensor = flex_attention(
-        *_swap(*(given[name] for name in QKV)), score_mod=function(size), block_mask=mask
-    )
+    found: torch.Tensor = flex(*_swap(*(given[name] for name in QKV)), score_mod=function(size), block_mask=mask)
     return found.transpose(1, 2)
 
 
@@ -64,7 +63,7 @@ def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
         made.assign(which, torch.arange(T, device=where)[None], *((k, v) if one else first), *caches)
     mask = create_block_mask(_seen, 1, 1, T, T, device=where, BLOCK_SIZE=PAGE)
     mask = made.convert_logical_block_mask(mask, torch.tensor([1], device=where))
-    found: torch.Tensor = flex_attention(q, *caches, block_mask=mask)
+    found: torch.Tensor = flex(q, *caches, block_mask=mask)
     return found.transpose(1, 2)
 
 
