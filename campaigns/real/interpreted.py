@@ -43,15 +43,16 @@ def pretend() -> None:
 
     cuda: Any = torch.cuda
     about = {"name": "none", "major": 9, "minor": 0, "multi_processor_count": 132, "total_memory": 1 << 34}
-    cuda.device = torch.cpu.device = _Device  # type: ignore[attr-defined]
+    for module in (torch.cuda, torch.cpu):
+        vars(module)["device"] = _Device
     cuda.get_device_properties = lambda *_: SimpleNamespace(**about)
     cuda.get_device_name, cuda.get_device_capability = (lambda *_: "none"), (lambda *_: (9, 0))
     cuda.current_device, cuda.device_count, cuda.set_device = (lambda: 0), (lambda: 1), (lambda *_: None)
-    torch.hip = SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
-    torch._C._cuda_getCurrentRawStream = lambda _: 0  # type: ignore[attr-defined]
+    vars(torch)["hip"] = SimpleNamespace(is_available=lambda: False)
+    vars(torch._C)["_cuda_getCurrentRawStream"] = lambda _: 0
     for name in ("empty", "zeros", "ones", "empty_like", "zeros_like", "tensor", "arange"):
         setattr(torch, name, _on_cpu(getattr(torch, name)))
-    torch.histc = _counted(torch.histc)  # type: ignore[assignment]
+    vars(torch)["histc"] = _counted(torch.histc)
     asked = SimpleNamespace(
         get_current_target=lambda: SimpleNamespace(arch=90, backend="cuda", warp_size=32),
         get_current_device=lambda: 0, get_device_interface=lambda: torch.cuda,

@@ -202,3 +202,48 @@ def selected(
         parts.append(mixed(probs, v[:, start:end]))
     out = torch.cat(parts, 1).to(q.dtype)
     return out
+
+
+def windowed(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: int | None = None, dilation: int = 1, prefix: int = 0,
+    causal: bool = True,
+) -> torch.Tensor:  # fmt: skip
+    """Keys at most `window` before the query, of which every `dilation`-th is seen, and the first `prefix` keys."""
+    at = torch.arange(q.shape[1], device=q.device)
+    distance = at[:, None] - at[None, :]
+    seen = distance % dilation == 0
+    if window is not None:
+        seen = seen & (distance.abs() <= window)
+    if causal:
+        seen = seen & (distance >= 0)
+    seen = seen | (at[None, :] < prefix)
+    scores = pairs(q, k) * q.shape[-1] ** -0.5
+    probs = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    out = mixed(probs, v).to(q.dtype)
+    return out
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The loss of each row."""
+    loss = logits.float().logsumexp(-1) - logits.float().gather(-1, labels[:, None])[:, 0]
+    return loss
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    """Over the last dimension."""
+    rstd = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    out = (x.float() * rstd * weight.float()).to(x.dtype)
+    return out
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    """SiLU of the first half of the dimensions times the second."""
+    gate, up = x.float().chunk(2, -1)
+    out = (gate * gate.sigmoid() * up).to(x.dtype)
+    return out
+
+
+def softmax_of_rows(x: torch.Tensor) -> torch.Tensor:
+    """Of the last dimension."""
+    out = x.float().softmax(-1).to(x.dtype)
+    return out

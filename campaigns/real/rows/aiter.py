@@ -11,7 +11,7 @@ import torch
 
 from campaigns.real import inputs as of
 from campaigns.real.call import Call, takes
-from campaigns.real.case import Case
+from campaigns.real.case import FLOAT32, Case
 from campaigns.real.plain.attention import attention, pairs
 from campaigns.real.project import Project, Tolerance
 from campaigns.real.wrong import Truth, Wrong
@@ -85,7 +85,7 @@ def _backward(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v:
                      q.shape[1], k.shape[1], 0.0, config=TILES)  # fmt: skip
             return tuple(made)
 
-    made: torch.Tensor = Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = Attention.apply(q, k, v)
     return made
 
 
@@ -101,6 +101,16 @@ def _paged(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: to
     function(q, cache[:, 0], cache[:, 1], None, None, out, lse, dim**-0.5, False, -1, -1, None, "bshd", lengths, None,
              table)  # fmt: skip
     return out
+
+
+def _softmax(function: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
+    _portable(function, "_softmax_kernel_online")
+    found: torch.Tensor = function(x)
+    return found
+
+
+def _rows(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
+    return {"x": (3 * of.drawn(seed)(T, 300)).to(dtype)}
 
 
 def _longer(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
@@ -132,6 +142,8 @@ _DECODE = "aiter.ops.triton._triton_kernels.flash_attn_triton_amd.fwd_decode:att
 CASES = (
     Case("attention, backward", Call(_BACKWARD, takes(*QKV), adapter=_backward), (_attention,), _strided,
          gradients=True, saved=True),
+    Case("softmax", Call("aiter.ops.triton.softmax:softmax", takes("x"), adapter=_softmax),
+         (Call("plain/attention:softmax_of_rows", takes("x")),), _rows, FLOAT32, T=40),
     Case("decoding from pages", Call(_DECODE, takes(*QKV), adapter=_paged), (_attention,), _one, T=96),
 )  # fmt: skip
 
@@ -149,5 +161,5 @@ WRONG = (
     Wrong(PROJECT.name, "dcb0639d", "059c7787", "the result's gradient is read with the result's strides",
           CASES[0], ("dq", "dk"), Truth("probs = scores.softmax(-1)", "index"), wrong_in=("gradients",)),
     Wrong(PROJECT.name, "2b5b5af1", "6740fb79", "pages are taken to follow each other, whatever lies between them",
-          CASES[1], ("out",), Truth("scores = pairs(q, k)", "index"), "all"),
+          CASES[2], ("out",), Truth("scores = pairs(q, k)", "index"), "all"),
 )  # fmt: skip

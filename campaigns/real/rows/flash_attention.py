@@ -16,8 +16,7 @@ PROJECT = Project(
     paths=("flash_attn/ops", "flash_attn/layers", "flash_attn/utils"),
     tolerance={"": Tolerance(atol=1e-4), "float16": Tolerance(atol=1e-2), "bfloat16": Tolerance(atol=5e-2)},
     stubs=("flash_attn", "flash_attn.ops", "flash_attn.ops.triton", "flash_attn.layers", "flash_attn.utils"),
-    absent={"rotary_emb": ("apply_rotary",), "flash_attn.utils.torch": ("custom_fwd", "custom_bwd"),
-            "flash_attn.utils.library": ("triton_op",)},
+    absent=("rotary_emb", "flash_attn.utils.torch", "flash_attn.utils.library"),
 )  # fmt: skip
 
 
@@ -35,6 +34,18 @@ def _no_residual(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
 
 def _rotated(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
     return {"x": of.drawn(seed)(1, T, 1, 32).to(dtype)}
+
+
+def _labelled(seed: int, dtype: torch.dtype, T: int, classes: int = 300) -> of.Tensors:
+    labels = torch.arange(T) * 37 % classes
+    return {"logits": (3 * of.drawn(seed)(T, classes)).to(dtype), "labels": labels}
+
+
+def _angles(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
+    """Half of the dimensions rotate."""
+    draw = of.drawn(seed)
+    made, angle = {"x": draw(1, T, 2, 64).to(dtype)}, draw(T, 16)
+    return made | {"cos": angle.cos().to(dtype), "sin": angle.sin().to(dtype)}
 
 
 def _of_16_bits(embedding: type, x: torch.Tensor) -> torch.Tensor:
@@ -64,6 +75,13 @@ CASES = (
     Case("layer norm of a sum", Call(_LAYER_NORM, takes("x", "weight", "bias", "residual"), _EPS | {"prenorm": True}),
          (Call(_REFERENCE, takes("x", "weight", "bias", "residual"), _EPS | {"prenorm": True, "upcast": True}),),
          _norm, FLOAT32),
+    Case("cross entropy", Call("flash_attn.ops.triton.cross_entropy:cross_entropy_loss", takes("logits", "labels"),
+                               results=(0,)),
+         (Call("plain/attention:cross_entropy", takes("logits", "labels")),), _labelled, FLOAT32, gradients=True, T=40,
+         back=40),
+    Case("rotary", Call("flash_attn.layers.rotary:apply_rotary_emb", takes("x", "cos", "sin")),
+         (Call("flash_attn/layers/rotary.py:apply_rotary_emb_torch", takes("x", "cos", "sin")),), _angles, FLOAT32,
+         T=40),
     Case("RMS norm", Call("flash_attn.ops.triton.layer_norm:rms_norm_fn", takes("x", "weight", "bias"), _EPS),
          (Call("flash_attn/ops/triton/layer_norm.py:rms_norm_ref", takes("x", "weight", "bias"),
                _EPS | {"upcast": True}),), _no_residual, FLOAT32, gradients=True),

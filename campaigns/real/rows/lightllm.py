@@ -1,4 +1,6 @@
-"""lightllm: attention of prompts in Triton, which fills an output that is given, and rotations of several axes."""
+"""lightllm: attention of prompts in Triton, which fills an output that is given, and rotations of several axes, which
+are computed in the inputs' dtype.
+"""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +10,7 @@ import torch
 
 from campaigns.real import inputs as of
 from campaigns.real.call import Call, takes
-from campaigns.real.case import FLOAT32, Case
+from campaigns.real.case import Case
 from campaigns.real.project import Project, Tolerance
 from campaigns.real.wrong import Truth, Wrong
 
@@ -17,17 +19,39 @@ PROJECT = Project(
     name="lightllm", owner="ModelTC", newest=NEWEST, paths=("lightllm",), tolerance={"": Tolerance(atol=1e-2)},
     stubs=("lightllm", "lightllm.models", "lightllm.models.llama", "lightllm.models.vit", "lightllm.models.deepseek2",
            "lightllm.models.qwen2_vl", "lightllm.utils"),
-    absent={"lightllm.utils.device_utils": ("is_hopper",)},
+    absent=("lightllm.utils.device_utils",),
 )  # fmt: skip
 DTYPES = ("float32", "float16")
+PLAIN = {"float32": "operands=float32", "float16": "operands=float16,round=eager:float16"}
 QKV = ("q", "k", "v")
 PARTS = ("q", "q_rope", "k", "k_rope", "v")
 
 
 def _images(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Images of T tokens each, which newer commits lay one behind the other."""
+    if "cu_seqlens" in inspect.signature(function).parameters:
+        starts = torch.arange(q.shape[0] + 1, device=q.device, dtype=torch.int32) * q.shape[1]
+        flat = [x.flatten(0, 1) for x in (q, k, v, torch.empty_like(q))]
+        function(*flat, starts, q.shape[1])
+        return flat[-1].view_as(q)
     out = torch.empty_like(q)
     function(q, k, v, out)
     return out
+
+
+def _filled(function: Callable[..., Any], x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x[:, : x.shape[1] // 2])
+    function(x, out)
+    return out
+
+
+def _rows(seed: int, dtype: torch.dtype, T: int, D: int = 96) -> of.Tensors:
+    draw = of.drawn(seed)
+    return {"x": draw(T, D).to(dtype), "weight": (1 + draw(D) / 4).to(dtype)}
+
+
+def _gates(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
+    return {"x": of.drawn(seed)(T, 96).to(dtype)}
 
 
 def _split_prompt(kernel: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -117,11 +141,17 @@ CASES: tuple[Case, ...] = (
     Case("latent attention behind a cache",
          Call(f"{_DEEP}:context_attention_fwd_with_v", takes(*PARTS), {"scale": 0.125}, adapter=_behind_caches),
          (_latent_reference,), _latent_behind, T=80, dtypes=DTYPES),
+    Case("RMS norm", Call("lightllm.models.llama.triton_kernel.rmsnorm:rmsnorm_forward", takes("x", "weight"),
+                          {"eps": 1e-6}),
+         (Call("plain/attention:rms_norm", takes("x", "weight"), {"eps": 1e-6}),), _rows, PLAIN, T=40, dtypes=DTYPES),
+    Case("gated unit", Call("lightllm.models.llama.triton_kernel.silu_and_mul:silu_and_mul_fwd", takes("x"),
+                            adapter=_filled),
+         (Call("plain/attention:gated", takes("x")),), _gates, PLAIN, T=40, dtypes=DTYPES),
     Case("rotation of three axes",
          Call("lightllm.models.qwen2_vl.triton_kernel.mrope:mrope_triton", takes("q", "k", "cos", "sin"), _SECTIONS,
               adapter=_axes),
-         (Call("plain/attention:rope_of_axes", takes("q", "k", "cos", "sin"), _SECTIONS),), _three_axes, FLOAT32,
-         T=3),
+         (Call("plain/attention:rope_of_axes", takes("q", "k", "cos", "sin"), _SECTIONS),), _three_axes, PLAIN,
+         T=3, dtypes=DTYPES),
 )  # fmt: skip
 
 #: The truth of the second was changed after its first run, from the mask: what ends early is the loop that sums over
@@ -145,5 +175,5 @@ WRONG = (
                     adapter=_from_start), (_latent_reference,), _latent, T=80, dtypes=DTYPES),
           ("out",), Truth("pairs(q_rope, k_rope)", "index"), "all heads but the first", dtypes=DTYPES),
     Wrong(PROJECT.name, "e59d0675", "7cf74df5", "time is the first dimension as long: of three tokens the axes'",
-          CASES[2], ("q_out", "k_out"), Truth("cos[i % 3", "index"), "all but the first token", dtypes=DTYPES),
+          CASES[4], ("q_out", "k_out"), Truth("cos[i % 3", "index"), "all but the first token", dtypes=DTYPES),
 )  # fmt: skip

@@ -46,6 +46,18 @@ def _flash(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: to
     return function(q, k, v, _starts(q, T), _starts(q, T), T, T, sm_scale=q.shape[-1] ** -0.5, **flags)[0][None, :T]
 
 
+def _selected(
+    function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, blocks: torch.Tensor
+) -> Any:
+    return function(q[0], k[0], v[0], blocks[0].transpose(0, 1).int(), 32, _starts(q, q.shape[1]))[None]
+
+
+def _chosen(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
+    """16 query heads to one of keys; four blocks of 32, those before the query's own, and -1."""
+    made = of.blocks(seed, dtype, T, size=32)
+    return {"q": made["q"], "k": made["k"], "v": made["v"], "blocks": made["block_indices"].sort(-1, True).values}
+
+
 def _scores(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
     """Shares of a key, in float32 as the kernels store them."""
     return {"score": of.drawn(seed)(1, T, (T - SIZE) // STRIDE + 1).sigmoid()}
@@ -77,6 +89,11 @@ CASES = (
     Case("shares of compressed keys",
          Call(f"{_COMPRESSED}:_get_attention_score", takes("q", "k", "lse"), adapter=_shares),
          (Call("plain/attention:shares", takes("q", "k", "lse"), _STEPS),), _compressed, T=300, dtypes=NARROW),
+    Case("selected attention",
+         Call("native_sparse_attention.ops.triton.topk_sparse_attention:topk_sparse_attention",
+              takes("q", "k", "v", "blocks"), adapter=_selected),
+         (Call("plain/attention:selected", takes("q", "k", "v", block_indices="blocks"),
+               {"block": 32, "starts": (0, 96)}),), _chosen, T=96, back=96, gradients=True, saved=True, dtypes=NARROW),
     Case("attention",
          Call("native_sparse_attention.ops.triton.flash_attention:_flash_attention_fwd", takes("q", "k", "v"),
               adapter=_flash), (_attention,), _of_48, T=100, dtypes=NARROW),

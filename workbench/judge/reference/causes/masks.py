@@ -57,16 +57,17 @@ def diagonal(mask: np.ndarray) -> int | None:
     """
     if mask.ndim < 2 or mask.size != mask.shape[-2] * mask.shape[-1] or not mask.size:
         return None
-    x = mask.reshape(mask.shape[-2:])
+    rows, columns = mask.shape[-2:]
+    x = mask.reshape(rows, columns)
     x = x if x[-1, 0] else ~x
     k = int(x[0].sum()) - 1 if x[0, 0] else -int(x[:, 0].argmax())
-    return k if k < x.shape[1] - 1 and np.array_equal(x, np.tri(*x.shape, k, dtype=bool)) else None
+    return k if k < columns - 1 and np.array_equal(x, np.tri(rows, columns, k, dtype=bool)) else None
 
 
 def _elsewhere(at: int, new: int, columns: slice, d: Draft) -> None:
-    made = d.old.value.reshape(d.old.shape[-2:]).copy()
-    band = np.tri(*made.shape, at, dtype=bool)
-    other = np.tri(*made.shape, new, dtype=bool)
+    rows, all_columns = d.old.shape[-2:]
+    made = d.old.value.reshape(rows, all_columns).copy()
+    band, other = (np.tri(rows, all_columns, k, dtype=bool) for k in (at, new))
     made[:, columns] = (other if np.array_equal(made, band) else ~other)[:, columns]
     d.hold(made.reshape(d.old.shape), bool)
 
