@@ -124,7 +124,9 @@ WRONG = (
           Truth("-(gain * kept).sum() / kept.sum()", "factor"), wrong_in=("forward", "gradients"),
           dtypes=("float32", "float16")),
     Wrong(FLA, "6e3e2469", "b9bdbcf2", "the penalty's gradient is not times that of the loss",
-          L2_WRAP, ("dlogits",), Truth("factor / 2 * (logits.max(-1).values ** 2).mean()", "omitted part"),
+          L2_WRAP, ("dlogits",),
+          # was "omitted part": 1 in the place of the gradient and a factor left out are the same
+          Truth("factor / 2 * (logits.max(-1).values ** 2).mean()", "operand", changed=True),
           "the largest logit of each token", wrong_in=("gradients",), dtypes=("float32", "float16")),
     Wrong(FLA, "4bd2a5cf", "a252c17d", "of a sequence shorter than a window, gradients of the last state go elsewhere",
           LAST_TOKENS, ("dx", "dstate"), Truth("torch.cat([state, x.transpose(1, 2)], -1)", "index"),
