@@ -85,7 +85,7 @@ def _backward(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v:
                      q.shape[1], k.shape[1], 0.0, config=TILES)  # fmt: skip
             return tuple(made)
 
-    made: torch.Tensor = Attention.apply(q, k, v)  # type: ignore[no-untyped-call]
+    made: torch.Tensor = Attention.apply(q, k, v)
     return made
 
 
