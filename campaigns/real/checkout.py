@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from campaigns.real.interpreted import complete, is_interpreted
+from campaigns.real.interpreted import complete, is_interpreted, pretend
 from campaigns.real.project import Project
 from workbench.refusal import Refusal
 
@@ -56,6 +56,8 @@ def use(project: Project, root: Path) -> None:
     """Makes the project at `root` the one that is imported, for the whole process."""
     os.environ.update(project.environment)
     sys.path.insert(0, str(root / project.root))
+    if is_interpreted():
+        pretend()
     for name in project.stubs:
         package = ModuleType(name)
         package.__path__ = [str(root / project.root / name.replace(".", "/"))]

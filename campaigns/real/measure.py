@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.real.checkout import tree
-from campaigns.real.rows import CASES, PROJECTS, WRONG
+from campaigns.real.rows import CASES, NUMBERS, PROJECTS, WRONG
 from campaigns.real.said import apart
 from campaigns.real.tables import tables, wrong
 from workbench.bench.harness import gathered
@@ -67,11 +67,11 @@ def measure(
 
 
 def _bugs(project: str | None, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
-    for i, bug in enumerate(WRONG):
-        if (project is None or bug.project == project) and (not rows or i + 1 in rows):
+    for name, bug in WRONG.items():
+        if (project is None or bug.project == project) and (not rows or NUMBERS[name] in rows):
             for dtype in bug.dtypes:
                 for before in (True, False) if bug.after else (True,):
-                    yield {"project": bug.project, "operation": bug.case.operation, "wrong": i, "before": before,
+                    yield {"project": bug.project, "operation": bug.case.operation, "wrong": name, "before": before,
                            "dtype": dtype}  # fmt: skip
 
 
@@ -163,12 +163,14 @@ def _spread(
 
 
 def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]]:
-    """The rows of one process, and one that says why there are no more."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if why:
-        said = {key: asked[key] for key in ("project", "operation", "wrong", "before", "dtype")}
-        rows.append(said | {"what": "gradients" if rows else "forward", "error": why})
-    return rows
+    """The rows of one process, the last of those for the same pass, and one that says why a pass has none."""
+    from campaigns.real.row import case_of
+
+    lines = file.read_text().splitlines() if file.exists() else []
+    rows = {row["what"]: row for row in map(json.loads, filter(lambda x: x.endswith("}"), lines))}
+    said = {key: asked[key] for key in ("project", "operation", "wrong", "before", "dtype")}
+    missing = [what for what in case_of(asked)[3] if what not in rows]
+    return [*rows.values(), *(said | {"what": what, "error": why or "ended early"} for what in missing)]
 
 
 def _compare(each: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> None:

@@ -65,14 +65,14 @@ def _line(key: tuple[str, ...], rows: Sequence[Row]) -> dict[str, str]:
 def bugs(documents: Sequence[Mapping[str, Any]]) -> str:
     """The table that docs/trust.md leads with, of one document or several: a line for each bug, and counts."""
     rows = [row for one in documents for row in one["rows"]]
-    every: dict[int, list[tuple[Row | None, Row | None]]] = {}
+    every: dict[str, list[tuple[Row | None, Row | None]]] = {}
     for before, after in pairs(rows):
         every.setdefault((before or after or {})["wrong"], []).append((before, after))
-    return "\n".join([*_table([_bug(i, some) for i, some in every.items()]), "", *_table(counts(rows))])
+    return "\n".join([*_table([_bug(name, some) for name, some in every.items()]), "", *_table(counts(rows))])
 
 
-def _bug(i: int, runs: Sequence[tuple[Row | None, Row | None]]) -> dict[str, str]:
-    bug, project = WRONG[i], PROJECTS[WRONG[i].project]
+def _bug(name: str, runs: Sequence[tuple[Row | None, Row | None]]) -> dict[str, str]:
+    bug, project = WRONG[name], PROJECTS[WRONG[name].project]
     commit = bug.after or bug.before
     before = [one for one, _ in runs if one is not None and is_judged(one)]
     after = [one for _, one in runs if one is not None and is_judged(one)]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from campaigns.real.rows import WRONG
+from campaigns.real.rows import NUMBERS, WRONG
 
 Row = Mapping[str, Any]
 Table = list[dict[str, Any]]
@@ -21,7 +21,8 @@ def pairs(rows: Iterable[Row]) -> list[tuple[Row | None, Row | None]]:
     found: dict[tuple[Any, ...], dict[bool, Row]] = {}
     for row in rows:
         found.setdefault((row["wrong"], row["dtype"], row["what"]), {})[row["before"]] = row
-    return [(one.get(True), one.get(False)) for _, one in sorted(found.items())]
+    by_number = sorted(found.items(), key=lambda x: (NUMBERS[x[0][0]], x[0][1:]))
+    return [(one.get(True), one.get(False)) for _, one in by_number]
 
 
 def _bugs(rows: Iterable[Row]) -> list[Table]:
@@ -37,7 +38,7 @@ def _bugs(rows: Iterable[Row]) -> list[Table]:
 
 def _of(row: Row) -> dict[str, Any]:
     bug = WRONG[row["wrong"]]
-    said = {"row": row["wrong"] + 1, "project": bug.project, "fix": bug.after or "none"}
+    said = {"row": NUMBERS[row["wrong"]], "project": bug.project, "fix": bug.after or "none"}
     return said | {"operation": row["operation"], "dtype": row["dtype"], "what": row["what"]}
 
 
@@ -86,6 +87,7 @@ def counts(rows: Iterable[Row]) -> Table:
     alike = [one for one in before if one.get("differs") is False]
     staged = [one for one in differ if WRONG[one["wrong"]].stage]
     edits = [one for one in differ if WRONG[one["wrong"]].truth.kind != "no edit"]
+    first = [one for one in edits if not WRONG[one["wrong"]].truth.changed]
     caused = [one for one in differ if one["fails"]]
 
     mild = {one["wrong"] for one in differ if not one["extreme"]}
@@ -108,6 +110,7 @@ def counts(rows: Iterable[Row]) -> Table:
         "stage right": of(staged, (x for x in staged if (x["origin"] or "").split("[")[0] == WRONG[x["wrong"]].stage)),
         "cause named, of all": of(differ, (x for x in differ if x.get("cause") == "named")),
         "cause named, where the truth is an edit": of(edits, (x for x in edits if x.get("cause") == "named")),
+        "cause named, but for truths changed behind a run": of(first, (x for x in first if x.get("cause") == "named")),
         "cause among several": of(edits, (x for x in edits if x.get("cause") == "among")),
         "cause false": of(caused, (x for x in caused if x.get("cause") == "false")),
         "assert_close fails before": of(differ, (x for x in differ if x["assert_close"] is False)),

@@ -14,7 +14,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "factor": ("factor", "constant", "power"),  # another factor, constant or exponent
     "omitted part": ("left out", "part"),  # an operand, a term of a sum, a tile
     "index": ("places", "offset", "part"),  # another element, head, row or chunk is read
-    "mask": ("mask", "step", "places", "part", "operand"),  # other places are masked
+    "mask": ("mask", "step", "places", "part", "operand", "left out"),  # other places are masked, or none
     "operand": ("operand", "order", "left out"),  # another value is read: stale, unscaled, unnormalised
     "step": ("step", "order", "power", "clamp"),  # another operation, or another order
     "cast": ("cast",),  # a value, or a sum, in fewer bits
@@ -28,6 +28,7 @@ class Truth:
 
     line: str  #: a part of that line's text, as it is written in the reference
     kind: str  #: of KINDS
+    changed: bool = False  #: behind the first run of the row, which says why: then it proves nothing
 
 
 @dataclass(frozen=True)
@@ -46,3 +47,8 @@ class Wrong:
     wrong_in: tuple[str, ...] = ("forward",)  #: the runs that are wrong: forward, gradients
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     of_reference: bool = False  #: the reference is wrong, and the kernel right
+
+    @property
+    def name(self) -> str:
+        """Of a row, in documents: no other has it, whichever rows are added."""
+        return f"{self.project} {(self.after or self.before)[:8]}: {self.case.operation}"

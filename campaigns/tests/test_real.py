@@ -7,23 +7,24 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from campaigns.real import checkout, measure, pages, row, said, tables  # noqa: E402
+from campaigns.real import checkout, measure, pages, row, rows, said, tables  # noqa: E402
 from campaigns.real.call import Call, takes  # noqa: E402
 from campaigns.real.case import DTYPES, NARROW  # noqa: E402
 from campaigns.real.others import others  # noqa: E402
 from campaigns.real.plain import linear  # noqa: E402
 from campaigns.real.project import Project, Tolerance  # noqa: E402
-from campaigns.real.rows import CASES, PROJECTS, WRONG  # noqa: E402
+from campaigns.real.rows import CASES, NUMBERS, PROJECTS, WRONG  # noqa: E402
 from campaigns.real.rows.fla import named  # noqa: E402
 from campaigns.real.wrong import KINDS, Truth  # noqa: E402
 from workbench.judge.reference.causes.cause import Cause, Explained, Named  # noqa: E402
 from workbench.reference.graph.node import Line  # noqa: E402
 from workbench.refusal import Refusal  # noqa: E402
 
-EVERY = [*(case for cases in CASES.values() for case in cases), *(bug.case for bug in WRONG)]
+EVERY = [*(case for cases in CASES.values() for case in cases), *(bug.case for bug in WRONG.values())]
+FIRST = next(iter(WRONG))
 JUDGED = {
     "project": "flash-linear-attention", "operation": "attention", "dtype": "bfloat16", "T": 8, "commit": "a",
-    "what": "forward", "wrong": 0, "before": True, "verdict": "bug", "doubt": "", "fails": True, "origin": "o",
+    "what": "forward", "wrong": FIRST, "before": True, "verdict": "bug", "doubt": "", "fails": True, "origin": "o",
     "wrong_stages": ["o"], "line": "a line", "over_budget": 25.0, "gates": [], "reasons": [],
     "bare": {"verdict": "bug", "fails": True}, "declared": {"verdict": "rounding", "fails": False}, "cause": "named",
     "causes": [{"names": ["o is 0"]}], "assert_close": False, "own_test": True, "differs": True, "times": 30.0,
@@ -38,14 +39,16 @@ def counted(rows: list[dict]) -> dict[str, str]:
 
 
 def test_rows_are_whole():
-    for bug in WRONG:
+    assert [*NUMBERS.values()] == [*range(1, sum(len(getattr(x, "WRONG", ())) for x in rows._MODULES) + 1)]
+    for bug in WRONG.values():
         assert bug.project in PROJECTS and bug.truth.kind in KINDS and bug.shows and bug.dtypes, bug
         assert {*bug.wrong_in} <= {"forward", "gradients"}, bug
-        assert not bug.truth.line if bug.truth.kind == "no edit" else bug.truth.line, bug
+        assert bug.truth.line or bug.truth.kind == "no edit", bug
     for name, cases in CASES.items():
         assert len({one.operation for one in cases}) == len(cases), name
-    assert all(one.contract[x] for one in EVERY for x in one.dtypes)
-    assert {x for one in EVERY for x in one.dtypes} <= {*DTYPES, *NARROW}
+    asked = [(case, x) for cases in CASES.values() for case in cases for x in case.dtypes]
+    asked += [(bug.case, x) for bug in WRONG.values() for x in bug.dtypes]
+    assert all(case.contract[x] for case, x in asked) and {x for _, x in asked} <= {*DTYPES, *NARROW}
 
 
 def test_inputs_are_what_calls_take():
@@ -161,7 +164,7 @@ def test_how_far_halves_are_apart(tmp_path):
 
 def test_tables_and_counts():
     late = {key: JUDGED[key] for key in ("project", "operation", "dtype", "what")} | {
-        "wrong": 1, "before": True, "error": "not done within 60 s"}  # fmt: skip
+        "wrong": [*WRONG][1], "before": True, "error": "not done within 60 s"}  # fmt: skip
     verdicts, causes, missing, counts = tables.tables({"audit": False, "rows": [JUDGED, RIGHT, late]})
     (one,) = verdicts
     assert (one["row"], one["before"], one["after"], one["times"]) == (1, "bug", "rounding", "30")
@@ -190,9 +193,16 @@ def test_a_verdict_against_the_truth_fails_and_so_does_nothing():
 
 
 def test_a_process_that_ends_early_has_a_row(tmp_path):
-    asked = {"project": "p", "operation": "attention", "wrong": None, "before": False, "dtype": "float32"}
-    (found,) = measure._read(asked, tmp_path / "none", "ended with -9")
-    assert found["error"] == "ended with -9" and found["what"] == "forward"
+    asked = {"project": "flash-linear-attention", "operation": "attention", "wrong": None, "before": False,
+             "dtype": "float32"}  # fmt: skip
+    found = measure._read(asked, tmp_path / "none", "ended with -9")
+    assert [(one["what"], one["error"]) for one in found] == [
+        ("forward", "ended with -9"),
+        ("gradients", "ended with -9"),
+    ]
+    (tmp_path / "some").write_text('{"what": "forward", "cause": "none"}\n{"what": "forward", "cause": "named"}\n')
+    found = measure._read(asked, tmp_path / "some", "not done within 60 s")
+    assert found[0]["cause"] == "named" and [one["what"] for one in found] == ["forward", "gradients"]
 
 
 def test_pages_are_of_documents():
@@ -203,7 +213,7 @@ def test_pages_are_of_documents():
     assert "1 functions of 1 projects" in page and "seeds 1 and 2: 2 of 2 runs pass" in page
     assert "| 0.2 | 2 |  |" in page and "`parallel_attn` (attention)" in page and "a\\|b" in page
     page = pages.bugs([{"rows": [JUDGED, RIGHT, JUDGED | {"dtype": "float32", "verdict": "suspicious"}]}])
-    assert WRONG[0].after in page and "| bug or suspicious | rounding | o | named | fail, then pass |" in page
+    assert WRONG[FIRST].after in page and "| bug or suspicious | rounding | o | named | fail, then pass |" in page
 
 
 def test_findings_are_short_scripts():

@@ -106,3 +106,13 @@ def grpo(
     ratio = torch.exp(logps - old_logps)
     gain = torch.minimum(advantage * ratio, advantage * ratio.clamp(1 - epsilon, 1 + epsilon)) - beta * kl
     return -(gain * kept).sum() / kept.sum()
+
+
+def jsd(x: torch.Tensor, y: torch.Tensor, beta: float) -> torch.Tensor:
+    """The generalised Jensen-Shannon divergence, the mean over tokens, of logarithms of probabilities."""
+    return divergence(x.float(), y.detach().float(), beta).sum() / x.shape[0]
+
+
+def tvd(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Half of the sum of distances of probabilities, the mean over tokens."""
+    return (x.float() - y.detach().float()).abs().sum() / 2 / x.shape[0]

@@ -46,3 +46,28 @@ def group_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, groups
     centered = wide - wide.mean(-1, keepdim=True)
     normed = centered * torch.rsqrt((centered * centered).mean(-1, keepdim=True) + eps)
     return (normed.reshape(x.shape) * weight.float()[:, None] + bias.float()[:, None]).to(x.dtype)
+
+
+def add_rms_norm(
+    x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The RMS norm of a sum, and the sum."""
+    total = x + residual
+    wide = total.float()
+    normed = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
+    return (normed * weight.float()).to(x.dtype), total
+
+
+def poly_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float) -> torch.Tensor:
+    """Weights times x cubed, squared and as it is, each over its RMS, plus the bias."""
+    wide = x.float()
+    powers = [wide**3, wide**2, wide]
+    normed = [u * torch.rsqrt((u * u).mean(-1, keepdim=True) + eps) for u in powers]
+    return (weight[0] * normed[0] + weight[1] * normed[1] + weight[2] * normed[2] + bias).to(x.dtype)
+
+
+def gated_rms_norm(x: torch.Tensor, weight: torch.Tensor, z: torch.Tensor, eps: float) -> torch.Tensor:
+    """The RMS norm of x z sigmoid(z)."""
+    wide = x.float() * torch.nn.functional.silu(z.float())
+    normed = wide * torch.rsqrt((wide * wide).mean(-1, keepdim=True) + eps)
+    return (normed * weight.float()).to(x.dtype)

@@ -22,4 +22,6 @@ _MODULES = [importlib.import_module(f"{__name__}.{one.name}") for one in pkgutil
 PROJECTS: Mapping[str, Project] = {one.PROJECT.name: one.PROJECT for one in _MODULES if hasattr(one, "PROJECT")}
 #: of the newest commits, by project
 CASES: Mapping[str, tuple[Case, ...]] = {one.PROJECT.name: one.CASES for one in _MODULES if hasattr(one, "PROJECT")}
-WRONG: tuple[Wrong, ...] = tuple(bug for one in _MODULES for bug in getattr(one, "WRONG", ()))
+WRONG: Mapping[str, Wrong] = {bug.name: bug for one in _MODULES for bug in getattr(one, "WRONG", ())}
+#: name of a bug -> its number, from 1 on
+NUMBERS: Mapping[str, int] = {name: n for n, name in enumerate(WRONG, 1)}

@@ -110,5 +110,5 @@ WRONG = (
     Wrong(PROJECT.name, "5e0d1b80", "043a4a3", "the score itself, and no cap, multiplies the tanh",
           CASES[2], ("out",), Truth("capped = cap * torch.tanh", "operand"), "all"),
     Wrong(PROJECT.name, "a8e73e5b", "672e59b", "pages are looked up in the table of the first sequence",
-          _PAGES, ("out",), Truth("masked_fill(~seen", "no edit"), "all of the second sequence"),
+          _PAGES, ("out",), Truth("masked_fill(~seen", "no edit", changed=True), "all of the second sequence"),
 )  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 
 from campaigns.real import inputs as of
 from campaigns.real.call import Call, takes
-from campaigns.real.case import FLOAT32, NARROW, Case
+from campaigns.real.case import EAGER, FLOAT32, NARROW, Case
 from campaigns.real.rows.fla import named
 from campaigns.real.wrong import Truth, Wrong
 
@@ -84,12 +84,12 @@ GRPO = Case(
     "GRPO, old probabilities",
     Call("fla.modules.grpo:grpo_loss_with_old_logps", takes(*_GROUP), _CLIP, adapter=_grpo),
     (Call("plain/losses:grpo", takes(*_GROUP), _CLIP),),
-    _group, FLOAT32, gradients=True, T=100, dtypes=("float32",),
+    _group, EAGER, gradients=True, T=100,
 )  # fmt: skip
 L2_WRAP = Case(
     "L2 wrap", Call("fla.modules.l2warp:L2Wrap.apply", takes("loss", "logits"), {"factor": 0.01}, positional=True),
     (Call("plain/losses:l2_wrapped", takes("loss", "logits"), {"factor": 0.01}),),
-    _wrapped, FLOAT32, gradients=True, T=100, dtypes=("float32",),
+    _wrapped, EAGER, gradients=True, T=100,
 )  # fmt: skip
 LAST_TOKENS = Case(
     "convolution, state of a short sequence",
@@ -122,10 +122,10 @@ WRONG = (
     Wrong(FLA, "83fbc1f1", "7bc42455", "the loss has the other sign",
           GRPO, ("result", "dlogps", "dref_logps", "dold_logps", "drewards"),
           Truth("-(gain * kept).sum() / kept.sum()", "factor"), wrong_in=("forward", "gradients"),
-          dtypes=("float32",)),
+          dtypes=("float32", "float16")),
     Wrong(FLA, "6e3e2469", "b9bdbcf2", "the penalty's gradient is not times that of the loss",
           L2_WRAP, ("dlogits",), Truth("factor / 2 * (logits.max(-1).values ** 2).mean()", "omitted part"),
-          "the largest logit of each token", wrong_in=("gradients",), dtypes=("float32",)),
+          "the largest logit of each token", wrong_in=("gradients",), dtypes=("float32", "float16")),
     Wrong(FLA, "4bd2a5cf", "a252c17d", "of a sequence shorter than a window, gradients of the last state go elsewhere",
           LAST_TOKENS, ("dx", "dstate"), Truth("torch.cat([state, x.transpose(1, 2)], -1)", "index"),
           wrong_in=("gradients",)),

@@ -1,5 +1,6 @@
 """FlagGems: torch's operators in Triton. Its tests compare with torch's own, so that references are plain ones."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -123,7 +124,65 @@ SOFTMAX = Case(
     _masked, FLOAT32, T=2,
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = ()
+
+def _one(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    """Numbers of up to 10 or so."""
+    return {"x": (3 * drawn(seed)(T, D)).to(dtype)}
+
+
+def _far_from_0(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    """Numbers around 100, that differ by 1."""
+    return {"x": (100 + drawn(seed)(T, D)).to(dtype)}
+
+
+def _pair(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, D).to(dtype) for name in ("a", "b")}
+
+
+def _low_logits(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    """Logits around -50, as of a model that adds the same number to all."""
+    generator = torch.Generator().manual_seed(seed)
+    return {"x": (drawn(seed)(T, V) - 50).to(dtype), "labels": torch.randint(0, V, (T,), generator=generator)}
+
+
+def _rms_norm(f: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
+    return f(x, (x.shape[-1],), weight, 1e-6)
+
+
+def _weighted(seed: int, dtype: Any, T: int) -> Tensors:
+    made = _norm(seed, dtype, T)
+    return {name: made[name] for name in ("x", "weight")}
+
+
+def _last(f: Any, x: torch.Tensor) -> Any:
+    return f(x, -1)
+
+
+_SIMPLE = (
+    ("logarithm of a sigmoid", "ops.log_sigmoid:log_sigmoid", "log_sigmoid", _one, None),
+    ("softplus", "ops.softplus:softplus", "softplus", _one, None),
+    ("softmax", "ops.softmax:softmax", "softmax", _one, _last),
+    ("cumulative sum", "ops.cumsum:cumsum", "cumulative_sum", _one, _last),
+    ("standard deviation", "ops.std:std", "deviation", _far_from_0, None),
+    ("length", "ops.vector_norm:vector_norm", "length", _one, None),
+)
+CASES = (
+    ELU, MAX, replace(ATTENTION, T=200), ADDMM,
+    *(Case(operation, Call(f"flag_gems.{path}", takes("x"), positional=adapter is None, adapter=adapter),
+           (Call(f"plain/layers:{reference}", takes("x")),), inputs, FLOAT32, T=100)
+      for operation, path, reference, inputs, adapter in _SIMPLE),
+    Case("RMS norm", Call("flag_gems.ops.rms_norm:rms_norm", takes("x", "weight"), adapter=_rms_norm),
+         (Call("plain/norms:rms_norm", takes("x", "weight"), {"eps": 1e-6}),), _weighted, FLOAT32, gradients=True,
+         T=100),
+    Case("SwiGLU", Call("flag_gems.fused.silu_and_mul:silu_and_mul", takes("a", "b"), positional=True),
+         (Call("plain/layers:swiglu", takes("a", "b")),), _pair, FLOAT32, gradients=True, T=100),
+    Case("GEGLU", Call("flag_gems.fused.gelu_and_mul:gelu_and_mul", takes("a", "b"), positional=True),
+         (Call("plain/layers:gelu_and_mul", takes("a", "b")),), _pair, FLOAT32, gradients=True, T=100),
+    Case("cross-entropy", Call("flag_gems.fused.cross_entropy_loss:cross_entropy_loss", takes("x", "labels"),
+                               positional=True),
+         (Call("plain/losses:mean_cross_entropy", takes("x", "labels")),), _low_logits, FLOAT32, gradients=True, T=100),
+)  # fmt: skip
 
 WRONG = (
     Wrong(GEMS, "10624096", "b75cdb51", "the result is taken for the input: exp(y) where y + 1 belongs",

@@ -21,7 +21,8 @@ PROJECT = Project(
     tolerance={"float32": Tolerance(1e-5, 5e-4), "bfloat16": Tolerance(5e-3, 5e-2), "float16": Tolerance(5e-3, 5e-2)},
     stubs=("liger_kernel", "liger_kernel.ops", "liger_kernel.chunked_loss"),
 )  # fmt: skip
-EAGER = {x: f"operands={x},round=eager:{x}" for x in NARROW}
+#: torch's own operations behind or before a kernel; gradients that are stored, and multiplied when they are needed
+EAGER = {"float32": "operands=float32"} | {x: f"operands={x},round=eager:{x}" for x in NARROW}
 LLAMA = {"float32": Tolerance(1e-4, 1e-6), "bfloat16": Tolerance(2e-1, 2e-2)}
 
 
@@ -61,8 +62,13 @@ def _two(seed: int, dtype: Any, T: int, V: int = 128, H: int = 32, by: float = 1
     return {name: x.to(dtype) for name, x in made.items()} | {"labels": _labels(seed, T, V, ignored)}
 
 
+def _near(seed: int, dtype: Any, T: int) -> Tensors:
+    """Logits around 0, whose probabilities do not underflow in float16."""
+    return _two(seed, dtype, T, by=0.2)
+
+
 def _all_count(seed: int, dtype: Any, T: int) -> Tensors:
-    return _two(seed, dtype, T, ignored=False)
+    return _two(seed, dtype, T, by=0.2, ignored=False)
 
 
 def _far(seed: int, dtype: Any, T: int) -> Tensors:
@@ -132,7 +138,7 @@ CROSS_ENTROPY = Case(
     "cross-entropy, per token",
     Call("liger_kernel.ops.cross_entropy:LigerCrossEntropyFunction.apply", takes("x", "labels"), adapter=_per_token),
     (Call("plain/losses:cross_entropy", takes("x", "labels")),),
-    _logits, FLOAT32, gradients=True, T=100, dtypes=("float32",),
+    _logits, EAGER, gradients=True, T=100,
 )  # fmt: skip
 SURE = Case(
     "cross-entropy, sure",
@@ -145,19 +151,19 @@ LINEAR_CROSS_ENTROPY = Case(
     Call("liger_kernel.ops.fused_linear_cross_entropy:LigerFusedLinearCrossEntropyFunction.apply",
          takes("x", "weight", "bias", "labels"), adapter=_linear_per_token),
     (Call("plain/losses:linear_cross_entropy", takes("x", "weight", "bias", "labels")),),
-    _layer, FLOAT32, gradients=True, T=100, dtypes=("float32",),
+    _layer, EAGER, gradients=True, T=100,
 )  # fmt: skip
 LINEAR_JSD = Case(
     "linear JSD",
     Call("liger_kernel.ops.fused_linear_jsd:LigerFusedLinearJSDFunction.apply", _LAYERS, _BETA, adapter=_jsd),
     (Call("plain/losses:linear_jsd", _LAYERS, _BETA),),
-    _two, FLOAT32, gradients=True, dtypes=("float32",),
+    _two, EAGER, gradients=True,
 )  # fmt: skip
 DISTILLED = Case(
     "distillation, JSD",
     Call("liger_kernel.chunked_loss.jsd_loss:LigerFusedLinearJSDFunction.apply", _LAYERS, _BETA, adapter=_distilled),
     (Call("plain/losses:distilled", _LAYERS, _BETA),),
-    _two, FLOAT32, gradients=True, dtypes=("float32",),
+    _near, EAGER, gradients=True,
 )  # fmt: skip
 KL = Case(
     "KL divergence, mean",
@@ -188,7 +194,100 @@ ROPE = Case(
     tolerance={"float32": Tolerance(1e-5, 1e-5), "bfloat16": Tolerance(1e-1, 1e-5)},
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = ()
+
+def _pair(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, D).to(dtype) for name in ("a", "b")}
+
+
+def _one(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    return {"x": (2 * drawn(seed)(T, D)).to(dtype)}
+
+
+def _images(seed: int, dtype: Any, T: int, C: int = 6) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": 1 + draw(2, C, T), "weight": 1 + draw(C) / 4, "bias": draw(C) / 4}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _polynomial(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw(1)))}
+
+
+def _dynamic(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": draw(T, D), "alpha": draw(1).exp(), "gamma": 1 + draw(D) / 4, "beta": draw(D)}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _added(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": draw(T, D), "residual": draw(T, D), "weight": 1 + draw(D) / 4}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _logarithms(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, V).log_softmax(-1).to(dtype) for name in ("x", "y")}
+
+
+def _two_distributions(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(T, V).softmax(-1).to(dtype) for name in ("x", "y")}
+
+
+def _short_rows(seed: int, dtype: Any, T: int) -> Tensors:
+    made = _rows(seed, dtype, T)
+    return {name: made[name] for name in ("x", "weight")}
+
+
+def _gemma(f: Any, x: torch.Tensor, weight: torch.Tensor) -> Any:
+    return f(x, weight, 1e-6, 1.0, "gemma", False)
+
+
+def _copies(f: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
+    """The backward pass overwrites its inputs."""
+    return f(a.clone(), b.clone())
+
+
+def _divergence(f: Any, x: torch.Tensor, y: torch.Tensor, beta: float) -> Any:
+    return f(x, y, None, beta)
+
+
+def _ops(operation: str, path: str, names: tuple[str, ...], reference: str, inputs: Any, **more: Any) -> Case:
+    """A function of liger_kernel.ops, which takes these inputs in order, and then `fixed`; the reference takes `fixed`
+    by their names.
+    """
+    fixed = more.pop("fixed", {})
+    kernel = Call(f"liger_kernel.ops.{path}.apply", takes(*names), more.pop("given", fixed), positional=True)
+    if "adapter" in more:
+        kernel = replace(kernel, positional=False, adapter=more.pop("adapter"))
+    return Case(operation, kernel, (Call(f"plain/{reference}", takes(*names), fixed),), inputs, FLOAT32,
+                gradients=True, T=100, **more)  # fmt: skip
+
+
+CASES = (
+    CROSS_ENTROPY, LINEAR_CROSS_ENTROPY, LINEAR_JSD, DISTILLED, KL, LAYER_NORM, ROPE, SURE,
+    _ops("RMS norm, llama", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
+         adapter=_llama, given={}, fixed={"eps": 1e-6}),
+    _ops("RMS norm, gemma", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
+         adapter=_gemma, given={}, fixed={"eps": 1e-6, "offset": 1.0}),
+    _ops("GEGLU", "geglu:LigerGELUMulFunction", ("a", "b"), "layers:geglu", _pair, adapter=_copies),
+    _ops("SwiGLU", "swiglu:LigerSiLUMulFunction", ("a", "b"), "layers:swiglu", _pair, adapter=_copies),
+    _ops("squared ReLU", "relu_squared:LigerReLUSquaredFunction", ("x",), "layers:relu_squared", _one),
+    _ops("softmax", "softmax:LigerSoftmaxFunction", ("x",), "layers:softmax", _one),
+    _ops("dynamic tanh", "dyt:LigerDyTFunction", ("x", "alpha", "gamma", "beta"), "layers:dynamic_tanh", _dynamic),
+    _ops("group norm", "group_norm:LigerGroupNormFunction", ("x", "weight", "bias"), "norms:group_norm", _images,
+         given={"channels": 6, "groups": 2, "eps": 1e-6}, fixed={"groups": 2, "eps": 1e-6}),
+    _ops("RMS norm of a sum", "fused_add_rms_norm:LigerFusedAddRMSNormFunction", ("x", "residual", "weight"),
+         "norms:add_rms_norm", _added, fixed={"eps": 1e-6}),
+    _ops("norm of powers", "poly_norm:LigerPolyNormFunction", ("x", "weight", "bias"), "norms:poly_norm", _polynomial,
+         given={"eps": 1e-6, "in_place": False}, fixed={"eps": 1e-6}),
+    _ops("JSD", "jsd:LigerJSDFunction", ("x", "y"), "losses:jsd", _logarithms, adapter=_divergence, given=_BETA,
+         fixed=_BETA),
+    _ops("total variation", "tvd:LigerTVDLossFunction", ("x", "y"), "losses:tvd", _two_distributions),
+)  # fmt: skip
 
 
 WRONG = (
@@ -203,18 +302,20 @@ WRONG = (
           wrong_in=("forward", "gradients"), dtypes=("float32",)),
     Wrong(LIGER, "a6dc70de", "449f5cba", "beta is not passed on: both models weigh one half",
           replace(DISTILLED, inputs=_all_count), ("result", "dx", "dweight"),
-          Truth("beta * to_target.sum(-1)", "factor"), wrong_in=("forward", "gradients"), dtypes=("float32",)),
+          Truth("beta * to_target.sum(-1)", "factor"), wrong_in=("forward", "gradients"),
+          dtypes=("float32", "float16")),
     Wrong(LIGER, "62a90541", "a089cd59", "the logarithm of a mean of probabilities that underflow",
           replace(DISTILLED, inputs=_far), ("result",), Truth("", "no edit"), "NaN", dtypes=("float32",)),
     Wrong(LIGER, "fe1ea95f", "33f7f487", "tokens without a label count in the divergence, and in what is divided by",
           DISTILLED, ("result", "dx", "dweight"), Truth("torch.where(counted, (hard + soft) / 2", "mask"),
-          wrong_in=("forward", "gradients"), dtypes=("float32",)),
+          wrong_in=("forward", "gradients"), dtypes=("float32", "float16")),
     Wrong(LIGER, "5a0c4ca1", "05b43a14", "all tokens' gradients are times the first token's",
           CROSS_ENTROPY, ("dx",), Truth("torch.logsumexp(x, -1) - x.gather", "index"), "behind the first token",
-          wrong_in=("gradients",), dtypes=("float32",)),
+          wrong_in=("gradients",), dtypes=("float32", "float16")),
     Wrong(LIGER, "e44a5fe8", "9ac26bb8", "all tokens' gradients are times the first token's, before they are added up",
           LINEAR_CROSS_ENTROPY, ("dx", "dweight", "dbias"),
-          Truth("torch.logsumexp(logits, -1) - logits.gather", "index"), wrong_in=("gradients",), dtypes=("float32",)),
+          Truth("torch.logsumexp(logits, -1) - logits.gather", "index"), wrong_in=("gradients",),
+          dtypes=("float32", "float16")),
     Wrong(LIGER, "91ae44ae", "be1cdc17", "the gradient of the right class is rounded before 1 is subtracted",
           SURE, ("dx",), Truth("torch.logsumexp(x, -1)", "cast"), "the right class", wrong_in=("gradients",),
           dtypes=NARROW),

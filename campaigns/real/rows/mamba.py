@@ -2,13 +2,14 @@
 out.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from campaigns.real.call import Call, takes
-from campaigns.real.case import SCALED, Case
+from campaigns.real.case import FLOAT32, SCALED, Case
 from campaigns.real.inputs import Tensors, drawn
 from campaigns.real.project import Project, Tolerance
 from campaigns.real.wrong import Truth, Wrong
@@ -82,7 +83,48 @@ STEEP = Case(
     _steep, SCALED, gradients=True,
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = ()
+
+def _update(seed: int, dtype: Any, T: int, D: int = 64, N: int = 16) -> Tensors:
+    """A token of each row of a batch; step sizes of a model as it is initialised, from 0.001 to 0.1."""
+    draw = drawn(seed)
+    step = torch.exp(torch.rand(T, D, generator=torch.Generator().manual_seed(seed)) * 4.6 - 6.9)
+    made = {"state": draw(T, D, N), "x": draw(T, D), "step": step.expm1().log(), "B": draw(T, N), "C": draw(T, N)}
+    return {name: x.to(dtype) for name, x in made.items()} | {"A": -(1 + torch.arange(float(N))).expand(D, N)}
+
+
+def _gated(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    made = {"x": draw(T, D), "weight": 1 + draw(D) / 4, "z": draw(T, D)}
+    return {name: x.to(dtype) for name, x in made.items()}
+
+
+def _halves(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    return {"x": drawn(seed)(T, 2 * D).to(dtype)}
+
+
+def _token(f: Any, state: torch.Tensor, **given: Any) -> Any:
+    """With a bias and a skip of 0, whose strides it asks for; a copy of the state, which it overwrites."""
+    last, names = state.clone(), ("x", "step", "A", "B", "C")
+    nothing = torch.zeros(state.shape[1], dtype=state.dtype, device=state.device)
+    return f(last, *(given[name] for name in names), D=nothing, dt_bias=nothing, dt_softplus=True), last
+
+
+def _norm(f: Any, x: torch.Tensor, weight: torch.Tensor, z: torch.Tensor) -> Any:
+    return f(x, weight, None, z, 1e-6, None, False)
+
+
+_UPDATE = takes("state", "x", "step", "A", "B", "C")
+_GATED = takes("x", "weight", "z")
+CASES = (
+    SSD, replace(SOFTPLUS, back=64), replace(PACKED, back=100), STEEP,
+    Case("state update", Call("mamba_ssm.ops.triton.selective_state_update:selective_state_update", _UPDATE,
+                              adapter=_token),
+         (Call("plain/scans:state_update", _UPDATE),), _update, FLOAT32, T=4, dtypes=("float32",)),
+    Case("RMS norm behind a gate", Call("mamba_ssm.ops.triton.layernorm_gated:rmsnorm_fn", _GATED, adapter=_norm),
+         (Call("plain/norms:gated_rms_norm", _GATED, {"eps": 1e-6}),), _gated, FLOAT32, gradients=True, T=100),
+    Case("SwiGLU", Call("mamba_ssm.ops.triton.k_activations:swiglu", takes("x"), positional=True),
+         (Call("plain/layers:halves_swiglu", takes("x")),), _halves, FLOAT32, gradients=True, T=100),
+)  # fmt: skip
 
 WRONG = (
     Wrong(MAMBA, "0cce0fa6", "2e16fc30", "the gradient of a step size is taken for the step size, beyond 20",

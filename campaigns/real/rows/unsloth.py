@@ -18,13 +18,11 @@ PROJECT = Project(
     tolerance={"": Tolerance(atol=0.05)},  # the largest gradient of its RMS norm; 0.1 of its layer norm as a whole
     stubs=("unsloth", "unsloth.kernels", "unsloth_zoo", "unsloth_zoo.utils", "bitsandbytes"),
     says={"Version": Version, "__version__": "0.43.0"},  # of unsloth_zoo.utils; of bitsandbytes, which runs no kernel
-    absent={
-        "bitsandbytes.functional": (), "bitsandbytes.functional.lib": (),
-        "unsloth_zoo.patching_utils": ("patch_layernorm",), "unsloth_zoo.log": ("logger",),
-        "transformers": (), "transformers.models": (), "transformers.models.llama": (),
-        "transformers.models.llama.modeling_llama": ("LlamaRMSNorm",),
-        "unsloth.kernels.fp8": ("weight_dequant", "fp8_linear"),
-    },
+    absent=(
+        "bitsandbytes.functional", "bitsandbytes.functional.lib", "unsloth_zoo.patching_utils",
+        "unsloth_zoo.loss_utils", "transformers", "transformers.models", "transformers.models.llama",
+        "transformers.models.llama.modeling_llama", "unsloth.kernels.fp8",
+    ),
 )  # fmt: skip
 
 
@@ -79,7 +77,35 @@ ROPE = Case(
     _heads, FLOAT32, gradients=True, T=100, dtypes=("float32",),
 )  # fmt: skip
 
-CASES: tuple[Case, ...] = ()
+
+def _logits(seed: int, dtype: Any, T: int, V: int = 200) -> Tensors:
+    generator = torch.Generator().manual_seed(seed)
+    return {"x": (2 * drawn(seed)(T, V)).to(dtype), "labels": torch.randint(0, V, (T,), generator=generator)}
+
+
+def _pair(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
+    draw = drawn(seed)
+    return {name: draw(1, T, D).to(dtype) for name in ("a", "b")}
+
+
+def _per_token(f: Any, x: torch.Tensor, labels: torch.Tensor) -> Any:
+    """A copy, which its gradient overwrites."""
+    return f(x.clone(), labels, 0, 0)
+
+
+CASES = (
+    LAYER_NORM, GEMMA, ROPE,
+    Case("cross-entropy, per token",
+         Call("unsloth.kernels.cross_entropy_loss:Fast_CrossEntropyLoss.apply", takes("x", "labels"),
+              adapter=_per_token),
+         (Call("plain/losses:cross_entropy", takes("x", "labels")),), _logits, FLOAT32, gradients=True, T=100),
+    Case("SwiGLU", Call("unsloth.kernels.swiglu:swiglu_fg_kernel", takes(e="a", g="b")),
+         (Call("plain/layers:swiglu", takes("a", "b")),), _pair, FLOAT32, T=100),
+    Case("GEGLU, tanh", Call("unsloth.kernels.geglu:geglu_approx_forward_kernel", takes(gate="a", up="b")),
+         (Call("plain/layers:geglu", takes("a", "b")),), _pair, FLOAT32, T=100),
+    Case("GEGLU", Call("unsloth.kernels.geglu:geglu_exact_forward_kernel", takes(gate="a", up="b")),
+         (Call("plain/layers:gelu_and_mul", takes("a", "b")),), _pair, FLOAT32, T=100),
+)  # fmt: skip
 
 WRONG = (
     Wrong(UNSLOTH, "8a72e20a", "8180e9803c", "columns behind the end of a row, 0 less its mean, are in its variance",
