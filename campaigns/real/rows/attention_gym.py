@@ -23,26 +23,25 @@ PROJECT = Project(
 EXACT = {"float32": "operands=float32", "bfloat16": "operands=bfloat16"}
 QKV = ("q", "k", "v")
 PAGE = 16  #: tokens
-flex: Any = flex_attention
 
 
-def _swap(*several: torch.Tensor) -> list[torch.Tensor]:
-    return [x.transpose(1, 2) for x in several]
+def _flex(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **given: Any) -> torch.Tensor:
+    """Of arrays that have heads before time."""
+    found: torch.Tensor = flex_attention(q, k, v, **given)
+    return found.transpose(1, 2)
 
 
 def _masked(function: Callable[..., Any], sizes: tuple[int, ...], **given: torch.Tensor) -> torch.Tensor:
-    q = given["q"]
-    mask = create_block_mask(function(*sizes), None, None, q.shape[1], q.shape[1], device=q.device)
-    found: torch.Tensor = flex(*_swap(*(given[name] for name in QKV)), block_mask=mask)
-    return found.transpose(1, 2)
+    q, k, v = (given[name].transpose(1, 2) for name in QKV)
+    return _flex(
+        q, k, v, block_mask=create_block_mask(function(*sizes), None, None, q.shape[2], q.shape[2], device=q.device)
+    )
 
 
 def _scored(function: Callable[..., Any], size: int, causal: bool = False, **given: torch.Tensor) -> torch.Tensor:
-    q, mask = given["q"], None
-    if causal:
-        mask = create_block_mask(_seen, None, None, q.shape[1], q.shape[1], device=q.device)
-    found: torch.Tensor = flex(*_swap(*(given[name] for name in QKV)), score_mod=function(size), block_mask=mask)
-    return found.transpose(1, 2)
+    q, k, v = (given[name].transpose(1, 2) for name in QKV)
+    mask = create_block_mask(_seen, None, None, q.shape[2], q.shape[2], device=q.device) if causal else None
+    return _flex(q, k, v, score_mod=function(size), block_mask=mask)
 
 
 def _seen(b: Any, h: Any, q: Any, k: Any) -> Any:
@@ -53,7 +52,7 @@ def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
     """The second of two sequences; the first is drawn from a seed of its own."""
     T, where = q.shape[1], q.device
     made: Any = pages(2 * T // PAGE, PAGE, 2, device=where)
-    q, k, v = _swap(q, k, v)
+    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     draw = of.drawn(1)
     first = [draw(*x.shape).to(x) for x in (k, v)]
     caches = [torch.zeros(1, k.shape[1], 2 * T, k.shape[3], device=where, dtype=k.dtype) for _ in range(2)]
@@ -63,8 +62,7 @@ def _paged(pages: type, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> to
         made.assign(which, torch.arange(T, device=where)[None], *((k, v) if one else first), *caches)
     mask = create_block_mask(_seen, 1, 1, T, T, device=where, BLOCK_SIZE=PAGE)
     mask = made.convert_logical_block_mask(mask, torch.tensor([1], device=where))
-    found: torch.Tensor = flex(q, *caches, block_mask=mask)
-    return found.transpose(1, 2)
+    return _flex(q, caches[0], caches[1], block_mask=mask)
 
 
 def _steep(seed: int, dtype: torch.dtype, T: int) -> of.Tensors:
