@@ -450,6 +450,29 @@ def linear(file: Path | None, whole: float, **options: Any) -> None:
     sys.exit(BUG if wrong else 0)
 
 
+@commands.command()
+@click.option("--checkouts", metavar="DIR", required=True, help="A folder with a clone of each project")
+@click.option("--device", type=click.Choice(DEVICES), default="cuda", help="cpu: Triton's interpreter [cuda]")
+@click.option("--project", metavar="P", help="Only this project [all]")
+@click.option("--row", "rows", multiple=True, type=click.IntRange(min=1), help="Only this bug; repeatable [all]")
+@click.option("--audit", is_flag=True, help="Instead, judge functions of the newest commits, with nothing declared")
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation of it; repeatable [all]")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
+@click.option("--seed", default=0, help="Seed of all inputs [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
+@click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
+@click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
+def real(file: Path | None, **options: Any) -> None:
+    """Judge kernels of public projects before and after real fixes, or today's; 1 where a verdict is wrong."""
+    from campaigns.real import measure as real_campaign
+
+    found = measured(real_campaign, False, **options)
+    if file is not None:
+        file.write_text(json.dumps(found))
+    sys.exit(BUG if real_campaign.wrong(found) else 0)
+
+
 @commands.command("plain-references")
 @click.option("--right", type=click.IntRange(min=0), default=1000, help="Runs of right kernels [1000]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes to spread the kernels over [1]")

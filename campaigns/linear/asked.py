@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 
-from campaigns.linear.cases import CASES, RIGHT, Case, named
 from campaigns.linear.faults import FAULTS, NONE
-from campaigns.linear.inputs import Tensors
-from campaigns.linear.wrong import WRONG
+from campaigns.real.case import Case
+from campaigns.real.inputs import Tensors
+from campaigns.real.rows.fla import CASES, RIGHT, named
+from campaigns.real.rows.fla_wrong import WRONG
 
 #: what is judged of a case
 FORWARD, GRADIENTS = "forward", "gradients"
@@ -82,4 +83,5 @@ def truth(one: Mapping[str, Any], what: str) -> str:
     """`wrong` or `right`, of a kernel or reference: a bug of the backward pass leaves the forward pass right."""
     if one["fault"] is not None:
         return "right" if FAULTS[one["fault"]].fault == NONE else "wrong"
-    return "wrong" if one["wrong"] is not None and one["before"] and what in WRONG[one["wrong"]].wrong_in else "right"
+    bug = None if one["wrong"] is None or not one["before"] else WRONG[one["wrong"]]
+    return "wrong" if bug is not None and bug.shows and what in bug.wrong_in else "right"

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from campaigns.linear.call import Call, takes
-from campaigns.linear.cases import FLOAT32, NARROW, Case, named
+from campaigns.real.call import Call, takes
+from campaigns.real.case import FLOAT32, NARROW, Case
+from campaigns.real.rows.fla import named
 
 #: none: right; the last key's term of one sum of the token in the middle; the row of the last token is not written; the
 #: decay of each token in bfloat16; the state after each token in bfloat16; only after each 64 tokens

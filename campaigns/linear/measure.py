@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.linear.asked import asked, parts, truth
-from campaigns.linear.cases import DTYPES
 from campaigns.linear.faults import FAULTS
 from campaigns.linear.row import heading, write
 from campaigns.linear.runs import save
-from campaigns.linear.wrong import WRONG
+from campaigns.real.case import DTYPES
+from campaigns.real.rows.fla_wrong import WRONG
 from workbench.bench.harness import gathered
 from workbench.refusal import Refusal
 

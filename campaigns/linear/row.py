@@ -11,11 +11,12 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear import checkout
 from campaigns.linear.asked import GRADIENTS, case_of, tokens
-from campaigns.linear.call import Call
-from campaigns.linear.cases import NARROW, Case
 from campaigns.linear.runs import HEAD, Run, replaced
+from campaigns.real import checkout
+from campaigns.real.call import Call
+from campaigns.real.case import NARROW, Case
+from campaigns.real.rows.fla import PROJECT
 from workbench.foreign.plain import PlainRun, Returned
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.operations.reference.call import judged_run
@@ -46,11 +47,12 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     """The verdict by the first reference under which the run is right, or the mildest, and seconds."""
     case, _, commit = case_of(asked)
     gradients, root = run.what == GRADIENTS, Path(asked["checkouts"]) / commit
-    checkout.use(root)
+    checkout.use(PROJECT, root)
     began, busy = time.perf_counter(), time.process_time()
     found = list[ReferenceDiff]()
     # a kernel token by token is the recurrence; the form by chunks, whose budgets are larger, is for its gate's dg
-    for one in case.references if gradients or case.by_chunks else case.references[:1]:
+    by_tokens = case.operation.endswith("tokens")
+    for one in case.references[:1] if by_tokens and not gradients else case.references:
         found.append(judged_by(case, one, asked, run, root))
         if found[-1].verdict not in ("suspicious", "untestable") and not found[-1].fails:
             break

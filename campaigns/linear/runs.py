@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from campaigns.linear import checkout
 from campaigns.linear.asked import GRADIENTS, case_of, inputs_of
-from campaigns.linear.cases import Case
+from campaigns.real import checkout
+from campaigns.real.case import Case
+from campaigns.real.rows.fla import PROJECT
 from workbench.arrays import as_torch
 from workbench.foreign.plain import PlainRun, run_plain
 from workbench.reference.graph import Gradients
@@ -40,7 +41,7 @@ def save(asked: Mapping[str, Any], files: Mapping[str, Path]) -> None:
     """Runs a kernel, and pickles what is judged of it in the file of each part: a Run, or why there is none."""
     case, commit, of_references = case_of(asked)
     checkouts = Path(asked["checkouts"])
-    checkout.use(checkouts / commit)
+    checkout.use(PROJECT, checkouts / commit)
     for what, file in files.items():
         try:
             found: Run | str = run(case, asked, what, checkouts / of_references)
@@ -64,7 +65,8 @@ def run(case: Case, asked: Mapping[str, Any], what: str, references: Path) -> Ru
     inputs = {name: x.to(asked["device"]) for name, x in drawn.items()}
     own = [name for name in inputs if name != HEAD]
     of_kernel, of_naive = (one.first if gradients else one for one in (case.kernel, case.references[0]))
-    kernel = of_kernel.of(checkout.kernel(of_kernel.path), own)
+    root = Path(asked["checkouts"]) / case_of(asked)[1]
+    kernel = of_kernel.of(checkout.kernel(root, of_kernel.path), own)
     naive = of_naive.of(checkout.reference(references, of_naive.path), own)
 
     def through(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:

@@ -6,10 +6,13 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from campaigns.linear import checkout, faults, measure, plain, row, runs  # noqa: E402
-from campaigns.linear.call import Call, takes  # noqa: E402
-from campaigns.linear.cases import CASES, DTYPES, NARROW  # noqa: E402
-from campaigns.linear.wrong import WRONG  # noqa: E402
+from campaigns.linear import faults, measure, row, runs  # noqa: E402
+from campaigns.real import checkout  # noqa: E402
+from campaigns.real.call import Call, takes  # noqa: E402
+from campaigns.real.case import DTYPES, NARROW  # noqa: E402
+from campaigns.real.plain import linear as plain  # noqa: E402
+from campaigns.real.rows.fla import CASES  # noqa: E402
+from campaigns.real.rows.fla_wrong import WRONG  # noqa: E402
 
 RIGHT = {
     "operation": "attention", "dtype": "bfloat16", "T": 8, "commit": "a", "what": "forward", "wrong": None,
@@ -122,7 +125,7 @@ def test_a_fault_is_what_its_name_says_and_without_one_the_function_is_right():
 
 
 def test_a_fault_is_judged_from_a_run_that_was_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkout, "use", lambda root: None)
+    monkeypatch.setattr(checkout, "use", lambda project, root: None)
     reference = tmp_path / "checkouts" / "bc3b101d" / "fla" / "ops" / "attn"
     reference.mkdir(parents=True)
     reference.joinpath("naive.py").write_text(

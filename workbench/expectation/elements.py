@@ -262,6 +262,7 @@ def compare(
     over = error / bound
     inexact = actual != xp.round(expected / spacing) * spacing
     state = xp.astype(inexact, xp.uint8) + xp.astype(error > likely, xp.uint8) + xp.astype(over > 1, xp.uint8)
+    over, state = xp.asarray(over), xp.asarray(state)  # NumPy makes numbers of arrays without axes
     share = likely / bound
     top = largest(dtype)
     size: Any = budget.size

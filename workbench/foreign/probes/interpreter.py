@@ -53,8 +53,8 @@ def guarded() -> Iterator[None]:
             asks = sys._getframe(1).f_globals.get("__name__", "")  # `tl.load` asks whether there is a mask
             if self.handle.data.size > 1 and not asks.startswith("triton."):
                 raise Refusal(
-                    "Triton's interpreter takes the second operand alone of `a and b`, the first of `a or b`, of tensors, "
-                    f"here of shape {self.handle.data.shape}: write `a & b`, `a | b`, or run on a GPU without "
+                    "Triton's interpreter takes the second operand alone of `a and b`, the first of `a or b`, of "
+                    f"tensors, here of shape {self.handle.data.shape}: write `a & b`, `a | b`, or run on a GPU without "
                     "TRITON_INTERPRET"
                 )
             return bool(truth(self))

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.judge.reference.causes.change import TILES, Change, changes
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
+from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
@@ -59,6 +60,8 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
+    yield from diagonals(graph, {*nodes}, names)
+    yield from tiled_sums(graph, nodes, names)
 
 
 def _of(
@@ -78,7 +81,7 @@ def _of(
             continue
         for said, family, size, change in (*changes(one, _lengths(graph, j)), *moved(one)):
             yield names.of(j), (f"{said}, in {name} only", family, size + 1, partial(_of_operand, change, k))
-    for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i)):
+    for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i), *padded(graph, i, names)):
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step

@@ -1,61 +1,20 @@
-"""Kernels of the project, right at the commit RIGHT, and the references that they are judged by.
+"""flash-linear-attention: kernels of linear attention, right at the commit RIGHT, and its own naive references."""
 
-`contract` is read off a kernel's source, dtype by dtype:
-- DOTS: products by `tl.dot`, whose operands are in the inputs' dtype, float32 sums. Of float32 inputs Triton takes
-  TF32, unless a call says `input_precision` or `allow_tf32=False`.
-- SCALED: the same, of operands that are multiplied by a gate or a step size before they are cast:
-  `(b_k * exp2(b_g_last - b_g)).to(b_k.dtype)`.
-- EAGER: torch's own operations on tensors of 16 bits behind the kernel (`o / denom`), or tiles that are cast to 16 bits
-  between its steps, as DeltaFormer's `u = v - acc.to(v_ptr.dtype.element_ty)`.
-- FLOAT32: token by token, everything in float32 (`tl.load(...).to(tl.float32)`), no `tl.dot`.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
-from campaigns.linear import inputs as of
-from campaigns.linear.call import Call, takes
+from campaigns.real import inputs as of
+from campaigns.real.call import Call, takes
+from campaigns.real.case import DTYPES, EAGER, FLOAT32, NARROW, SCALED, SHORT, WHOLE, Case
+from campaigns.real.project import Project, Tolerance
 
 RIGHT = "bc3b101d"
-DTYPES = ("float32", "bfloat16")
-NARROW = ("float16", "bfloat16")  #: of kernels that refuse float32
-DOTS: Mapping[str, str] = MappingProxyType({"float32": "operands=tf32"} | {x: f"operands={x}" for x in NARROW})
-SCALED: Mapping[str, str] = MappingProxyType({key: x.replace("=", "=scaled-") for key, x in DOTS.items()})
-EAGER: Mapping[str, str] = MappingProxyType(
-    {"float32": DOTS["float32"]} | {x: f"{DOTS[x]},round=eager:{x}" for x in NARROW}
-)
-FLOAT32: Mapping[str, str] = MappingProxyType(dict.fromkeys(("float32", *NARROW), "operands=float32"))
-#: tokens: a last chunk of 64 that is partial; a multiple of 64 for what takes no other, and a shorter one of 32
-PARTIAL, WHOLE, SHORT = 200, 192, 96
-
-
-@dataclass(frozen=True)
-class Case:
-    """One kernel."""
-
-    operation: str
-    kernel: Call
-    references: tuple[
-        Call, ...
-    ]  #: the project's naive one; then the same algorithm as the kernel's, where there is one
-    inputs: Callable[..., of.Tensors]  #: inputs(seed, dtype, T)
-    contract: Mapping[str, str] = field(default_factory=lambda: DOTS)
-    gradients: bool = False  #: whether those of the first result are judged; not where there is no backward pass
-    T: int = PARTIAL
-    back: int = 100  #: T of gradients
-    #: what the backward pass reads in 16 bits: "saved": what the forward pass stored, as out of attention, HGRN's
-    #: `o = torch.empty_like(x)` and the delta rule's `u = torch.empty_like(v)`, or stores again, as the convolution's
-    #: `y = torch.empty_like(x)` before its activation; "eager": also gradients on the way, as the gated norm's
-    #: `dy = F.linear(dout, linear_weight.t())`
-    rounds: str = ""
-    dtypes: tuple[str, ...] = DTYPES
-
-    @property
-    def by_chunks(self) -> bool:
-        """Whether the kernel is no recurrence token by token."""
-        return not self.operation.endswith("tokens")
+PROJECT = Project(
+    name="flash-linear-attention", owner="fla-org", newest=RIGHT, paths=("fla", "tests/modules"),
+    tolerance={"": Tolerance(rms=0.005)},
+    stubs=("fla", "fla.ops", "fla.modules", "fla.layers", "fla.models"),
+    says={"__version__": "0.5.0"},  # which the project compares with that of deprecated arguments
+    environment={"FLA_DISABLE_BACKEND_DISPATCH": "1"},  # its kernels run as they are written, and no other backend
+)  # fmt: skip
 
 
 def _ops(path: str, *same: str, module: str = "", **more: Any) -> Call:
@@ -94,12 +53,12 @@ _simple = (
 )
 _gla = (
     _naive("gla:naive_recurrent_gla", *QKV, other={"gk": "g"}, fixed=STATE),
-    Call("plain:gla", takes(*QKV, "g")),
+    Call("plain/linear:gla", takes(*QKV, "g")),
 )
 _rwkv6 = (
     _naive("rwkv6/recurrent_naive.py:naive_recurrent_rwkv6", *QKV, "w", "u", swapped=(*QKV, "w"), swaps=(0,),
            fixed={"scale": 1.0, "output_final_state": True}),
-    Call("plain:rwkv6", takes(*QKV, "w", "u")),
+    Call("plain/linear:rwkv6", takes(*QKV, "w", "u")),
 )  # fmt: skip
 _low_rank = {"alpha": "a", "beta": "b"}
 _dplr = tuple(
@@ -137,7 +96,7 @@ CASES = (
     Case("KDA, tokens", _ops("kda.fused_recurrent:fused_recurrent_kda", *QKV, "g", "beta"), _kda[:1], of.kda, FLOAT32),
     Case("simple GLA, chunks", _ops("simple_gla.chunk:chunk_simple_gla", *QKV, "g"), _simple, of.scalar_gate, SCALED),
     Case("simple GLA, parallel", _ops("simple_gla.parallel:parallel_simple_gla", *QKV, "g", fixed={}, results=(0,)),
-         (_naive("simple_gla:naive_parallel_simple_gla", *QKV, "g"), Call("plain:simple_gla", takes(*QKV, "g"))),
+         (_naive("simple_gla:naive_parallel_simple_gla", *QKV, "g"), Call("plain/linear:simple_gla", takes(*QKV, "g"))),
          of.scalar_gate, SCALED, gradients=True),
     Case("simple GLA, tokens", _ops("simple_gla.fused_recurrent:fused_recurrent_simple_gla", *QKV, "g"),
          _simple, of.scalar_gate, FLOAT32, gradients=True),
@@ -206,7 +165,7 @@ CASES = (
          gradients=True, rounds="saved"),
     Case("slot attention, chunks", _ops("gsa.chunk:chunk_gsa", *QKV, "s", "g", results=(0, (1, 0), (1, 1))),
          (_naive("gsa:naive_recurrent_gsa", *QKV, "s", "g", fixed=STATE, results=(0, (1, 0), (1, 1))),
-          Call("plain:slots", takes(*QKV, "s", "g"), results=(0, (1, 0), (1, 1)))),
+          Call("plain/linear:slots", takes(*QKV, "s", "g"), results=(0, (1, 0), (1, 1)))),
          of.slots, SCALED, gradients=True),
     Case("Comba, chunks", _ops("comba.chunk:chunk_comba", *QKV, "p", "g", "beta"), _comba, of.comba, SCALED),
     Case("Parallax", _ops("parallax.parallel:parallel_parallax", *QKV, "r", fixed={}),
@@ -228,11 +187,11 @@ CASES = (
          _ops("fused_norm_gate:rms_norm_swish_gate_linear", "x", "g", module="modules",
               other={"norm_weight": "weight", "linear_weight": "linear"},
               fixed={"norm_bias": None, "linear_bias": None, **_EPS}),
-         (Call("plain:rms_norm_swish_gate_linear", takes("x", "g", "weight", "linear"), _EPS),),
+         (Call("plain/linear:rms_norm_swish_gate_linear", takes("x", "g", "weight", "linear"), _EPS),),
          of.norm_linear, gradients=True, rounds="eager"),
     Case("cumulative sum, reversed",
          _ops("utils.cumsum:chunk_global_cumsum", "s", fixed={"reverse": True}),
-         (Call("plain:cumsum", takes("s"), {"reverse": True}),), of.sequence, FLOAT32),
+         (Call("plain/linear:cumsum", takes("s"), {"reverse": True}),), of.sequence, FLOAT32),
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,7 +12,7 @@ from typing import Any
 class Call:
     """A function, and what it is called with. Inputs and results have time before heads: [batch, time, heads, dim]."""
 
-    path: str  #: module:function of a kernel, file.py:function of a reference
+    path: str  #: module:function of a kernel; file.py:function of a reference, or plain/FILE:function of one here
     takes: Mapping[str, str]  #: parameter -> input
     fixed: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  #: parameter -> constant
     swapped: tuple[str, ...] = ()  #: parameters that have heads, or channels, before time
@@ -22,6 +23,9 @@ class Call:
         str, ...
     ] = ()  #: stages of a reference that the kernel keeps in the inputs' dtype, where it is narrow
     positional: bool = False  #: takes no keywords, as an autograd.Function
+    #: adapter(function, **parameters), of a function that fills its arguments or takes them in another form; returns
+    #: the results
+    adapter: Callable[..., Any] | None = None
 
     @property
     def first(self) -> "Call":
@@ -30,12 +34,13 @@ class Call:
 
     def of(self, function: Callable[..., Any], inputs: Iterable[str], *, staged: bool = False) -> Callable[..., Any]:
         """The function on the inputs of the case, by keyword; `staged`: its local variables are stages."""
+        plain = function if self.adapter is None else partial(self.adapter, function)
 
         def called(**given_by_name: Any) -> Any:
             given = {parameter: given_by_name[name] for parameter, name in self.takes.items()}
             given |= {parameter: given[parameter].transpose(1, 2) for parameter in self.swapped}
             given |= self.fixed
-            made = function(*given.values()) if self.positional else function(**given)
+            made = plain(*given.values()) if self.positional else plain(**given)
             found = made if isinstance(made, tuple) else (made,)
             found = found if self.results is None else tuple(_at(found, place) for place in self.results)
             found = tuple(x.transpose(1, 2) if i in self.swaps else x for i, x in enumerate(found))
