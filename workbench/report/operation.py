@@ -18,7 +18,7 @@ from workbench.operations.judge import Condition, OperationDiff
 from workbench.operations.run import OperationRun
 from workbench.records import number
 from workbench.reference.tables import definition
-from workbench.report.numbers import times, value
+from workbench.report.numbers import mismatches, times, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, place, plain, wrapped
@@ -140,7 +140,7 @@ def _of_origin(stage: StageDiff) -> list[str]:
     worst = stage.worst_of(stage.isolated, 1)[0]
     nan = found.count(State.NAN)
     said = [f"  over budget: {found.outside} of {found.size} ({found.outside / found.size:.1%})"]
-    said += [f"  {nan} non-finite mismatches"] if nan else []
+    said += [f"  {mismatches(nan)}"] if nan else []
     said.append(
         f"  worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
         f"{value(worst.budget)}, error {times(worst.over_budget)}"

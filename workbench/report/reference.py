@@ -11,7 +11,7 @@ from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff
 from workbench.records import number as plain_number
-from workbench.report.numbers import ratio, value
+from workbench.report.numbers import mismatches, ratio, value
 from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
@@ -120,7 +120,7 @@ def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:
     assert found is not None
     total, nan, missing = found.summary, found.summary.count(State.NAN), found.summary.count(State.UNWRITTEN)
     counted = [f"over budget: {total.outside} of {total.size} ({total.outside / max(total.size, 1):.1%})"]
-    counted += [f"{nan} non-finite mismatches"] if nan else []
+    counted += [mismatches(nan)] if nan else []
     counted += [f"{missing} never written"] if missing else []
     read = f"; judged from {', '.join(stage.judged_from)}" if stage.judged_from else ""
     said = [f"  {', '.join(counted)}{read}"]

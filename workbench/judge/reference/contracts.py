@@ -18,7 +18,7 @@ from workbench.judge.reference.stages import is_broken, under, with_decisions
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
-from workbench.reference.graph.contract import CASTS, ROUNDS, usual
+from workbench.reference.graph.contract import CASTS, FAST, ROUNDS, usual
 from workbench.reference.graph.plan import upstream
 
 #: names of the 16-bit dtypes
@@ -38,8 +38,15 @@ PREDICTED = 0.5
 POOR, LARGE, GONE, KNOWN = range(4)
 
 
+#: functions that libraries approximate unsaid: torch's gelu on a CPU
+UNSAID = {"erf"}
 #: declarations of roundings that samples know: of operands after a scale, and of results
 CHANCE = ("operands=scaled-", "round=")
+
+
+#: unit roundoffs u of its largest element that another formula of a gradient may leave in any. Of a sigmoid s in
+#: s (1 - s), at most 1/4: s is an ulp off, 2 u, and 1 - s is rounded by u, 12 u of 1/4; its products add 2 u of it
+FORMULA = 14
 
 
 class Beyond(NamedTuple):
@@ -95,6 +102,8 @@ def words_of(contract: Contract, beyond: Contract | None = None) -> str:
     for name in ("exp_ulps", "division"):
         if getattr(contract, name) != getattr(strict, name):
             found.append(f"{name}={getattr(contract, name):g}")
+    if contract.fast:
+        found.append(f"fast={'+'.join(contract.fast)}")
     if contract.round:
         found.append(f"round={contract.round}")
     return ",".join(found)
@@ -182,7 +191,30 @@ def _with_excuses(
             break
     sure = best == KNOWN or (best > POOR and found[0].startswith(CHANCE))
     some = [stage for stage in wrong if stage.role == "origin" or sure] if found else []
+    if best == POOR and dtype == "float32" and all(_is_a_formula(graph, stage) for stage in wrong):
+        return tuple(_of_a_formula(stage) if stage in wrong else stage for stage in stages)
     return tuple(_excused(stage, found, best) if stage in some else stage for stage in stages)
+
+
+def _is_a_formula(graph: Graph, stage: StageDiff) -> bool:
+    """Whether a gradient is off by so few roundings of its largest element that another formula of it, as accurate
+    where it is large, would be.
+    """
+    if stage.name not in graph.gradients.values() or stage.decisive is None:
+        return False
+    error, expected = stage.decisive.error, stage.decisive.expected
+    return bool(np.all(abs(error) <= FORMULA * Contract().unit * np.max(abs(expected), initial=0.0)))
+
+
+def _of_a_formula(stage: StageDiff) -> StageDiff:
+    assert stage.decisive is not None
+    found = stage.decisive.summary
+    reason = (
+        f"{found.outside} of {found.size} elements are over budget, by a few float32 roundings of the largest "
+        "gradient. A backward pass by another formula does that, s * (1 - s) of a sigmoid s: write the reference with "
+        "the function whose backward your kernel implements, torch.sigmoid(x) in place of 1 / (1 + torch.exp(-x))"
+    )
+    return replace(stage, verdict="suspicious", doubt=EVIDENCE, reason=reason)
 
 
 def _is_chance(graph: Graph, given: Sequence[Given], contract: Contract, stage: StageDiff) -> bool:
@@ -205,6 +237,8 @@ def _is_known(
         return other.operands == "tf32" and all(by_tf32(graph, given, stage) for stage in wrong)
     if other.round != contract.round:
         return False
+    if other.fast != contract.fast:
+        return set(other.fast) - set(contract.fast) <= UNSAID
     names = [name for name in other.stored if other.stored[name] != contract.stored.get(name)]
     return dtype in NARROW and not any(_is_carried(graph, name) for name in names if name != CASTS)
 
@@ -234,6 +268,7 @@ def _fits(before: StageDiff, after: StageDiff) -> int:
 _DOUBTFUL: Mapping[str, str] = {
     "operands=scaled": "as of a kernel that scales its operands before it rounds them",
     "operands=": "though TF32 of these operands has other errors",
+    "fast=": "as of a kernel that approximates this function",
     "round=saved": "as of a kernel whose backward pass reads what its forward pass kept in fewer bits",
     "round=eager": "as of plain torch, which rounds every result",
     "round=inside": "as of plain torch in steps, which rounds every result, also within norms and softmax",
@@ -276,6 +311,9 @@ def _weaker(
     names = [stage.name for stage in wrong]
     nodes = {i for one in given if one.name in names for i in one.nodes}
     above = upstream(graph, nodes)
+    for name in FAST:
+        if name not in contract.fast and any(graph.nodes[i].op == name for i in above):
+            yield f"fast={name}", replace(contract, fast=(*contract.fast, name))
     stages = [
         name
         for name, turns in graph.stages.items()

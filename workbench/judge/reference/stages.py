@@ -13,6 +13,7 @@ from workbench.judge.reference.lines import short
 from workbench.judge.reference.samples import BySamples
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph, undecided
+from workbench.reference.graph.combine import TAKES_ONE
 from workbench.reference.graph.node import Line
 
 #: share of the elements of a stage that is judged at least; of fewer nothing is said
@@ -74,7 +75,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
     verdict, why = verdict_of(isolated.summary)
     total, judged = isolated.summary.size, isolated.summary.judged
     if judged < total and verdict not in ("bug", "missing"):
-        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open, by)}"
+        reason = f"{total - judged} of {total} elements not judged: {_why(graph, isolated, one.open, by)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
     if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
@@ -111,7 +112,7 @@ def _drawn(found: Comparison, by: BySamples) -> str:
     return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
 
 
-def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
+def _why(graph: Graph, found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
     """Why elements were not judged."""
     if found.summary.count(State.POISONED):
         return "what they are made of is NaN"
@@ -119,7 +120,10 @@ def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
         return "roundings alone may change them entirely"
     if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
         return "their budgets are as large as the terms that they add up"
-    return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
+    told = f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
+    if any(node.op in TAKES_ONE and node.line in lines for node in graph.nodes):
+        told += ", which may take any of nearly equal values: return the kernel's indices as a stage"
+    return told
 
 
 def _may_be_wider(one: Given, contract: Contract) -> bool:

@@ -9,6 +9,8 @@ from workbench.reference.graph.site import Site
 
 #: primitives that may leave an element without a bound
 MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where executed argmax argmin argsort".split())
+#: primitives that take one of several, which equal operands leave open, exact ones too
+TAKES_ONE = frozenset("argmax argmin argsort share".split())
 
 
 def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int) -> Error:
@@ -17,7 +19,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
     """
     rounds = not none(own.random)
     common = plus(own.common, own.alike * abs(s.held) if own.alike else 0.0)
-    if s.exact:
+    if s.exact and none(beyond):
         if none(own.worst):
             return EXACT
         return Error(own.worst, own.random * own.random, common, bit if rounds else 0, s.unshared)

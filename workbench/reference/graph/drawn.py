@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import array_namespace, to_float64
-from workbench.reference.graph.combine import is_float
+from workbench.floats import array_namespace, smallest_normal, to_float64
+from workbench.reference.graph.combine import TAKES_ONE, is_float
 from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.draws import Draws
 from workbench.reference.graph.error import EXACT, Error, Own, none
@@ -38,6 +38,8 @@ JUMPS = frozenset(
     " executed".split()
 )
 AT_JUMPS = 8.0
+#: how far apart equal elements are put, relative: far below an ulp of float32, 2^-23, and above one of float64
+TIED = 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +172,8 @@ class _Runs:
         x = [one.rows for one in reads]
         if node.op in JUMPS:
             x = [self._at_a_jump(j, one) for j, one in zip(node.reads, x, strict=True)]
+        if node.op in TAKES_ONE:
+            x = [self._without_ties(one) for one in x]
         y = made(node.op, node.attributes, x, self.rows, in_place)
         y = Rows(np.asarray(y.value), False) if isinstance(y.value, np.generic) else y
         looks = tuple(self.found[j].operand for j in self.plan.sees(i) if j in self.found)
@@ -269,6 +273,16 @@ class _Runs:
         xp = array_namespace(one.value)
         off = one.value - centre
         return Rows(xp.where(xp.isfinite(off), centre + AT_JUMPS * off, one.value), True)
+
+    def _without_ties(self, one: Rows) -> Rows:
+        """Values of which no two are equal, in an order that is drawn: a library may take either."""
+        if not is_float(one.first):
+            return one
+        off = self.draws.uniform((self.rows, *one.first.shape))
+        off *= TIED * (abs(one.value) + smallest_normal("float32"))
+        if self.exact:
+            off[0, ...] = 0.0
+        return Rows(one.value + off, True)
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""

@@ -110,10 +110,15 @@ class Extreme(Exact):
         return same / s.xp.where(several > 0, several, 1.0)
 
 
+def unless_none(s: Site, open_: Any, off: Any) -> Amount:
+    """`off` where a choice is open; no array for what is exact and leaves none."""
+    return 0.0 if s.exact and not bool(s.xp.any(open_)) else s.xp.where(open_, off, 0.0)
+
+
 @dataclass(frozen=True)
 class Share(Flat):
     """Of an element in the extreme along axes: 1, or as many parts of it as there are equal ones, and 0 of the others.
-    Where errors leave open which it is, each that may be has anything from 0 to 1.
+    Where several are equal, or errors leave open which it is, each that may be has anything from 0 to 1.
     """
 
     words: str = "whether {0} is the extreme"
@@ -124,15 +129,11 @@ class Share(Flat):
         return same / xp.sum(same, axis=axis, keepdims=True)
 
     def beyond(self, s: Site) -> Amount:
-        if s.exact:
-            return 0.0
         xp, axis, sign = s.xp, s.attributes["axis"], 1.0 if s.attributes["of"] == "max" else -1.0
         x, e = sign * s.x[0], spread(s.reads[0].error.worst, s.x[0])
         may = x + e >= xp.max(x - e, axis=axis, keepdims=True)
-        off = xp.where(may, e, 0.0)
         several = xp.sum(xp.astype(may, xp.float64), axis=axis, keepdims=True) > 1
-        open_ = may & several & (xp.max(off, axis=axis, keepdims=True) > 0)
-        return xp.where(open_, xp.maximum(s.y, 1.0 - s.y), 0.0)
+        return unless_none(s, may & several, xp.maximum(s.y, 1.0 - s.y))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.floats import array_namespace
 from workbench.reference.graph.error import EXACT, Amount, Own
 from workbench.reference.graph.rules.roundings import (
+    approximated,
     function,
     held,
     nothing,
@@ -231,7 +232,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "log2": _unary("log2", LOG_ULPS, lambda s: 1 / (log(2) * s.x[0]), _reach_of_log(log(2))),
     "log10": _unary("log10", LOG_ULPS, lambda s: 1 / (log(10) * s.x[0]), _reach_of_log(log(10))),
     "log1p": _unary("log1p", LOG_ULPS, lambda s: 1 / (1 + s.x[0]), ends(_call("log1p"))),
-    "tanh": _unary("tanh", 2.5, lambda s: 1 - s.y * s.y, _steepest),
+    "tanh": Elementwise(_call("tanh"), (lambda s: 1 - s.y * s.y,), "tanh({0})", approximated("tanh", 2.5), _steepest),
     "sinh": _unary("sinh", 3.0, lambda s: s.xp.cosh(s.x[0]), ends(_call("sinh"))),
     "cosh": _unary("cosh", 2.0, lambda s: s.xp.sinh(s.x[0]),
                    lambda s: s.xp.cosh(abs(s.x[0]) + s.reads[0].error.worst) - s.y),
@@ -239,8 +240,8 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                        _at_most(1.0)),
     "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: of_circle(s),
                        _at_most(1.0)),
-    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})", function(2.0),
-                       _at_most(2 / sqrt(pi))),
+    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})",
+                       approximated("erf", 2.0), _at_most(2 / sqrt(pi))),
     "arctan": _unary("arctan", 2.0, lambda s: 1 / (1 + s.x[0] ** 2), ends(_call("arctan"))),
     "arcsinh": _unary("arcsinh", 4.0, lambda s: 1 / s.xp.sqrt(1 + s.x[0] ** 2), ends(_call("arcsinh"))),
     "power": Elementwise(_call("pow"), (lambda s: s.x[1] * s.y / s.x[0], lambda s: s.y * s.xp.log(s.x[0])),

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.case.contract import FAST_EXP_ULPS
-from workbench.reference.graph.error import Own, none
+from workbench.reference.graph.contract import FAST
+from workbench.reference.graph.error import Own, none, plus
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
 from workbench.reference.losses import LOG_ULPS
 
@@ -41,6 +42,22 @@ def function(ulps: float | None = None) -> Callable[[Site], Own]:
         random = (some - coarse) * size + floor
         common = coarse * size if coarse else 0.0
         return Own(random + common if coarse else random, random, common, 2 * s.u * min(some, 1.0))
+
+    return own
+
+
+def approximated(name: str, ulps: float) -> Callable[[Site], Own]:
+    """So many ulps of a library's function; more where the contract says that it is an approximation, one of FAST, of
+    which equal arguments err alike.
+    """
+
+    def own(s: Site) -> Own:
+        found = function(ulps)(s)
+        if name not in s.contract.fast:
+            return found
+        absolute, relative = FAST[name]
+        more = absolute * s.u + relative * abs(s.held)
+        return Own(found.worst + more, found.random, plus(found.common, more), found.alike)
 
     return own
 
