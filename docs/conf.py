@@ -14,6 +14,7 @@ extensions = [
 ]
 exclude_patterns = ["generators"]
 highlight_language = "text"  # commands, and what they print
+copybutton_prompt_text = "$ "  # of a screen the command is copied, not what it prints
 smartquotes = False  # which would make a dash of --seed
 default_role = "named"  # docstrings write code in single backticks
 nitpicky = True

@@ -12,6 +12,7 @@ from sphinx.errors import SphinxError
 
 from docs.generators import MARK, filled
 from docs.generators.api import exported
+from docs.generators.screens import shown
 
 #: `diff`, `Diff.explain` or `workbench.run` in a docstring -> the public name that it begins with
 PUBLIC = {name: path for path in exported() for name in (path, path.rpartition(".")[2])}
@@ -30,10 +31,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
 
 
 def fill(app: Sphinx, page: str, source: list[str]) -> None:
-    """The page with what is generated in it. SphinxError where something public is not explained."""
+    """The page with what is generated in it, and the commands of its screens. SphinxError where something public is
+    not explained.
+    """
     WRITTEN[page] = len(source[0].split())
     try:
-        source[0] = filled(source[0])
+        source[0] = shown(filled(source[0]))
     except ValueError as wrong:  # what nobody explains
         raise SphinxError(str(wrong)) from None
 

@@ -127,20 +127,8 @@ def fields() -> str:
     return "\n".join(_rows(head, *rows)) + "\n"
 
 
-def adapters() -> str:
-    """Functions of packages: how their arrays lie, and their keywords."""
-    head = ["TARGET", "q, out", "k, v", "lse", "preset", "keywords"]
-    rows = []
-    for target, one in ADAPTERS.items():
-        axes = [f"[{' '.join(x)}]" if x else "pages" for x in (one.q, one.kv)]
-        lse = f"[{' '.join(one.lse)}]{', base 2' if one.base2 else ''}" if one.lse else "none"
-        keywords = dict.fromkeys(f"`{word}`" for words in one.takes.values() if words for word in words.split(", "))
-        rows.append([f"`{target}`", *axes, lse, one.contract or "none", ", ".join(keywords)])
-    return "\n".join(_rows(head, *rows)) + "\n"
-
-
-TABLES = {"fields": fields, "adapters": adapters}
-PAGES = {"fields": DOCS / "reference/cases.md", "adapters": DOCS / "how-to/packages.md"}
+TABLES = {"fields": fields}
+PAGES = {"fields": DOCS / "reference/cases.md"}
 
 
 def written(name: str) -> str:

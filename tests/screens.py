@@ -63,6 +63,8 @@ def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     """
     for name, source in kernels(page, command).items():
         (folder / name).write_text(source)
+    if "examples/" in command and not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
     program, *words = shlex.split(command)
     words = [sys.executable, *PROGRAMS[program], *words]
     # a screen is a user's: where CI is set, pytest writes whole messages into its summary

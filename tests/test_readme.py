@@ -27,7 +27,7 @@ def without_numbers(text):
 @pytest.mark.parametrize(("page", "command", "screen"), SCREENS, ids=[f"{page}: {line}" for page, line, _ in SCREENS])
 def test_screen(page, command, screen, tmp_path):
     said, code = printed(ROOT / page, command, tmp_path)
-    assert code == any(word in said for word in ("bug", "finding", "proof", "first wrong stage"))
+    assert code == any(word in said for word in ("bug", "finding", "proof", "first wrong stage", "BROKEN"))
     assert without_numbers(said) == without_numbers(screen), "python -m tests.screens writes it anew"
     assert len(screen.splitlines()) >= 4
 
@@ -69,6 +69,13 @@ def headings(page):
 def test_a_page_has_one_title_and_is_of_a_length_that_is_read(page):
     assert len(re.findall("^# ", prose(page), re.MULTILINE)) == 1
     assert len(page.read_text().splitlines()) <= 350
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_table_has_a_head(page):
+    """A blank line in a table makes text of the rows below it."""
+    tables = re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE)
+    assert [table for table in tables if not re.match(r"\|.*\n\|(---\|)+\n\|", table)] == []
 
 
 def links(page):

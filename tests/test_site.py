@@ -11,8 +11,13 @@ import pytest
 import workbench
 from docs.generators import GENERATORS, MARK, api, commands, contracts, documents, filled
 from docs.generators.markdown import escaped, table
+from docs.generators.screens import shown
 from workbench.case.contract import Contract
 from workbench.cli.main import commands as group
+from workbench.explore.laws.backward_every import GRADIENT_LAWS
+from workbench.explore.laws.every import LAWS
+from workbench.foreign.adapters import ADAPTERS
+from workbench.operations.every import OPERATIONS
 
 PAGES = Path(__file__).parents[1] / "docs"
 
@@ -27,6 +32,11 @@ def test_every_generator_is_on_one_page() -> None:
 def test_text_is_shown_as_it_stands() -> None:
     assert escaped("f(x, *, eps) <a> `a|b`") == r"f(x, \*, eps) \<a\> `a\|b`"
     assert table(["a", "b"], []) == "" and table(["a"], [["1"]]) == "| a |\n|---|\n| 1 |\n"
+
+
+def test_a_screen_shows_its_command() -> None:
+    assert shown("<!-- screen: workbench diff f -->\n```\nright\n```\n") == "```\n$ workbench diff f\nright\n```\n"
+    assert "<!-- screen" not in "".join(shown(page.read_text()) for page in PAGES.rglob("*.md"))
 
 
 # --- Python
@@ -97,6 +107,34 @@ def test_a_field_without_a_comment_is_refused(tmp_path: Path, monkeypatch: pytes
     assert [next(found), next(found)] == [("x", "said above"), ("y", "behind")]
     with pytest.raises(ValueError, match="field z of Bare has no comment"):
         next(found)
+
+
+# --- laws
+
+
+def test_every_law_is_listed() -> None:
+    page = filled((PAGES / "how-to/laws.md").read_text())
+    assert not [
+        law.name for law in (*LAWS.values(), *GRADIENT_LAWS.values()) if f"| {law.name} | {law.kind} |" not in page
+    ]
+
+
+# --- operations
+
+
+def test_every_convention_and_distribution_of_an_operation_is_listed() -> None:
+    parts = filled((PAGES / "how-to/operations.md").read_text()).split("\n### ")[1:]
+    assert [part.split("\n", 1)[0] for part in parts] == [*OPERATIONS]
+    for part, one in zip(parts, OPERATIONS.values(), strict=True):
+        assert not [name for name in (*one.inputs, *one.conventions, *one.distributions) if f"`{name}`" not in part]
+
+
+# --- packages
+
+
+def test_every_function_of_a_package_is_listed() -> None:
+    page = filled((PAGES / "how-to/packages.md").read_text())
+    assert not [target for target in ADAPTERS if f"| `{target}` | " not in page]
 
 
 # --- documents

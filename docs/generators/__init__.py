@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from docs.generators import api, commands, contracts, documents
+from docs.generators import api, commands, contracts, documents, laws, operations, packages
 
 #: name in a page -> what makes its Markdown
 GENERATORS: Mapping[str, Callable[[], str]] = {
@@ -22,6 +22,10 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "documents": documents.documents,
     "documents-of-several": documents.plurals,
     "reference-contract": contracts.of_references,
+    "laws": laws.forward,
+    "gradient-laws": laws.backward,
+    "adapters": packages.adapters,
+    "operations": operations.operations,
 }
 MARK = re.compile(r"<!-- generated: ([\w-]+) -->.*\n")
 

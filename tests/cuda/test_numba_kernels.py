@@ -1,9 +1,5 @@
-"""docs/how-to/numba.md: its kernel runs on the emulator as it stands there, is judged, and is watched.
+"""A kernel of a user's in numba.cuda runs on the emulator as it stands, is judged, and is watched."""
 
-What its commands print is held by tests/test_readme.py.
-"""
-
-import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +8,7 @@ from tests.refusals import refused
 from workbench import Case, Unavailable, check, run
 from workbench.cuda.gpu import gpu
 
-PAGE = Path(__file__).parent.parent.parent.joinpath("docs/how-to/numba.md").read_text()
-KERNEL = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "# my_numba_kernel.py" in block)
+KERNEL = Path(__file__).with_name("my_numba_kernel.py").read_text()
 SECOND_BARRIER = "        cuda.syncthreads()\n        probe"
 
 
