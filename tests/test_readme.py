@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 
 from docs.generators import filled
-from tests.screens import PAGES, PICTURE, ROOT, SCREEN, printed
+from tests.screens import PAGES, PICTURE, ROOT, SCREEN, kernels, printed
 
 README = (ROOT / "README.md").read_text()
 SCREENS = [
@@ -30,6 +30,16 @@ def test_screen(page, command, screen, tmp_path):
     assert code == any(word in said for word in ("bug", "finding", "proof", "first wrong stage", "BROKEN"))
     assert without_numbers(said) == without_numbers(screen), "python -m tests.screens writes it anew"
     assert len(screen.splitlines()) >= 4
+
+
+def test_a_diff_of_a_page_changes_a_file_for_what_is_below_it(tmp_path):
+    page = tmp_path / "page.md"
+    change = "```diff\n# k.py\n-x = 1\n+x = 2\n```\n"
+    page.write_text(f"```python\n# k.py\nx = 1\n```\n<!-- screen: a -->\n{change}<!-- screen: b -->\n")
+    assert (kernels(page, "a"), kernels(page, "b")) == ({"k.py": "# k.py\nx = 1\n"}, {"k.py": "# k.py\nx = 2\n"})
+    page.write_text(page.read_text() + change)
+    with pytest.raises(ValueError, match="page.md changes what k.py does not have once: x = 1"):
+        kernels(page)
 
 
 def test_there_are_screens_in_readme_and_docs():

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from docs.generators import api, commands, contracts, documents, laws, operations, packages
+from docs.generators import api, cases, commands, contracts, documents, laws, operations, packages
 
 #: name in a page -> what makes its Markdown
 GENERATORS: Mapping[str, Callable[[], str]] = {
@@ -19,6 +19,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "exit-codes": commands.exit_codes,
     "contract": contracts.fields,
     "presets": contracts.presets,
+    "cases": cases.fields,
     "documents": documents.documents,
     "documents-of-several": documents.plurals,
     "reference-contract": contracts.of_references,

@@ -1,14 +1,8 @@
-"""The tables of the documentation on what targets take of a case, from the code: `python -m tests.case_tables` writes
-them anew.
+"""What targets take of a case: each field is tried on each."""
 
-A table is what stands below a line <!-- table: NAME -->.
-"""
-
-import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+from docs.generators.markdown import table
 from workbench import Case, Refusal
 from workbench.case.fields import LAID, PROBLEM, of_role
 from workbench.case.options import Options
@@ -16,9 +10,6 @@ from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import plan
 from workbench.foreign.adapters import ADAPTERS, check
 from workbench.foreign.keywords import FEATURES, Asked
-
-DOCS = Path(__file__).parent.parent / "docs"
-TABLE = re.compile(r"(<!-- table: (\w+) -->\n)((?:\|.*\n)*)")
 
 BASE = Case(seqlen_q=1, seqlen_k=12, heads=2, head_dim=16, dtype="float16", scale=0.3)
 #: field -> cases that have it, by what their being taken means; `both` where two are
@@ -105,13 +96,6 @@ def _cell(target: str, field: str) -> str:
     return "both" if len(taken) > 1 else taken[0]
 
 
-def _rows(*columns: list[str]) -> Iterator[str]:
-    for number, cells in enumerate(columns):
-        yield f"| {' | '.join(cells)} |"
-        if number == 0:
-            yield f"|{'---|' * len(cells)}"
-
-
 def fields() -> str:
     """Fields of a case against targets."""
     assert {*SHOWN} == {*of_role(PROBLEM, LAID)} and {*SHORT} == {*ADAPTERS}
@@ -124,18 +108,4 @@ def fields() -> str:
         keywords = ", ".join(f"`{word}`" for word in FEATURES.get(field, ()))
         cells = [*(column[number] for column in alike), *(_cell(target, field) for target in ADAPTERS)]
         rows.append([f"`{field}`", *cells, YOURS.get(field, keywords)])
-    return "\n".join(_rows(head, *rows)) + "\n"
-
-
-TABLES = {"fields": fields}
-PAGES = {"fields": DOCS / "reference/cases.md"}
-
-
-def written(name: str) -> str:
-    """The table as its page has it; empty where that has none."""
-    return next((found[3] for found in TABLE.finditer(PAGES[name].read_text()) if found[2] == name), "")
-
-
-if __name__ == "__main__":
-    for page in PAGES.values():
-        page.write_text(TABLE.sub(lambda found: found[1] + TABLES[found[2]](), page.read_text()))
+    return table(head, rows)
