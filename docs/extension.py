@@ -34,7 +34,7 @@ def fill(app: Sphinx, page: str, source: list[str]) -> None:
     """The page with what is generated in it, and the commands of its screens. SphinxError where something public is
     not explained.
     """
-    WRITTEN[page] = len(source[0].split())
+    WRITTEN[page] = _words(source[0])
     try:
         source[0] = shown(filled(source[0]))
     except ValueError as wrong:  # what nobody explains
@@ -45,9 +45,14 @@ def count(app: Sphinx, error: Exception | None) -> None:
     """Print how many words of the site are written by hand, code among them, and how many are generated."""
     if error is None:
         filled_pages = [page for page in WRITTEN if MARK.search((Path(app.srcdir) / f"{page}.md").read_text())]
-        shown = sum(len(app.env.get_doctree(page).astext().split()) for page in filled_pages)
+        shown = sum(_words(app.env.get_doctree(page).astext()) for page in filled_pages)
         generated = shown - sum(WRITTEN[page] for page in filled_pages)
         print(f"{len(WRITTEN)} pages: {sum(WRITTEN.values()):,} words by hand, {generated:,} generated")
+
+
+def _words(text: str) -> int:
+    """How many words a text has: what has a letter or a digit, and no bar of a table."""
+    return sum(any(c.isalnum() for c in word) for word in text.split())
 
 
 def signed(app: Sphinx, kind: str, name: str, what: Any, options: Any, own: str | None, returns: str | None) -> Any:
