@@ -316,7 +316,8 @@ class _Runs:
         off *= TIED * (abs(one.value) + smallest_normal("float32"))
         if self.exact:
             off[0, ...] = 0.0
-        return Rows(one.value + off, True)
+        xp = array_namespace(off)
+        return Rows(xp.where(xp.isfinite(off), one.value + off, one.value), True)
 
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
