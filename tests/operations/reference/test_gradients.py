@@ -303,3 +303,9 @@ def test_another_formula_of_a_derivative_is_no_bug() -> None:
     )
     assert diff_reference(off, naive, {"x": x}, gradients=True).verdict == "bug"
     assert diff_reference(torch.sigmoid, torch.sigmoid, {"x": x}, gradients=True).verdict in RIGHT
+
+
+def test_a_masked_maximum_has_a_gradient_in_every_run() -> None:
+    """Masked scores are -inf: put apart from each other they were NaN, and nothing behind them was judged."""
+    found = diff_reference(flash(), attention, QKV, gradients=True)
+    assert all(one.decisive is not None and one.decisive.summary.judged == one.dumped.size for one in found.stages)
