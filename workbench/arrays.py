@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.extras import absent
 from workbench.floats import DTYPES, FLOATS, to_float64
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Refusal, Unavailable, unknown
 
 #: dtypes that NumPy's protocols refuse -> the integer of torch as which their bits cross, and what they are in NumPy
 _BITS = {
@@ -28,9 +28,11 @@ DEVICES = ("cpu", "cuda")
 
 
 def home(arrays: str, device: str | None) -> str:
-    """The device of `arrays`: `device` where it is said, else where they usually live. Refusal for arrays that do not
-    live there, Unavailable where they cannot be made.
+    """The device of `arrays`: `device` where it is said, else where they usually live. Refusal for arrays that are none
+    of ARRAYS, or do not live there, Unavailable where they cannot be made.
     """
+    if arrays not in ARRAYS:
+        raise Refusal(unknown("arrays", arrays, ARRAYS))
     if device not in (None, *DEVICES):
         raise Refusal(f"device must be one of {', '.join(DEVICES)}; got {device!r}")
     if arrays == "numpy" and device == "cuda":
