@@ -13,9 +13,10 @@ from typing import Any
 
 from campaigns.linear.asked import GRADIENTS, case_of, tokens
 from campaigns.linear.runs import HEAD, Run, replaced
-from campaigns.real import checkout
+from campaigns.real import checkout, said
 from campaigns.real.call import Call
-from campaigns.real.case import NARROW, Case
+from campaigns.real.case import Case
+from campaigns.real.row import contract as declared
 from campaigns.real.rows.fla import PROJECT
 from workbench.foreign.plain import PlainRun, Returned
 from workbench.judge.reference.diff import ReferenceDiff
@@ -59,7 +60,8 @@ def judge(asked: Mapping[str, Any], run: Run) -> dict[str, Any]:
     best = min(found, key=attrgetter("severity"))
     seconds = {**run.seconds, "judge": time.perf_counter() - began, "processor": time.process_time() - busy}
     return {
-        **said(best),
+        **said.judged(best),
+        "results": list(best.graph.results),
         "tried": [x.reference for x in found if x is not best],
         "declared": contract(case, case.references[0], asked, gradients),
         **run.others,
@@ -93,31 +95,5 @@ def by_name(made: PlainRun, graph: Graph, leaves: list[str]) -> PlainRun:
 
 
 def contract(case: Case, reference: Call, asked: Mapping[str, Any], gradients: bool) -> str:
-    """What the kernel declares, in words of --contract; a CPU has no TF32."""
-    dtype = asked["dtype"]
-    stored = "+".join(f"{stage}:{dtype}" for stage in reference.stored) if dtype in NARROW else ""
-    words = case.contract[dtype] + f",stored={stored}" * bool(stored)
-    words += f",round={case.rounds}:{dtype}" * bool(case.rounds and gradients and dtype in NARROW)
-    return words if asked["device"] != "cpu" else words.replace("scaled-tf32", "float32").replace("tf32", "float32")
-
-
-def said(found: ReferenceDiff) -> dict[str, Any]:
-    """The verdict, what decided, and the worst element."""
-    sizes = [stage.judged.summary for stage in found.stages if stage.decisive is not None]
-    size = sum(x.size for x in sizes)
-    return {
-        "verdict": found.verdict,
-        "doubt": found.doubt,
-        "fails": found.fails,
-        "origin": found.origin,
-        "line": found.definition(found.origin) if found.origin else "",
-        "reference": found.reference,
-        "results": list(found.graph.results),
-        "contract": found.said,
-        "over_budget": max((x.worst.over_budget for x in sizes if x.worst is not None), default=float("nan")),
-        "judged": sum(x.judged for x in sizes) / size if size else 0.0,
-        "stages": {one.name: one.verdict for one in found.stages},
-        "reasons": [f"{one.name}: {one.reason}" for one in found.stages if one.reason],
-        "gates": list(found.gates),
-        "notes": list(found.notes),
-    }
+    """What the kernel declares, in words of --contract."""
+    return declared(case, reference, asked["dtype"], asked["device"], gradients)

@@ -13,13 +13,12 @@ import torch
 from campaigns.linear.asked import GRADIENTS, case_of, inputs_of
 from campaigns.real import checkout
 from campaigns.real.case import Case
+from campaigns.real.others import others, tensors, tolerance
 from campaigns.real.rows.fla import PROJECT
 from workbench.arrays import as_torch
 from workbench.foreign.plain import PlainRun, run_plain
 from workbench.reference.graph import Gradients
 
-#: the relative root mean square up to which the project's own tests let a kernel pass
-OWN_TEST = 0.005
 #: calls of a kernel that are timed, after one that compiles it
 TIMED = 3
 #: the gradient of the first result, where it is an input
@@ -81,7 +80,8 @@ def run(case: Case, asked: Mapping[str, Any], what: str, references: Path) -> Ru
     )  # fmt: skip
     seconds = {"compile": compiled, "kernel": each / TIMED, "reference": reference}
     skip = 1 if gradients else 0  # the result is a row of its own
-    return Run(what, drawn, made, seconds, others(tensors(first)[skip:], tensors(expected)[skip:]))
+    actual, naively = (dict(enumerate(tensors(x)[skip:])) for x in (first, expected))
+    return Run(what, drawn, made, seconds, others(actual, naively, tolerance(PROJECT.tolerance, dtype)))
 
 
 def through_autograd(function: Callable[..., Any], given: Mapping[str, Any], drawn: Gradients) -> list[torch.Tensor]:
@@ -94,45 +94,6 @@ def through_autograd(function: Callable[..., Any], given: Mapping[str, Any], dra
         head = as_torch(drawn.drawn(0, tuple(made.shape)), HEAD)
     found = torch.autograd.grad(made, leaves, head.to(made), allow_unused=True)
     return [made.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True))]
-
-
-def others(actual: list[torch.Tensor], naive: list[torch.Tensor]) -> dict[str, Any]:
-    """What `assert_close` and the project's own tests say of results beside those of the naive reference, which runs
-    as it is, in float32.
-    """
-    pairs = [(x, y) for x, y in zip(actual, naive, strict=False) if x.shape == y.shape]
-    if not pairs:
-        return {"assert_close": None, "rms": None, "own_test": None}
-    rms = [relative(x, y) for x, y in pairs]
-    worst = max(rms, key=lambda x: (x != x, x))
-    return {
-        "assert_close": all(close(x, y) for x, y in pairs),
-        "rms": worst,
-        "own_test": all(x < OWN_TEST for x in rms),
-    }
-
-
-def tensors(x: Any) -> list[torch.Tensor]:
-    """In order."""
-    if isinstance(x, torch.Tensor):
-        return [x]
-    some = x.values() if isinstance(x, Mapping) else x if isinstance(x, tuple | list) else ()
-    return [y for one in some for y in tensors(one)]
-
-
-def relative(actual: torch.Tensor, expected: torch.Tensor) -> float:
-    """Root mean square of the errors over that of the expected."""
-    off, size = ((x.double().square().mean().sqrt()) for x in (actual.double() - expected.double(), expected))
-    return float(off / (size + 1e-8))
-
-
-def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
-    """With the tolerances of the kernel's dtype."""
-    try:
-        torch.testing.assert_close(actual, expected.to(actual.dtype))
-    except AssertionError:
-        return False
-    return True
 
 
 def timed(f: Callable[[], Any]) -> tuple[float, Any]:

@@ -8,7 +8,7 @@ import torch
 from campaigns.real.project import Tolerance
 
 
-def others(actual: Mapping[str, torch.Tensor], naive: Mapping[str, torch.Tensor], allowed: Tolerance) -> dict[str, Any]:
+def others(actual: Mapping[Any, torch.Tensor], naive: Mapping[Any, torch.Tensor], allowed: Tolerance) -> dict[str, Any]:
     """Whether both pass, and the largest relative error, of results beside those of the naive reference as it is; None
     where they share none.
     """

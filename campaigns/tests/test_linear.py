@@ -11,7 +11,7 @@ from campaigns.real import checkout  # noqa: E402
 from campaigns.real.call import Call, takes  # noqa: E402
 from campaigns.real.case import DTYPES, NARROW  # noqa: E402
 from campaigns.real.plain import linear as plain  # noqa: E402
-from campaigns.real.rows.fla import CASES  # noqa: E402
+from campaigns.real.rows.fla import CASES, PROJECT  # noqa: E402
 from campaigns.real.rows.fla_wrong import WRONG  # noqa: E402
 
 RIGHT = {
@@ -82,11 +82,15 @@ def test_own_references_are_the_recurrence():
 
 
 def test_what_others_say_of_errors():
-    x = torch.full((4,), 8.0)
-    assert runs.others([x], [x]) == {"assert_close": True, "rms": 0.0, "own_test": True}
-    off = runs.others([x * 1.004, x], [x, x])
+    x, allowed = torch.full((4,), 8.0), PROJECT.tolerance[""]
+
+    def others(actual: list, naive: list) -> dict:
+        return runs.others(dict(enumerate(actual)), dict(enumerate(naive)), allowed)
+
+    assert others([x], [x]) == {"assert_close": True, "rms": 0.0, "own_test": True}
+    off = others([x * 1.004, x], [x, x])
     assert off["own_test"] and not off["assert_close"] and off["rms"] == pytest.approx(0.004, rel=1e-3)
-    nan = runs.others([x, x * torch.nan], [x, x])
+    nan = others([x, x * torch.nan], [x, x])
     assert nan["rms"] != nan["rms"] and not nan["own_test"] and not nan["assert_close"]
 
 

@@ -309,3 +309,14 @@ def test_a_masked_maximum_has_a_gradient_in_every_run() -> None:
     """Masked scores are -inf: put apart from each other they were NaN, and nothing behind them was judged."""
     found = diff_reference(flash(), attention, QKV, gradients=True)
     assert all(one.decisive is not None and one.decisive.summary.judged == one.dumped.size for one in found.stages)
+
+
+def test_a_gradient_that_chance_does_not_explain_keeps_its_reason() -> None:
+    """None of its elements is over budget: no other formula is looked for."""
+
+    def naive(x):
+        return ((x - x.mean(-1, keepdim=True)) ** 2).sum(-1) / (x.shape[-1] - 1)
+
+    x = 3 + torch.randn(64, 300, generator=torch.Generator().manual_seed(0))
+    (_, dx) = diff_reference(lambda x: x.var(-1), naive, {"x": x}, gradients=True).stages
+    assert dx.verdict == "suspicious" and "deviations off" in dx.reason and "another formula" not in dx.reason

@@ -204,8 +204,9 @@ def _with_excuses(
             break
     sure = best == KNOWN or (best > POOR and found[0].startswith(CHANCE))
     some = [stage for stage in wrong if stage.role == "origin" or sure] if found else []
-    if best == POOR and dtype == "float32" and all(_is_a_formula(graph, stage) for stage in wrong):
-        return tuple(_of_a_formula(stage) if stage in wrong else stage for stage in stages)
+    origins = [stage for stage in wrong if stage.role == "origin"]
+    if best == POOR and dtype == "float32" and all(_is_a_formula(graph, stage) for stage in origins):
+        return tuple(_of_a_formula(stage) if stage in origins else stage for stage in stages)
     return tuple(_excused(stage, found, best) if stage in some else stage for stage in stages)
 
 
