@@ -31,4 +31,6 @@ class Project:
     says: Mapping[str, Any] = field(default_factory=lambda: NONE)  #: attributes of the stubs, such as __version__
     #: modules, and their packages, that are imported and not installed; nothing that is run needs them
     absent: tuple[str, ...] = ()
+    #: module:decorator that launches a kernel by what another version of Triton compiles: the kernel is taken as it is
+    launchers: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=lambda: NONE)  #: set before the first import

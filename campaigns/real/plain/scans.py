@@ -12,7 +12,7 @@ def ssd(x: torch.Tensor, step: torch.Tensor, A: torch.Tensor, B: torch.Tensor, C
     total = (step * A).cumsum(1)
     decay = (total[:, :, None] - total[:, None]).masked_fill(~before(x)[..., None], -torch.inf).exp()
     scores = torch.einsum("btgn,bsgn->bts", C, B)[..., None] * decay * step[:, None]
-    return torch.einsum("btsh,bshp->bthp", scores, x)
+    return torch.einsum("btsh,bshp->bthp", scores, x.to(scores.dtype))
 
 
 def ssd_softplus(
@@ -23,7 +23,7 @@ def ssd_softplus(
     total = (size * A).cumsum(1)
     decay = (total[:, :, None] - total[:, None]).masked_fill(~before(x)[..., None], -torch.inf).exp()
     scores = torch.einsum("btgn,bsgn->bts", C, B)[..., None] * decay * size[:, None]
-    return torch.einsum("btsh,bshp->bthp", scores, x)
+    return torch.einsum("btsh,bshp->bthp", scores, x.to(scores.dtype))
 
 
 def ssd_packed(
@@ -34,7 +34,7 @@ def ssd_packed(
     seen = before(x) & (sequence[:, :, None] == sequence[:, None])
     decay = (total[:, :, None] - total[:, None]).masked_fill(~seen[..., None], -torch.inf).exp()
     scores = torch.einsum("btgn,bsgn->bts", C, B)[..., None] * decay * step[:, None]
-    return torch.einsum("btsh,bshp->bthp", scores, x)
+    return torch.einsum("btsh,bshp->bthp", scores, x.to(scores.dtype))
 
 
 def before(x: torch.Tensor) -> torch.Tensor:

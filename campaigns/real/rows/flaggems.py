@@ -19,6 +19,7 @@ PROJECT = Project(
     },
     stubs=("flag_gems", "flag_gems.ops", "flag_gems.fused"),
     environment={"GEMS_VENDOR": "nvidia"},
+    launchers=("flag_gems.utils.libentry:libentry", "flag_gems.utils:libentry"),
 )  # fmt: skip
 #: tl.dot(..., allow_tf32=False)
 NO_TF32 = {"float32": "operands=float32"} | {x: f"operands={x}" for x in NARROW}
