@@ -64,19 +64,25 @@ def explained(found: Explained, truth: Truth) -> dict[str, Any]:
 
 
 def told(found: Explained, truth: Truth) -> str:
-    """named: the truth is a cause; among: one of the names of a cause, not the first; false: none is; none where
-    nothing is named.
+    """none where nothing is named; else whether the first name of a cause is the truth (named), another name of one
+    (among), or none is (false); behind "perhaps" where fewer wrong elements than a proof needs fit it.
     """
     if not found.causes:
         return "none"
-    if any(is_truth(cause.names[0], truth) for cause in found.causes):
-        return "named"
-    return "among" if any(is_truth(one, truth) for cause in found.causes for one in cause.names) else "false"
+    for sure in (True, False):
+        causes = [cause for cause in found.causes if cause.proved == sure]
+        perhaps = "" if sure else "perhaps "
+        if any(is_truth(cause.names[0], truth) for cause in causes):
+            return perhaps + "named"
+        if any(is_truth(one, truth) for cause in causes for one in cause.names):
+            return perhaps + "among"
+    return "false" if any(cause.proved for cause in found.causes) else "perhaps false"
 
 
 def is_truth(one: Named, truth: Truth) -> bool:
-    """Whether an edit is on the truth's line, and of its kind."""
-    return one.family in KINDS[truth.kind] and truth.line in code(one.line)
+    """Whether an edit is on a line of the truth, and of its kind."""
+    lines = filter(None, (truth.line, truth.also))
+    return one.family in KINDS[truth.kind] and any(line in code(one.line) for line in lines)
 
 
 def accuracy(found: ReferenceDiff, naive: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class Truth:
 
     line: str  #: a part of that line's text, as it is written in the reference
     kind: str  #: of KINDS
-    changed: bool = False  #: behind the first run of the row, which says why: then it proves nothing
+    also: str = ""  #: of another line that says the same, where there are two
+    changed: bool = False  #: behind a run of the row, which says why: then it proves nothing
 
 
 @dataclass(frozen=True)

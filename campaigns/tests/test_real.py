@@ -16,7 +16,7 @@ from campaigns.real.project import Project, Tolerance  # noqa: E402
 from campaigns.real.rows import CASES, NUMBERS, PROJECTS, WRONG  # noqa: E402
 from campaigns.real.rows.fla import named  # noqa: E402
 from campaigns.real.wrong import KINDS, Truth  # noqa: E402
-from workbench.judge.reference.causes.cause import Cause, Explained, Named  # noqa: E402
+from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Named  # noqa: E402
 from workbench.reference.graph.node import Line  # noqa: E402
 from workbench.refusal import Refusal  # noqa: E402
 
@@ -137,15 +137,18 @@ def test_a_cause_is_the_truth_on_its_line_and_of_its_kind(tmp_path):
     file = tmp_path / "naive.py"
     file.write_text("a = x\nout = F.linear(gated, linear)\n")
 
-    def told(*names: Named) -> str:
-        causes = (Cause(names, ("out",), 10, 0, 1, 10, 0.0),) if names else ()
-        return said.told(Explained(causes), Truth("linear(gated", "operand"))
+    def told(*names: Named, moved: int = PROOF, also: str = "") -> str:
+        causes = (Cause(names, ("out",), 10, 0, 1, moved, 0.0),) if names else ()
+        return said.told(Explained(causes), Truth("linear(gated", "operand", also))
 
     right, elsewhere = (Named("gated is normed", Line(str(file), n), "operand") for n in (2, 1))
     other = Named("is squared", Line(str(file), 2), "power")
     assert told() == "none" and told(right) == "named" and told(other, right) == "among"
-    assert told(elsewhere) == "false" and told(other) == "false"
-    assert said.told(Explained((Cause((right,), ("out",), 1, 0, 0, 1, 0.0),)), Truth("", "no edit")) == "false"
+    assert told(elsewhere) == "false" and told(other) == "false" and told(elsewhere, also="a = x") == "named"
+    few = PROOF - 1
+    assert [told(x, moved=few) for x in (right, elsewhere)] == ["perhaps named", "perhaps false"]
+    assert told(other, right, moved=few) == "perhaps among"
+    assert said.told(Explained((Cause((right,), ("out",), 1, 0, 1, PROOF, 0.0),)), Truth("", "no edit")) == "false"
 
 
 def test_how_far_halves_are_apart(tmp_path):

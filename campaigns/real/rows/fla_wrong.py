@@ -51,10 +51,13 @@ WRONG = (
           wrong_in=("gradients",)),
     Wrong(FLA, "58effcf1", "71ebc498", "a strided gradient of the result is read as if it were contiguous",
           replace(named("causal convolution"), inputs=of.strided), ("dx", "dweight", "dbias"),
-          Truth("out[..., :seqlen]", "index"), wrong_in=("gradients",)),
-    Wrong(FLA, "794f183c", "4b02d15d", "dk lacks the part through the normaliser",
-          named("linear attention, normalised"), ("dk",), Truth("q * scale * k_cum", "omitted part"),
+          # `also` is the adapter's line, where the gradient gets its strides
+          Truth("out[..., :seqlen]", "index", "x.transpose(1, 2) if i in self.swaps", changed=True),
           wrong_in=("gradients",)),
+    Wrong(FLA, "794f183c", "4b02d15d", "dk lacks the part through the normaliser",
+          named("linear attention, normalised"), ("dk",),
+          # `also` is where the other part comes from, to which this one is added
+          Truth("q * scale * k_cum", "omitted part", "S = S + torch.einsum", changed=True), wrong_in=("gradients",)),
     # what is subtracted from a chunk's sums of gates drops out again, but for overflow. With gates of -5 at least,
     # which `safe_gate` asks for, there is none: 16 of them are 2^-115, and on an H100 both commits were right
     Wrong(FLA, "674f0852", "40334f1c", "the gate in the middle of a chunk is another head's: with several heads",

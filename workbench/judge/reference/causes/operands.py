@@ -28,14 +28,25 @@ def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
             continue
         for other, size in _others(graph, i, j, names):
             of, new = names.of(j), names.of(other)
-            said = f"is {new}" if of == names.of(i) else f"reads {new} in place of {of}"
+            said, family = _in_place_of(graph, j, other, names)
+            said = f"is {new}" if of == names.of(i) and family == "operand" else said
             same = of == new  # a variable's earlier value: that a step is left out says so, too
             said = f"reads {of} of line {graph.nodes[other].line.number}, before it is made anew" if same else said
-            yield said, "operand", size + same, _with({i: other}, k)
+            yield said, family, size + same, _with({i: other}, k)
     if len(node.reads) == 2 and node.op in ("subtract", "divide", "matmul"):
         a, b = (graph.nodes[j].shape for j in node.reads)
         if node.op != "matmul" or a[-2:] == b[-2:]:
             yield "has its operands in each other's place", "operand", 2, lambda d: d.again(*reversed(d.old.reads))
+
+
+def _in_place_of(graph: Graph, j: int, other: int, names: Names) -> tuple[str, str]:
+    """Words and family of an edit that reads `other` in place of j: one term of two leaves out the other one."""
+    one = graph.nodes[j]
+    left = [x for x in one.reads if x != other]
+    if one.op == "add" and len(one.reads) == 2 and len(left) == 1:
+        name, where = names.of(left[0]), f"of line {graph.nodes[left[0]].line.number}"
+        return f"leaves out {name if where in name else f'{name} {where}'}", "left out"
+    return f"reads {names.of(other)} in place of {names.of(j)}", "operand"
 
 
 def _in_place_of_number(graph: Graph, i: int, names: Names) -> Iterator[int]:
@@ -83,7 +94,8 @@ def of_turns(
             if _alike(graph, j, x) and graph.nodes[j].op not in PASSES:
                 others = _each(graph, nodes, k, m)
                 if others is not None:
-                    yield f"reads {names.of(x)} in place of {names.of(j)}", "operand", 1, _with(others, k)
+                    said, family = _in_place_of(graph, j, x, names)
+                    yield said, family, 1, _with(others, k)
         before = turns.get(j, ())
         if len(before) == len(nodes) > 1 and _alike(graph, j, before[-2]):
             own = dict(zip(nodes[1:], before[:-1], strict=True)) | {nodes[0]: before[0]}
