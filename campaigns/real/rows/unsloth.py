@@ -114,7 +114,8 @@ WRONG = (
     Wrong(UNSLOTH, "263eaaa27f", "d47d838ee8", "the gradient of the result is given back as that of x",
           GEMMA, ("dx",),
           # was "omitted part": dx is another value, dresult, which leaves out all of the line at once
-          Truth("torch.rsqrt((wide * wide).mean(-1", "operand", "wide = x.float()", changed=True), wrong_in=("gradients",)),
+          Truth("torch.rsqrt((wide * wide).mean(-1", "operand", "wide = x.float()", changed=True),
+          wrong_in=("gradients",)),
     Wrong(UNSLOTH, "6180adda", "dabf2a901b", "a gradient that all heads share is rotated in place, once for each",
           ROPE, ("dq",), Truth("", "no edit"), wrong_in=("gradients",), dtypes=("float32",)),
 )  # fmt: skip
