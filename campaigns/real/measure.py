@@ -56,7 +56,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
         trees = _trees(Path(checkouts).resolve(), each, Path(folder))
         for i, one in enumerate(each):
-            one |= {"device": device, "seed": seed, "trees": trees[one["project"]]}
+            one |= {"device": PROJECTS[one["project"]].device or device, "seed": seed, "trees": trees[one["project"]]}
             one["arrays"] = None if audit else f"{folder}/{i}"
         several = gathered("judge real kernels", RUN_S * len(each) / jobs,
                            _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip

@@ -33,4 +33,5 @@ class Project:
     absent: tuple[str, ...] = ()
     #: module:decorator that launches a kernel by what another version of Triton compiles: the kernel is taken as it is
     launchers: tuple[str, ...] = ()
+    device: str = ""  #: cpu: what runs is in torch on a CPU, whichever device is asked for
     environment: Mapping[str, str] = field(default_factory=lambda: NONE)  #: set before the first import

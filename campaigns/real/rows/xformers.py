@@ -13,7 +13,7 @@ from campaigns.real.wrong import Truth, Wrong
 PROJECT = Project(
     name="xformers", owner="facebookresearch", newest="ca6d2aa0", paths=("xformers",),
     tolerance={"": Tolerance(atol=1e-3, rtol=1e-3)},
-    stubs=("xformers", "xformers.components"), says={"_is_sparse_available": False},
+    device="cpu", stubs=("xformers", "xformers.components"), says={"_is_sparse_available": False},
 )  # fmt: skip
 EXACT = {"float32": "operands=float32", "bfloat16": "operands=bfloat16,round=eager:bfloat16"}
 
