@@ -1,7 +1,7 @@
 """A function called by keyword on inputs of its caller: what it returned, twice, and what it did to memory."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,8 @@ ACCEPTED = (
     *(np.dtype(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)),
     np.dtype(bool),
 )
+#: DLPack's number of a CPU
+CPU = 1
 #: how many calls a judgement rests on: races and unwritten memory show as a difference
 CALLS = 2
 
@@ -42,6 +44,7 @@ class Returned:
     unwritten: Mapping[str, np.ndarray] | tuple[np.ndarray | None, ...] = field(
         repr=False
     )  #: slots that still hold the fill
+    gpu: bool = False  #: whether they were in a GPU's memory
 
     def same(self, other: "Returned") -> bool:
         """Whether both hold the same bits."""
@@ -169,12 +172,25 @@ def read(made: Any, name: str) -> Returned:
             raise Refusal(
                 f"{name} returned no array; it returns an array, a tuple of arrays, or a dict of name -> array"
             )
-        return Returned(flat, {key: unwritten(x) for key, x in flat.items()})
+        return Returned(flat, {key: unwritten(x) for key, x in flat.items()}, gpu=_is_on_gpu([*made.values()]))
     several = made if isinstance(made, tuple | list) else (made,)
     found = tuple(None if x is None else as_array(x, f"{name}: result {i}") for i, x in enumerate(several))
     if all(x is None for x in found):
         raise Refusal(f"{name} returned None; it returns an array, a tuple of arrays, or a dict of name -> array")
-    return Returned(found, tuple(None if x is None else unwritten(x) for x in found))
+    return Returned(found, tuple(None if x is None else unwritten(x) for x in found), gpu=_is_on_gpu(several))
+
+
+def _is_on_gpu(some: Sequence[Any]) -> bool:
+    """Whether any of several arrays, or lists of them, is in the memory of a GPU."""
+    for x in some:
+        if isinstance(x, tuple | list):
+            if _is_on_gpu(x):
+                return True
+        elif is_array(x) and not isinstance(x, np.ndarray | np.generic):
+            kind, _ = x.__dlpack_device__()
+            if int(kind) != CPU:
+                return True
+    return False
 
 
 def _flat(made: Mapping[Any, Any], name: str) -> Iterator[tuple[str, np.ndarray]]:

@@ -56,10 +56,20 @@ def drawn(f: Callable[..., Any], seed: int) -> dict[str, np.ndarray]:
     return {name: -abs(x) / 8 if name == "decay" else x / 8 if name == "w" else x for name, x in found.items()}
 
 
-def of(f: Callable[..., Any], kernel: Callable[..., Any], seed: int = 0, **how: Any) -> Any:
+def by_chunks(k, v, decay, *, operand=same, chunk=8):
+    """The scan with keys that are scaled before they are rounded."""
+    found = np.zeros((k.shape[1], v.shape[1]), np.float32)
+    for t in range(0, len(k), chunk):
+        left = decay[t : t + chunk].sum() - np.cumsum(decay[t : t + chunk])
+        keys = k[t : t + chunk] * np.exp(left)[:, None]
+        found = np.exp(decay[t : t + chunk].sum()) * found + operand(keys).T @ operand(v[t : t + chunk])
+    return found
+
+
+def of(f: Callable[..., Any], kernel: Callable[..., Any], seed: int = 0, gpu: bool = False, **how: Any) -> Any:
     given = drawn(f, seed)
     graph, made = trace(f, given), kernel(**given, **how)
-    (stage,) = judged(graph, matched(graph, [made], [np.zeros(made.shape, bool)], "f"), None, "float32").stages
+    (stage,) = judged(graph, matched(graph, [made], [np.zeros(made.shape, bool)], "f"), None, "float32", gpu).stages
     return stage
 
 
@@ -96,11 +106,19 @@ def test_errors_that_are_suspicious_alone_are_excused_by_prediction_alone() -> N
         assert ("--contract operands=tf32" in stage.reason) == (doubt == "assumption")
 
 
+def test_tf32_of_other_operands_is_an_assumption_where_a_gpu_made_it() -> None:
+    for seed in range(2):
+        for operand in (cut, rounded):
+            told = [of(scan, by_chunks, seed, gpu, operand=operand).doubt for gpu in (True, False)]
+            assert told == ["assumption", "evidence"]
+
+
 @pytest.mark.parametrize(("f", "kernel", "how"), WRONG)
 def test_what_is_as_large_as_arithmetic_that_nobody_declared_fails(f: Any, kernel: Any, how: Any) -> None:
-    for seed in range(2):
-        stage = of(f, kernel, seed, **how)
-        assert stage.verdict == "bug" or stage.doubt == "evidence"
+    for gpu in (False, True):
+        for seed in range(2):
+            stage = of(f, kernel, seed, gpu, **how)
+            assert stage.verdict == "bug" or stage.doubt == "evidence"
 
 
 def test_a_factor_is_not_taken_for_what_cutting_off_does_on_average(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ PREDICTED = 0.5
 POOR, LARGE, GONE, KNOWN = range(4)
 
 
+#: times its budget that a product in TF32 may be off: two operands that are cut off lose 2^-10 each, float32 2^-24
+TF32 = 2.0**15
 #: functions that libraries approximate unsaid: torch's gelu on a CPU
 UNSAID = {"erf"}
 #: declarations of roundings that samples know: of operands after a scale, and of results
@@ -68,10 +70,11 @@ class Judged:
     beyond_strict: Mapping[str, Beyond]
 
 
-def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str) -> Judged:
+def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str, gpu: bool = False) -> Judged:
     """The stages under the declared contract; where none is, the first under which all are right of: the strict one of
     float32, the usual one of inputs of `dtype`, and that with stages stored as they were given. Where none is right:
-    under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it.
+    under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it. gpu:
+    whether a GPU made the arrays, where products of float32 are in TF32 unless a kernel asks for more.
     """
     if declared is not None:
         stages = with_decisions(graph, declared, given, under(graph, declared, given))
@@ -97,7 +100,7 @@ def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtyp
     beyond = {} if contract is strict else _beyond(first, stages)
     stages = tuple(_doubted(stage, beyond) for stage in stages)
     if not _right(stages):
-        stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype))
+        stages = with_decisions(graph, contract, given, _with_excuses(graph, given, contract, stages, dtype, gpu))
     return Judged(contract, stages, words_of(contract), beyond)
 
 
@@ -163,7 +166,7 @@ def _doubted(stage: StageDiff, beyond: Mapping[str, Beyond]) -> StageDiff:
 
 
 def _with_excuses(
-    graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str
+    graph: Graph, given: Sequence[Given], contract: Contract, stages: tuple[StageDiff, ...], dtype: str, gpu: bool
 ) -> tuple[StageDiff, ...]:
     """The stages; where one declaration makes all of them right, and predicts their errors or is as large as these, the
     wrong ones are suspicious. Of stages that are suspicious already only TF32 that predicts their errors is looked for.
@@ -194,7 +197,7 @@ def _with_excuses(
             rank = LARGE if all(_is_chance(graph, given, other, stage) for stage in wrong) else POOR
         else:
             rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
-        if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype):
+        if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype, gpu):
             rank = KNOWN
         if rank > best:
             found, best = [words], rank
@@ -241,14 +244,20 @@ def _is_chance(graph: Graph, given: Sequence[Given], contract: Contract, stage: 
 
 
 def _is_known(
-    graph: Graph, given: Sequence[Given], contract: Contract, other: Contract, wrong: Sequence[StageDiff], dtype: str
+    graph: Graph,
+    given: Sequence[Given],
+    contract: Contract,
+    other: Contract,
+    wrong: Sequence[StageDiff],
+    dtype: str,
+    gpu: bool,
 ) -> bool:
     """Whether a kernel that declares nothing may do what `other` says beyond `contract`, since libraries do: products
     in TF32, if these are its errors; of 16-bit inputs sums of a tensor core, and stages in their dtype, but for a state
     that is carried in it.
     """
     if other.operands != contract.operands:
-        return other.operands == "tf32" and all(by_tf32(graph, given, stage) for stage in wrong)
+        return other.operands == "tf32" and all(by_tf32(graph, given, stage, gpu) for stage in wrong)
     if other.round != contract.round:
         return False
     if other.fast != contract.fast:
@@ -302,7 +311,8 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
         )
     doubtful = [next(said for start, said in _DOUBTFUL.items() if one.startswith(start)) for one in words[:2]]
     why = f", {', or '.join(dict.fromkeys(doubtful))}" if rank < KNOWN else ""
-    why = f", though none that is known leaves {EXCUSED:g}x the budget" if over > EXCUSED else why
+    most = TF32 if rank == KNOWN and words[0] == "operands=tf32" else EXCUSED
+    why = f", though none that is known leaves {most:g}x the budget" if over > most else why
     beyond = (
         f"{found.outside} of {found.size} elements are over the budget of default arithmetic, the worst {over:.4g}x"
     )

@@ -137,7 +137,7 @@ def judged_run(
         made, more["again"] = run(graph), None if again is None else partial(again, which)
         calls = [
             diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=name, contract=contract,
-                        dtype=dtype, gates=made.gates, notes=made.notes, **more)
+                        dtype=dtype, gpu=call.gpu, gates=made.gates, notes=made.notes, **more)
             for call in made.returned
         ]  # fmt: skip
         found.append(max(calls, key=attrgetter("severity")))
