@@ -116,6 +116,8 @@ def test_tf32_of_other_operands_is_an_assumption_where_a_gpu_made_it() -> None:
 @pytest.mark.parametrize(("f", "kernel", "how"), WRONG)
 def test_what_is_as_large_as_arithmetic_that_nobody_declared_fails(f: Any, kernel: Any, how: Any) -> None:
     for gpu in (False, True):
+        if gpu and float16 in how.values():  # which has the digits of TF32
+            continue
         for seed in range(2):
             stage = of(f, kernel, seed, gpu, **how)
             assert stage.verdict == "bug" or stage.doubt == "evidence"

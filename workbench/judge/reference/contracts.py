@@ -257,7 +257,11 @@ def _is_known(
     that is carried in it.
     """
     if other.operands != contract.operands:
-        return other.operands == "tf32" and all(by_tf32(graph, given, stage, gpu) for stage in wrong)
+        return other.operands == "tf32" and all(
+            by_tf32(graph, given, stage)
+            or (gpu and by_tf32(graph, given, stage, by_size=True) and _is_chance(graph, given, other, stage))
+            for stage in wrong
+        )
     if other.round != contract.round:
         return False
     if other.fast != contract.fast:

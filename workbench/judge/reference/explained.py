@@ -26,8 +26,9 @@ REMAINS = 0.6
 #: what is left of the errors beside what is left of the predicted ones, root mean square: of kernels of
 #: flash-linear-attention by chunks 0.5 to 1.5, of a factor alone 0, of operands in bfloat16 8
 SIZES = (0.25, 2.0)
-#: share of the mean square error that what factors do may differ by there: 0.001 to 0.08 of these kernels
-SHARED = 0.25
+#: share of the mean square error that factors may make beside a part of what cutting off does on average, which is MOST
+#: times that average at most
+SHARED, MOST = 0.25, 1.5
 TINY = float(np.finfo(np.float64).tiny)
 #: lines with contractions whose factors are looked at
 LINES = 8
@@ -60,7 +61,7 @@ def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff, by_size: boo
         left, predicted = _less(error, across), _less(one, across)
         if _remains(error, one) <= REMAINS and _remains(left, predicted) <= REMAINS:
             return True
-        shared = _remains(error - left, one - predicted, of=error)
+        shared = _remains(error - left, _part(error - left, one - predicted), of=error)
         if by_size and shared <= SHARED and SIZES[0] <= _size(left) / max(_size(predicted), TINY) <= SIZES[1]:
             return True
     return False
@@ -79,6 +80,12 @@ def _remains(error: np.ndarray, predicted: np.ndarray, of: np.ndarray | None = N
     """Share of the mean square error, or of that `of` others; 1 of none."""
     total = float(np.sum((error if of is None else of) ** 2))
     return float(np.sum((error - predicted) ** 2)) / total if total > 0 else 1.0
+
+
+def _part(x: np.ndarray, of: np.ndarray) -> np.ndarray:
+    """The part of others that x has, MOST times at most: a kernel may round operands of some of its products alone."""
+    size = float(np.sum(of**2))
+    return of * min(max(float(np.sum(x * of)) / size, 0.0), MOST) if size > 0 else of
 
 
 def _size(x: np.ndarray) -> float:
