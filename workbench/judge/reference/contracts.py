@@ -20,6 +20,7 @@ from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
 from workbench.reference.graph.contract import CASTS, FAST, ROUNDS, usual
+from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.plan import upstream
 
 #: names of the 16-bit dtypes
@@ -245,11 +246,11 @@ def _is_known(
 ) -> bool:
     """Whether a kernel that declares nothing may do what `other` says beyond `contract`, since libraries do: products
     in TF32, if these are its errors; of 16-bit inputs sums of a tensor core, and stages in their dtype, but for a state
-    that is carried in it.
+    that is carried in it; gradients of a loss in it, too.
     """
     if other.operands != contract.operands:
         return other.operands == "tf32" and all(by_tf32(graph, given, stage) for stage in wrong)
-    if other.round != contract.round:
+    if other.round != contract.round and other.rounds[0] != "gradients":
         return False
     if other.fast != contract.fast:
         return set(other.fast) - set(contract.fast) <= UNSAID
@@ -283,6 +284,7 @@ _DOUBTFUL: Mapping[str, str] = {
     "operands=scaled": "as of a kernel that scales its operands before it rounds them",
     "operands=": "though TF32 of these operands has other errors",
     "fast=": "as of a kernel that approximates this function",
+    "round=gradients": "as of a kernel that makes gradients in its forward pass and multiplies them in its backward pass",
     "round=saved": "as of a kernel whose backward pass reads what its forward pass kept in fewer bits",
     "round=eager": "as of plain torch, which rounds every result",
     "round=inside": "as of plain torch in steps, which rounds every result, also within norms and softmax",
@@ -334,13 +336,40 @@ def _weaker(
         if above.intersection(turns) and not any(is_whole(graph.nodes[i].dtype) for i in turns)
     ]
     stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
+    products = [name for name in stages if all(_is_a_product(graph, i) for i in graph.latest(name))]
     casts = any(graph.nodes[i].op == "cast" for i in above)
     most = min(ALONE, int(WORK / max(sum(prod(graph.nodes[i].shape) for i in above), 1)))
     for narrow in (dtype,) if dtype in NARROW else NARROW:
         several = [*([CASTS] if casts else []), *stages[:most]]
-        for some in [*([name] for name in several), *([several] if len(several) > 1 else [])]:
-            stored = {**contract.stored, **dict.fromkeys(some, narrow)}
-            yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)
-    if dtype in NARROW:
-        for which in ROUNDS if graph.saved else ROUNDS[1:]:
-            yield f"round={which}", replace(contract, operands=dtype, round=f"{which}:{dtype}")
+        for some in [*([name] for name in several), *(x for x in (products, several) if len(x) > 1)]:
+            yield _stored(contract, some, narrow)
+    if dtype not in NARROW:
+        return
+    if _is_a_loss(graph):
+        for one in (contract, *([_stored(contract, products, dtype)[1]] if products else [])):
+            other = replace(one, round=f"gradients:{dtype}")
+            yield words_of(other, contract).replace(f"gradients:{dtype}", "gradients"), other
+    for which in ROUNDS[1:] if graph.saved else ROUNDS[2:]:
+        yield f"round={which}", replace(contract, operands=dtype, round=f"{which}:{dtype}")
+
+
+def _stored(contract: Contract, names: Sequence[str], narrow: str) -> tuple[str, Contract]:
+    """The contract with stages stored in 16 bits, in words."""
+    stored = {**contract.stored, **dict.fromkeys(names, narrow)}
+    return f"stored={'+'.join(f'{name}:{narrow}' for name in names)}", replace(contract, stored=stored)
+
+
+def _is_a_product(graph: Graph, i: int) -> bool:
+    """Whether a node is a product of matrices, which torch stores in the dtype of its operands."""
+    while graph.nodes[i].op in PASSES:
+        i = graph.nodes[i].reads[0]
+    return graph.nodes[i].op == "matmul"
+
+
+def _is_a_loss(graph: Graph) -> bool:
+    """Whether a gradient may be made before that of the results is known, and multiplied by it: each result has one
+    number, or one for each row of what it is the loss of.
+    """
+    shapes = [graph.nodes[graph.inputs[name]].shape for name in graph.cotangents.values()]
+    made = [graph.nodes[graph.results[name]].shape for name in graph.gradients.values()]
+    return bool(made) and all(any(len(x) < len(y) and y[: len(x)] == x for y in made) for x in shapes)

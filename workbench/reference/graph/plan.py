@@ -98,9 +98,11 @@ class Plan:
     def _rounded(self, i: int) -> bool:
         """Whether the contract rounds a node to fewer bits, beyond what it stores."""
         node, which = self.graph.nodes[i], self.contract.rounds[0]
-        if i in self.graph.saved:
-            return True
-        return which != "saved" and node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
+        if which == "gradients":
+            return node.op == "factored"
+        if which == "saved" or i in self.graph.saved:
+            return i in self.graph.saved
+        return node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
 
 
 def as_array(s: Site, own: Own) -> Own:
