@@ -21,7 +21,7 @@ PROJECT = Project(
     tolerance={"float32": Tolerance(1e-5, 5e-4), "bfloat16": Tolerance(5e-3, 5e-2), "float16": Tolerance(5e-3, 5e-2)},
     stubs=("liger_kernel", "liger_kernel.ops", "liger_kernel.chunked_loss"),
 )  # fmt: skip
-#: torch's own operations behind or before a kernel; or steps in the inputs' dtype, `silu(a_row).cast(b_row.dtype) * b_row`
+#: torch's own operations around a kernel; or steps in the inputs' dtype, as `silu(a_row).cast(b_row.dtype) * b_row`
 EAGER = {"float32": "operands=float32"} | {x: f"operands={x},round=eager:{x}" for x in NARROW}
 #: losses whose forward pass stores their gradient, `dX = torch.empty_like(_input)`, and whose backward pass multiplies
 #: it, `grad_output * dX`
