@@ -216,7 +216,7 @@ def _images(seed: int, dtype: Any, T: int, C: int = 6) -> Tensors:
 
 def _polynomial(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
     draw = drawn(seed)
-    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw(1)))}
+    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw(1)[0]))}
 
 
 def _dynamic(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
