@@ -3,7 +3,7 @@
 `contract` is read off a kernel's source, dtype by dtype:
 - DOTS: products by `tl.dot`, whose operands are in the inputs' dtype, float32 sums. Of float32 inputs Triton takes
   TF32, unless a call says `input_precision` or `allow_tf32=False`.
-- SCALED: the same, of operands that are multiplied by a gate or a step size before they are cast:
+- SCALED: the same, of operands that are multiplied by a gate, a step size or a scale before they are cast:
   `(b_k * exp2(b_g_last - b_g)).to(b_k.dtype)`.
 - EAGER: torch's own operations on tensors of 16 bits behind the kernel (`o / denom`), or tiles that are cast to 16 bits
   between its steps, as DeltaFormer's `u = v - acc.to(v_ptr.dtype.element_ty)`.

@@ -55,8 +55,9 @@ def linear_jsd(
     beta: float,
 ) -> torch.Tensor:
     """The generalised Jensen-Shannon divergence of two linear layers' outputs, the mean over tokens that count."""
-    student = F.log_softmax(x @ weight.T, -1)
-    target = F.log_softmax(teacher.detach() @ teacher_weight.detach().T, -1)
+    logits = x @ weight.T
+    teacher_logits = teacher.detach() @ teacher_weight.detach().T
+    student, target = F.log_softmax(logits, -1), F.log_softmax(teacher_logits, -1)
     counted = labels != IGNORED
     return torch.where(counted, divergence(student, target, beta), 0.0).sum() / counted.sum()
 

@@ -9,7 +9,7 @@ import torch
 
 from campaigns.real import inputs as of
 from campaigns.real.call import Call, takes
-from campaigns.real.case import FLOAT32, Case
+from campaigns.real.case import FLOAT32, SCALED, Case
 from campaigns.real.plain import attention as plain
 from campaigns.real.rows.fla import QKV, RIGHT, named
 from campaigns.real.wrong import Truth, Wrong
@@ -122,7 +122,7 @@ WRONG = (
                Call("fla.ops.nsa.parallel:parallel_nsa", takes(*QKV, "block_indices"),
                     {"block_counts": 2, "block_size": BLOCK}, adapter=_packed(PACKED)),
                (Call("plain/attention:selected", takes(*QKV, "block_indices"), {"block": BLOCK, "starts": PACKED}),),
-               _selected, gradients=True, rounds="saved", back=PACKED[-1]),
+               _selected, SCALED, gradients=True, rounds="saved", back=PACKED[-1]),
           ("dq", "dk"), Truth("scores = pairs(q[:, start:end]", "index", changed=True), wrong_in=("gradients",)),
     Wrong(FLA, "30c9dac5", "e4c7f880", "on a small GPU, each half of the values overwrites the other's dq and dk",
           Case("attention, small tiles",
@@ -136,14 +136,14 @@ WRONG = (
                Call("fla.ops.nsa.compression:parallel_nsa_compression", takes(*QKV), {"block_size": BLOCK},
                     results=(0,), adapter=_packed(PACKED)),
                (Call("plain/attention:compressed", takes(*QKV), {"block": BLOCK, "starts": PACKED}),),
-               _compressed, gradients=True, rounds="saved", back=PACKED[-1]),
+               _compressed, SCALED, gradients=True, rounds="saved", back=PACKED[-1]),
           ("dk",), Truth("scores = pairs(q[:, start:end]", "index"), wrong_in=("gradients",)),
     Wrong(FLA, RIGHT, "", "out times dout is subtracted once for each tile of 128 values; no commit fixes it",
           Case("compressed attention, packed, newest",
                Call("fla.ops.nsa.compression:parallel_nsa_compression", takes(*QKV),
                     {"block_size": BLOCK, "TK": PACKED[-1]}, results=(0,), adapter=_packed(PACKED)),
                (Call("plain/attention:compressed", takes(*QKV), {"block": BLOCK, "starts": PACKED}),),
-               _compressed_alone, gradients=True, rounds="saved", back=PACKED[-1]),
+               _compressed_alone, SCALED, gradients=True, rounds="saved", back=PACKED[-1]),
           ("dq", "dk"), Truth("probs = weights / ", "factor"), "found by a first run of the row before",
           wrong_in=("gradients",)),
     Wrong(FLA, "1e5cc8a1", "7362d874", "in a chunk behind a key's, the gates before a tile enter with the other sign",

@@ -102,7 +102,7 @@ FROM_STATE = Case(
     Call("fla.modules.conv.causal_conv1d:causal_conv1d", takes("x", "weight", "bias", initial_state="state"),
          {"activation": "silu"}, results=(0,)),
     (Call("plain/scans:convolution", takes("x", "weight", "bias", "state")),),
-    _strided, FLOAT32, gradients=True, T=100,
+    _strided, FLOAT32, gradients=True, T=100, rounds="saved",
 )  # fmt: skip
 RWKV4 = Case(
     "RWKV-4", Call("fla.ops.rwkv4.fused_recurrent:fused_recurrent_rwkv4", takes("w", "u", "k", "v"),

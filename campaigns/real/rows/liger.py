@@ -21,8 +21,11 @@ PROJECT = Project(
     tolerance={"float32": Tolerance(1e-5, 5e-4), "bfloat16": Tolerance(5e-3, 5e-2), "float16": Tolerance(5e-3, 5e-2)},
     stubs=("liger_kernel", "liger_kernel.ops", "liger_kernel.chunked_loss"),
 )  # fmt: skip
-#: torch's own operations behind or before a kernel; gradients that are stored, and multiplied when they are needed
+#: torch's own operations around a kernel; or steps in the inputs' dtype, as `silu(a_row).cast(b_row.dtype) * b_row`
 EAGER = {"float32": "operands=float32"} | {x: f"operands={x},round=eager:{x}" for x in NARROW}
+#: losses whose forward pass stores their gradient, `dX = torch.empty_like(_input)`, and whose backward pass multiplies
+#: it, `grad_output * dX`
+LOSS = {"float32": "operands=float32"} | {x: f"operands={x},round=gradients:{x}" for x in NARROW}
 LLAMA = {"float32": Tolerance(1e-4, 1e-6), "bfloat16": Tolerance(2e-1, 2e-2)}
 
 
@@ -138,7 +141,7 @@ CROSS_ENTROPY = Case(
     "cross-entropy, per token",
     Call("liger_kernel.ops.cross_entropy:LigerCrossEntropyFunction.apply", takes("x", "labels"), adapter=_per_token),
     (Call("plain/losses:cross_entropy", takes("x", "labels")),),
-    _logits, EAGER, gradients=True, T=100,
+    _logits, LOSS, gradients=True, T=100,
 )  # fmt: skip
 SURE = Case(
     "cross-entropy, sure",
@@ -156,8 +159,9 @@ LINEAR_CROSS_ENTROPY = Case(
 LINEAR_JSD = Case(
     "linear JSD",
     Call("liger_kernel.ops.fused_linear_jsd:LigerFusedLinearJSDFunction.apply", _LAYERS, _BETA, adapter=_jsd),
-    (Call("plain/losses:linear_jsd", _LAYERS, _BETA),),
-    _two, EAGER, gradients=True,
+    # `(student_input_chunk @ student_weight.t()).to(torch.float32)`, and the same of the teacher
+    (Call("plain/losses:linear_jsd", _LAYERS, _BETA, stored=("logits", "teacher_logits")),),
+    _two, LOSS, gradients=True,
 )  # fmt: skip
 DISTILLED = Case(
     "distillation, JSD",
@@ -212,7 +216,7 @@ def _images(seed: int, dtype: Any, T: int, C: int = 6) -> Tensors:
 
 def _polynomial(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
     draw = drawn(seed)
-    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw()))}
+    return {name: x.to(dtype) for name, x in (("x", draw(T, D)), ("weight", draw(3)), ("bias", draw(1)[0]))}
 
 
 def _dynamic(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
@@ -259,34 +263,37 @@ def _ops(operation: str, path: str, names: tuple[str, ...], reference: str, inpu
     """A function of liger_kernel.ops, which takes these inputs in order, and then `fixed`; the reference takes `fixed`
     by their names.
     """
-    fixed = more.pop("fixed", {})
+    fixed, contract = more.pop("fixed", {}), more.pop("contract", FLOAT32)
     kernel = Call(f"liger_kernel.ops.{path}.apply", takes(*names), more.pop("given", fixed), positional=True)
     if "adapter" in more:
         kernel = replace(kernel, positional=False, adapter=more.pop("adapter"))
-    return Case(operation, kernel, (Call(f"plain/{reference}", takes(*names), fixed),), inputs, FLOAT32,
+    return Case(operation, kernel, (Call(f"plain/{reference}", takes(*names), fixed),), inputs, contract,
                 gradients=True, T=100, **more)  # fmt: skip
 
 
 CASES = (
     CROSS_ENTROPY, LINEAR_CROSS_ENTROPY, LINEAR_JSD, DISTILLED, KL, LAYER_NORM, ROPE, SURE,
     _ops("RMS norm, llama", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
-         adapter=_llama, given={}, fixed={"eps": 1e-6}),
+         adapter=_llama, given={}, fixed={"eps": 1e-6}, contract=EAGER),
     _ops("RMS norm, gemma", "rms_norm:LigerRMSNormFunction", ("x", "weight"), "norms:rms_norm", _short_rows,
          adapter=_gemma, given={}, fixed={"eps": 1e-6, "offset": 1.0}),
-    _ops("GEGLU", "geglu:LigerGELUMulFunction", ("a", "b"), "layers:geglu", _pair, adapter=_copies),
-    _ops("SwiGLU", "swiglu:LigerSiLUMulFunction", ("a", "b"), "layers:swiglu", _pair, adapter=_copies),
+    _ops("GEGLU", "geglu:LigerGELUMulFunction", ("a", "b"), "layers:geglu", _pair, adapter=_copies,
+         contract=EAGER),
+    _ops("SwiGLU", "swiglu:LigerSiLUMulFunction", ("a", "b"), "layers:swiglu", _pair, adapter=_copies,
+         contract=EAGER),
     _ops("squared ReLU", "relu_squared:LigerReLUSquaredFunction", ("x",), "layers:relu_squared", _one),
-    _ops("softmax", "softmax:LigerSoftmaxFunction", ("x",), "layers:softmax", _one),
+    _ops("softmax", "softmax:LigerSoftmaxFunction", ("x",), "layers:softmax", _one, contract=EAGER),
     _ops("dynamic tanh", "dyt:LigerDyTFunction", ("x", "alpha", "gamma", "beta"), "layers:dynamic_tanh", _dynamic),
     _ops("group norm", "group_norm:LigerGroupNormFunction", ("x", "weight", "bias"), "norms:group_norm", _images,
          given={"channels": 6, "groups": 2, "eps": 1e-6}, fixed={"groups": 2, "eps": 1e-6}),
     _ops("RMS norm of a sum", "fused_add_rms_norm:LigerFusedAddRMSNormFunction", ("x", "residual", "weight"),
-         "norms:add_rms_norm", _added, fixed={"eps": 1e-6}),
+         "norms:add_rms_norm", _added, fixed={"eps": 1e-6}, contract=EAGER),
     _ops("norm of powers", "poly_norm:LigerPolyNormFunction", ("x", "weight", "bias"), "norms:poly_norm", _polynomial,
-         given={"eps": 1e-6, "in_place": False}, fixed={"eps": 1e-6}),
+         given={"eps": 1e-6, "in_place": False}, fixed={"eps": 1e-6}, contract=EAGER),
     _ops("JSD", "jsd:LigerJSDFunction", ("x", "y"), "losses:jsd", _logarithms, adapter=_divergence, given=_BETA,
-         fixed=_BETA),
-    _ops("total variation", "tvd:LigerTVDLossFunction", ("x", "y"), "losses:tvd", _two_distributions),
+         fixed=_BETA, contract=LOSS),
+    _ops("total variation", "tvd:LigerTVDLossFunction", ("x", "y"), "losses:tvd", _two_distributions,
+         contract=EAGER),
 )  # fmt: skip
 
 

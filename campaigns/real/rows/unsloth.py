@@ -6,7 +6,7 @@ import torch
 from packaging.version import Version
 
 from campaigns.real.call import Call, takes
-from campaigns.real.case import FLOAT32, Case
+from campaigns.real.case import FLOAT32, NARROW, Case
 from campaigns.real.inputs import Tensors, drawn
 from campaigns.real.project import Project, Tolerance
 from campaigns.real.wrong import Truth, Wrong
@@ -24,6 +24,8 @@ PROJECT = Project(
         "transformers.models.llama.modeling_llama", "unsloth.kernels.fp8",
     ),
 )  # fmt: skip
+#: `f_row.to(g_row.dtype)`, times g_row in that dtype
+GATED = {"float32": "operands=float32"} | {x: f"operands={x},round=eager:{x}" for x in NARROW}
 
 
 def _rows(seed: int, dtype: Any, T: int, D: int = 96) -> Tensors:
@@ -100,11 +102,11 @@ CASES = (
               adapter=_per_token),
          (Call("plain/losses:cross_entropy", takes("x", "labels")),), _logits, FLOAT32, gradients=True, T=100),
     Case("SwiGLU", Call("unsloth.kernels.swiglu:swiglu_fg_kernel", takes(e="a", g="b")),
-         (Call("plain/layers:swiglu", takes("a", "b")),), _pair, FLOAT32, T=100),
+         (Call("plain/layers:swiglu", takes("a", "b")),), _pair, GATED, T=100),
     Case("GEGLU, tanh", Call("unsloth.kernels.geglu:geglu_approx_forward_kernel", takes(gate="a", up="b")),
-         (Call("plain/layers:geglu", takes("a", "b")),), _pair, FLOAT32, T=100),
+         (Call("plain/layers:geglu", takes("a", "b")),), _pair, GATED, T=100),
     Case("GEGLU", Call("unsloth.kernels.geglu:geglu_exact_forward_kernel", takes(gate="a", up="b")),
-         (Call("plain/layers:gelu_and_mul", takes("a", "b")),), _pair, FLOAT32, T=100),
+         (Call("plain/layers:gelu_and_mul", takes("a", "b")),), _pair, GATED, T=100),
 )  # fmt: skip
 
 WRONG = (

@@ -214,6 +214,17 @@ def test_what_storing_few_sums_in_16_bits_loses_has_nothing_in_common(seed: int)
     assert not samples.is_chance([node], [error + 2.0**-9 * value], [half])
 
 
+def test_equal_numbers_are_rounded_alike_and_one_number_has_no_others_to_be_told_from() -> None:
+    value = np.repeat([1.0, -1.3], 500)
+    one = module.Drawn(value, np.full(1000, 1e-3), (1e-3 / 1000**0.5, 1e-3 / 1000**0.5))
+    error, none = 1e-3 * value, 0 * value
+    assert module._is_alike(one, error, none) and not module._is_alike(one, 10 * error, none)
+    apart = module.Drawn(value + 1e-6 * np.arange(1000), one.deviation, one.common)
+    assert not module._is_alike(apart, error, none)
+    alone = module.Drawn(value[:1], one.deviation[:1], (1e-3, 1e-3))
+    assert module._is_alike(alone, error[:1], none[:1]) and not module._is_alike(alone, 1e-2 * error[:1], none[:1])
+
+
 def scores(q, k):  # type: ignore[no-untyped-def]
     return (q @ k.T) * 0.3
 

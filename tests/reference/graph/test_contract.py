@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from workbench.reference.graph import Contract, budgets, parse, trace
+from workbench.reference.graph import Contract, Gradients, budgets, parse, trace
 from workbench.refusal import Refusal
+
+torch = pytest.importorskip("torch")
 
 
 def test_nothing_said_is_what_kernels_on_such_inputs_usually_do() -> None:
@@ -45,6 +47,17 @@ def test_results_that_are_rounded_have_a_dtype() -> None:
     for words in ("round=always", "round=eager:int8", "operands=scaled-e4m3"):
         with pytest.raises(Refusal):
             parse(words, "bfloat16")
+
+
+def test_gradients_alone_are_rounded_once_more() -> None:
+    graph = trace(lambda x: (x**3).sum(), {"x": torch.linspace(1, 2, 8)}, gradients=Gradients(0))
+    names = ["result", "dx"]
+    before, after = (
+        budgets(graph, parse(words, "bfloat16"), names=names) for words in ("", "round=gradients")
+    )  # fmt: skip
+    assert np.array_equal(before["result"].budget.bound, after["result"].budget.bound)
+    more = after["dx"].budget.bound - before["dx"].budget.bound
+    np.testing.assert_allclose(more, 2.0**-8 * abs(after["dx"].value), rtol=1e-3)
 
 
 def test_what_is_inside_one_call_is_rounded_by_inside_alone() -> None:

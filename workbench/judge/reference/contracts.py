@@ -4,30 +4,23 @@ each part of it before the whole, or one that only a declaration makes right.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
 
-from workbench.floats import DTYPES
 from workbench.judge.reference.explained import by_tf32
 from workbench.judge.reference.given import Given, is_whole
 from workbench.judge.reference.held import dumps_of, half_ulp, is_hopeless
 from workbench.judge.reference.samples import Samples
 from workbench.judge.reference.sharper import is_large
 from workbench.judge.reference.stages import is_broken, under, with_decisions
+from workbench.judge.reference.weaker import NARROW, weaker
 from workbench.judge.sensitivity import EXCUSED
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, IfDeclared, StageDiff
 from workbench.reference.graph import Contract, Graph
-from workbench.reference.graph.contract import CASTS, FAST, ROUNDS, usual
+from workbench.reference.graph.contract import CASTS, usual
 from workbench.reference.graph.plan import upstream
 
-#: names of the 16-bit dtypes
-NARROW = tuple(name for name, dtype in DTYPES.items() if dtype.itemsize == 2)
-#: stages that are tried as stored in 16 bits, at most, the last before the wrong one first
-ALONE = 8
-#: values of all nodes together that such trials go over, about ten seconds: fewer stages of a large graph
-WORK = 1e8
 #: share of its statistical budget that an error of operands in fewer bits takes at least, in the median: TF32 in an
 #: attention of 64 to 256 keys leaves 0.002 to 0.01; 1.4427 for log2(e), which is no such error, 3e-5; and one wrong
 #: element among right ones, or a row of them, nothing
@@ -180,7 +173,7 @@ def _with_excuses(
         return _right(under(graph, other, given, sharp=sharp))
 
     found, best = list[str](), POOR
-    for words, other in _weaker(graph, given, contract, wrong, dtype):
+    for words, other in weaker(graph, given, contract, wrong, dtype):
         narrower = best > POOR and not (words.startswith("round=") and found[-1].startswith("operands=scaled-"))
         if narrower and ("+" in words or words.startswith(CHANCE)):  # one is enough
             continue
@@ -193,8 +186,8 @@ def _with_excuses(
         tried = {stage.name: stage for stage in under(graph, other, given)}
         if not all(tried[stage.name].is_right for stage in stages):
             continue
-        if words.startswith(CHANCE):
-            rank = LARGE if all(_is_chance(graph, given, other, stage) for stage in wrong) else POOR
+        if any(one in words for one in CHANCE):
+            rank = LARGE if all(_is_chance(graph, given, other, tried[stage.name]) for stage in wrong) else POOR
         else:
             rank = min(_fits(stage, tried[stage.name]) for stage in wrong)
         if rank > POOR and _is_known(graph, given, contract, other, wrong, dtype, gpu):
@@ -253,8 +246,8 @@ def _is_known(
     gpu: bool,
 ) -> bool:
     """Whether a kernel that declares nothing may do what `other` says beyond `contract`, since libraries do: products
-    in TF32, if these are its errors; of 16-bit inputs sums of a tensor core, and stages in their dtype, but for a state
-    that is carried in it.
+    in TF32, if these are its errors, or a GPU made them and they are as large; of 16-bit inputs sums of a tensor core,
+    and stages in their dtype, but for a state that is carried in it; gradients of a loss in it, too.
     """
     if other.operands != contract.operands:
         return other.operands == "tf32" and all(
@@ -262,7 +255,7 @@ def _is_known(
             or (gpu and by_tf32(graph, given, stage, by_size=True) and _is_chance(graph, given, other, stage))
             for stage in wrong
         )
-    if other.round != contract.round:
+    if other.round != contract.round and other.rounds[0] != "gradients":
         return False
     if other.fast != contract.fast:
         return set(other.fast) - set(contract.fast) <= UNSAID
@@ -296,6 +289,7 @@ _DOUBTFUL: Mapping[str, str] = {
     "operands=scaled": "as of a kernel that scales its operands before it rounds them",
     "operands=": "though TF32 of these operands has other errors",
     "fast=": "as of a kernel that approximates this function",
+    "round=gradients": "as of a loss whose forward pass stores its gradient",
     "round=saved": "as of a kernel whose backward pass reads what its forward pass kept in fewer bits",
     "round=eager": "as of plain torch, which rounds every result",
     "round=inside": "as of plain torch in steps, which rounds every result, also within norms and softmax",
@@ -324,37 +318,3 @@ def _excused(stage: StageDiff, words: Sequence[str], rank: int) -> StageDiff:
         f"{beyond if found.outside else stage.reason}; they pass with {options}{why}: declare what your kernel does"
     )
     return replace(stage, verdict="suspicious", doubt=EVIDENCE if why else ASSUMPTION, over_usual=over, reason=reason)
-
-
-def _weaker(
-    graph: Graph, given: Sequence[Given], contract: Contract, wrong: Sequence[StageDiff], dtype: str
-) -> Iterator[tuple[str, Contract]]:
-    """Single declarations that may make the wrong stages right, in words: products in fewer bits, then a stage that is
-    stored in 16 bits, then all of them, then the results of more and more operations.
-    """
-    operands = [f"scaled-{dtype}"] if dtype in NARROW else ["tf32", "scaled-tf32"]
-    for one in operands:
-        yield f"operands={one}", replace(contract, operands=one)
-    yield "accumulate=tensor-core", replace(contract, accumulate="tensor-core")
-    names = [stage.name for stage in wrong]
-    nodes = {i for one in given if one.name in names for i in one.nodes}
-    above = upstream(graph, nodes)
-    for name in FAST:
-        if name not in contract.fast and any(graph.nodes[i].op == name for i in above):
-            yield f"fast={name}", replace(contract, fast=(*contract.fast, name))
-    stages = [
-        name
-        for name, turns in graph.stages.items()
-        if above.intersection(turns) and not any(is_whole(graph.nodes[i].dtype) for i in turns)
-    ]
-    stages.sort(key=lambda name: -max(i for i in graph.stages[name] if i in above))
-    casts = any(graph.nodes[i].op == "cast" for i in above)
-    most = min(ALONE, int(WORK / max(sum(prod(graph.nodes[i].shape) for i in above), 1)))
-    for narrow in (dtype,) if dtype in NARROW else NARROW:
-        several = [*([CASTS] if casts else []), *stages[:most]]
-        for some in [*([name] for name in several), *([several] if len(several) > 1 else [])]:
-            stored = {**contract.stored, **dict.fromkeys(some, narrow)}
-            yield f"stored={'+'.join(f'{name}:{narrow}' for name in some)}", replace(contract, stored=stored)
-    if dtype in NARROW:
-        for which in ROUNDS if graph.saved else ROUNDS[1:]:
-            yield f"round={which}", replace(contract, operands=dtype, round=f"{which}:{dtype}")

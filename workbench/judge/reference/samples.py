@@ -114,11 +114,22 @@ class Samples:
 def _is_alike(one: Drawn, error: np.ndarray, stored: np.ndarray) -> bool:
     figures = np.abs(error) / on_cpu(one.deviation)
     figures = np.sort(figures[np.isfinite(figures)])
-    usual = figures[: figures.size - max(1, int(OUTLIERS * figures.size))]
+    usual = figures[: figures.size - max(1, int(OUTLIERS * figures.size))] if figures.size > 1 else figures
     large = usual.size > 0 and float(np.sqrt(np.mean(usual**2))) >= SMALL
     value = on_cpu(one.value)
     common = zip(in_common(error, value), one.common, _of_storage(stored, value), strict=True)
-    return large and all(abs(x) <= COMMON * np.hypot(most, own) for x, most, own in common)
+    most = COMMON * _of_equals(value)
+    return large and all(abs(x) <= most * np.hypot(drawn, own) for x, drawn, own in common)
+
+
+def _of_equals(value: np.ndarray) -> float:
+    """How many times as large as drawn ones what errors have in common may be, since equal numbers are rounded alike:
+    the root of the sum of squares of what equal elements add to it over that of what each adds.
+    """
+    size = np.abs(value[np.isfinite(value) & (value != 0)])
+    of_each, place = size * size, np.unique(size, return_inverse=True)[1]
+    whole = np.bincount(place.ravel(), of_each)
+    return float(np.sqrt(np.sum(whole**2) / np.sum(of_each**2))) if size.size else 1.0
 
 
 def _of_storage(half: np.ndarray, value: np.ndarray) -> tuple[float, float]:

@@ -44,9 +44,11 @@ ADDITIONS: Mapping[str, tuple[float, bool]] = {
 FAST: Mapping[str, tuple[float, float]] = {"erf": (1.5e-7 * 2.0**24 + 23.9, 0.0), "tanh": (0.0, 2.0**-10.987)}
 #: in which base exp may be computed: as it stands, or also as 2^(x log2(e)), as every GPU kernel does
 EXPS = ("natural", "base2")
-#: which results are rounded to fewer bits, each with those before it: what the forward pass keeps for the backward; of
-#: every operation, as plain torch does; also within norms, softmax and whatever else is one call of a library
-ROUNDS = ("saved", "eager", "inside")
+#: which results are rounded to fewer bits: gradients before they are stored, as of a loss whose forward pass makes them
+#: for a gradient of 1 and whose backward pass multiplies them by the real one; what the forward pass keeps for the
+#: backward; that and the result of every operation, as plain torch does; also within norms, softmax and whatever else
+#: is one call of a library
+ROUNDS = ("gradients", "saved", "eager", "inside")
 STORED = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 #: the stage of `stored` that stands for every cast that the reference notes
 CASTS = "casts"

@@ -2,11 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from workbench.floats import smallest_normal, smallest_subnormal, unit_roundoff
+from workbench.floats import array_namespace, smallest_normal, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.contract import CASTS, OPERANDS, Contract
@@ -91,16 +92,28 @@ class Plan:
         if s.normal and none(own.random) and own.exact is None and smallest_normal(dtype) <= self.contract.floor:
             return own._replace(relative=(own.relative**2 + unit_roundoff(dtype) ** 2) ** 0.5)
         own = as_array(s, own)
-        once = unit_roundoff(dtype) * abs(s.held) + smallest_subnormal(dtype) / 2 * (s.held != 0)
+        once = unit_roundoff(dtype) * abs(s.held) + self._underflow(dtype) * (s.held != 0)
         random = once if none(own.random) else s.xp.sqrt(own.random * own.random + once * once)
         return own._replace(worst=once + own.worst, random=random)
+
+    def _underflow(self, dtype: str) -> float:
+        """What one such rounding loses of numbers below the normal ones: of a gradient that is stored before it is
+        multiplied by that of a result, at most the largest of these times as much.
+        """
+        lost = smallest_subnormal(dtype) / 2
+        if self.contract.rounds[0] != "gradients":
+            return lost
+        heads = [self.graph.nodes[self.graph.inputs[name]].value for name in self.graph.cotangents.values()]
+        return lost * max([1.0, *(float(array_namespace(x).max(abs(x))) for x in heads if prod(x.shape))])
 
     def _rounded(self, i: int) -> bool:
         """Whether the contract rounds a node to fewer bits, beyond what it stores."""
         node, which = self.graph.nodes[i], self.contract.rounds[0]
-        if i in self.graph.saved:
-            return True
-        return which != "saved" and node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
+        if which == "gradients":
+            return node.op == "factored"
+        if which == "saved" or i in self.graph.saved:
+            return i in self.graph.saved
+        return node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
 
 
 def as_array(s: Site, own: Own) -> Own:

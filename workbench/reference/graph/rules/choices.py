@@ -289,6 +289,23 @@ class Step(Flat):
         return int(s.attributes.get("bits", 24))
 
 
+class Sign(Step):
+    """Also the slope of |x|, where a backward pass asks for it: at 0 any number from -1 to 1 is one, and kernels choose
+    the same one everywhere.
+    """
+
+    def own(self, s: Site) -> Own:
+        if not s.node.line.backward:
+            return Own()
+        tied = s.xp.astype(s.x[0] == 0, s.xp.float64)
+        return Own(worst=tied, common=tied)
+
+    def error(self, s: Site) -> Error:
+        own, (worst, _, common, *_) = self.own(s), super().error(s)
+        at_least = s.xp.maximum
+        return Error(at_least(worst, own.worst + 0.0 * worst), 0.0, at_least(common, own.common + 0.0 * common))
+
+
 def _call(name: str) -> Callable[..., Any]:
     return lambda x: getattr(array_namespace(x), name)(x)
 
@@ -322,6 +339,6 @@ CHOICES: Mapping[str, Any] = {
     "ceil": Step(_call("ceil"), "ceil({0})"),
     "trunc": Step(_call("trunc"), "trunc({0})"),
     "rint": Step(_call("round"), "{0} rounded to whole numbers"),
-    "sign": Step(_call("sign"), "sign({0})"),
+    "sign": Sign(_call("sign"), "sign({0})"),
     "executed": Step(_executed, "{0} cast to fewer bits"),
 }  # fmt: skip
