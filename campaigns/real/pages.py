@@ -15,13 +15,19 @@ FINDINGS = Path(__file__).parent / "findings"
 
 
 def audit(documents: Sequence[Mapping[str, Any]]) -> str:
-    """docs/audit.md, of audits with several seeds: findings, counts, and a line for each function, dtype and pass."""
-    every: dict[tuple[str, ...], list[Row]] = {}
-    for row in (row for one in documents for row in one["rows"]):
-        every.setdefault(tuple(row[key] for key in ("project", "operation", "dtype", "what")), []).append(row)
+    """docs/trust/audit.md, of audits with several seeds: findings, counts, and a line for each function, dtype and pass.
+    Of several documents with one seed the last that judged a run says what it was.
+    """
+    found: dict[tuple[str, ...], dict[int, Row]] = {}
+    for one in documents:
+        for row in one["rows"]:
+            key = tuple(row[name] for name in ("project", "operation", "dtype", "what"))
+            if is_judged(row) or one["seed"] not in found.get(key, {}):
+                found.setdefault(key, {})[one["seed"]] = row
+    every = {key: [*by_seed.values()] for key, by_seed in found.items()}
     judged = {key: rows for key, some in every.items() if (rows := [row for row in some if is_judged(row)])}
     failed = {key: why for key, some in every.items() if key not in judged for why in [some[0]["error"]]}
-    seeds = " and ".join(str(one["seed"]) for one in documents)
+    seeds = " and ".join(map(str, sorted({one["seed"] for one in documents})))
     runs = [row for rows in judged.values() for row in rows]
     lines = [
         "# An audit of today's kernels", "",
@@ -31,7 +37,7 @@ def audit(documents: Sequence[Mapping[str, Any]]) -> str:
         "that the kernel's source shows.", "",
         "## Findings", "",
         "Each script shows its finding against float64, without the workbench.", "",
-        *(f"- [{file.name}](../campaigns/real/findings/{file.name}): {said}" for file, said in findings()), "",
+        *(f"- [{file.name}](../../campaigns/real/findings/{file.name}): {said}" for file, said in findings()), "",
         "## Functions", "",
         *_table([_line(key, rows) for key, rows in judged.items()]), "",
     ]  # fmt: skip
@@ -63,12 +69,31 @@ def _line(key: tuple[str, ...], rows: Sequence[Row]) -> dict[str, str]:
 
 
 def bugs(documents: Sequence[Mapping[str, Any]]) -> str:
-    """The table that docs/trust.md leads with, of one document or several: a line for each bug, and counts."""
-    rows = [row for one in documents for row in one["rows"]]
+    """docs/trust/real-bugs.md: counts, and a line for each bug. Of several documents the last that judged a run says
+    what it was.
+    """
+    rows = _last(documents)
     every: dict[str, list[tuple[Row | None, Row | None]]] = {}
     for before, after in pairs(rows):
         every.setdefault((before or after or {})["wrong"], []).append((before, after))
-    return "\n".join([*_table([_bug(name, some) for name, some in every.items()]), "", *_table(counts(rows))])
+    return "\n".join([
+        "# Real bugs", "",
+        "Kernels of public projects at the commit before a fix, and at the fix: `python -m campaigns real --checkouts DIR`. "
+        "Truths were written down before the first run; those that were changed behind one are counted apart. Autotuning "
+        "takes the first configuration that compiles. `cause`: whether `explain` names the line of the reference that the "
+        "kernel does otherwise, and how.", "",
+        "## Counts", "", *_table(counts(rows)), "",
+        "## Each bug", "", *_table([_bug(name, some) for name, some in every.items()]), "",
+    ])  # fmt: skip
+
+
+def _last(documents: Sequence[Mapping[str, Any]]) -> list[Row]:
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in (row for one in documents for row in one["rows"]):
+        key = tuple(row[name] for name in ("wrong", "dtype", "what", "before"))
+        if is_judged(row) or key not in found:
+            found[key] = row
+    return [*found.values()]
 
 
 def _bug(name: str, runs: Sequence[tuple[Row | None, Row | None]]) -> dict[str, str]:
