@@ -15,8 +15,8 @@ FINDINGS = Path(__file__).parent / "findings"
 
 
 def audit(documents: Sequence[Mapping[str, Any]]) -> str:
-    """docs/trust/audit.md, of audits with several seeds: findings, counts, and a line for each function, dtype and pass.
-    Of several documents with one seed the last that judged a run says what it was.
+    """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function, dtype and pass. Of several
+    documents with one seed the last that judged a run says what it was.
     """
     found: dict[tuple[str, ...], dict[int, Row]] = {}
     for one in documents:
@@ -78,10 +78,10 @@ def bugs(documents: Sequence[Mapping[str, Any]]) -> str:
         every.setdefault((before or after or {})["wrong"], []).append((before, after))
     return "\n".join([
         "# Real bugs", "",
-        "Kernels of public projects at the commit before a fix, and at the fix: `python -m campaigns real --checkouts DIR`. "
-        "Truths were written down before the first run; those that were changed behind one are counted apart. Autotuning "
-        "takes the first configuration that compiles. `cause`: whether `explain` names the line of the reference that the "
-        "kernel does otherwise, and how.", "",
+        "Kernels of public projects at the commit before a fix, and at the fix: `python -m campaigns real --checkouts "
+        "DIR`. Truths were written down before the first run; those that were changed behind one are counted apart. "
+        "Autotuning takes the first configuration that compiles. `cause`: whether `explain` names the line of the "
+        "reference that the kernel does otherwise, and how.", "",
         "## Counts", "", *_table(counts(rows)), "",
         "## Each bug", "", *_table([_bug(name, some) for name, some in every.items()]), "",
     ])  # fmt: skip
