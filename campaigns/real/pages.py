@@ -15,8 +15,8 @@ FINDINGS = Path(__file__).parent / "findings"
 
 
 def audit(documents: Sequence[Mapping[str, Any]]) -> str:
-    """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function, dtype and pass. Of several
-    documents with one seed the last that judged a run says what it was.
+    """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function, dtype and pass. The
+    last document with a seed that judged a run says what it was.
     """
     found: dict[tuple[str, ...], dict[int, Row]] = {}
     for one in documents:
