@@ -112,7 +112,7 @@ def edited(
     their values. given: with `only`, nodes that later ones read unedited, since the kernel's dump takes their place.
     """
     nodes, own, places, seen = list[Node](), list[int](), list[int](), list[int]()
-    chosen = {*edit.nodes}
+    chosen, changed = {*edit.nodes}, set[int]()
     for i, node in enumerate(graph.nodes):
         reached = any(places[j] != own[j] for j in node.reads)
         if reached and only is not None or not reached:
@@ -120,18 +120,24 @@ def edited(
         own.append(len(nodes) - 1)
         if reached:
             nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
+        if (one := the_other(node, changed)) is not None:
+            nodes.append(replace(node, op="named", reads=(places[one],)))
         before = len(nodes) - 1
         if only is None:
             own[i] = before
-        if i in chosen:
+        part = (edit.part(graph, i) or ()) if i in chosen else ()
+        if part or not changed.isdisjoint(node.reads):
+            changed.add(i)
+        if part:
             first = len(nodes)
-            for one in edit.part(graph, i) or ():
+            for one in part:
                 reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
                 nodes.append(replace(one, reads=tuple(reads)))
         places.append(len(nodes) - 1)
         seen.append(places[i] if only is None or i in only else own[i])
         if only is not None and i in given:
             places[i] = own[i]
+            changed.discard(i)
     stages = {name: tuple(seen[i] for i in turns) for name, turns in graph.stages.items()}
     results = {name: seen[i] for name, i in graph.results.items()}
     inputs = {name: own[i] for name, i in graph.inputs.items()}
@@ -141,6 +147,12 @@ def edited(
     made = replace(graph, nodes=tuple(nodes), inputs=inputs, stages=stages, results=results, decisions=decisions,
                    inside=inside, saved=saved, again=again)  # fmt: skip
     return made, tuple(seen)
+
+
+def the_other(node: Node, changed: Collection[int]) -> int | None:
+    """Of a value that is made in two ways, as a kernel makes it in one of them, the one alone that is changed."""
+    found = [j for j in node.reads if j in changed] if node.op == "either" else []
+    return found[0] if len(found) == 1 else None
 
 
 def fits(graph: Graph, other: Graph) -> bool:
