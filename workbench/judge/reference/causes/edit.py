@@ -11,6 +11,7 @@ from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Line, Node
 from workbench.reference.graph.recording import significant
 from workbench.reference.graph.rules import CONSTANT, INPUT
+from workbench.reference.graph.rules.moves import MOVES
 
 
 class Draft:
@@ -98,11 +99,14 @@ class Edit:
         return tuple(draft.nodes)
 
     def line(self, graph: Graph) -> Line:
-        """Where the reference does it right: of an input where it is read first."""
+        """Where the reference does it right: of an input where it is read first. What a function reads that the
+        reference calls, perhaps twice, is where it is called.
+        """
         i = self.nodes[0]
         if graph.nodes[i].op == INPUT:
             i = next((j for j, node in enumerate(graph.nodes) if i in node.reads), i)
-        return graph.nodes[i].line
+        read = graph.nodes[i].op in MOVES and not any(i in turns for turns in graph.stages.values())
+        return graph.calls.get(i, graph.nodes[i].line) if read else graph.nodes[i].line
 
 
 def edited(
