@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import TILES, Change, changes
+from workbench.judge.reference.causes.change import TILES, Change, changes, growing
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
@@ -77,7 +77,9 @@ def _of(
     read_wrongly = not own and node.op in MOVES and node.reads[0] in given  # what was given is right
     if (own or read_wrongly) and (node.op != CONSTANT or node.value.ndim):
         where = ", where it is read" * read_wrongly
-        for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node)):
+        scale = _scale(graph, i)
+        grown = growing(node, scale) if scale is not None else ()
+        for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node), *grown):
             yield name, (said + where, family, size, partial(_of_value, change))
     for j in dict.fromkeys(node.reads):
         one = graph.nodes[j]
@@ -94,6 +96,13 @@ def _of(
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step
+
+
+def _scale(graph: Graph, i: int) -> float | None:
+    """The number that a node multiplies by, as scores are scaled; None of another node."""
+    node = graph.nodes[i]
+    found = [graph.nodes[j] for j in node.reads if node.op == "multiply" and node.shape]
+    return next((float(one.value) for one in found if one.op == CONSTANT and not one.value.ndim), None)
 
 
 def _of_value(change: Change, d: Draft) -> None:

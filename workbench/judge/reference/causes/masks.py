@@ -33,22 +33,32 @@ def diagonals(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Ed
         if not any(i in nodes for i in some):
             continue
         first = next((i for i in some if i in names.own), some[0])
-        for new in dict.fromkeys((at - 1, at + 1, 0, columns - rows)):
-            if new != at and -rows < new < columns - 1:
-                said = f"has its diagonal at {new} in place of {at}"
-                group = (first, *(i for i in some if i != first))
-                for words, size, there in _columns(columns):
-                    make = partial(_elsewhere, at, new, there)
-                    yield Edit(group, make, names.of(first), said + words, "mask", size)
+        group = (first, *(i for i in some if i != first))
+        for new in dict.fromkeys((at, at - 1, at + 1, 0, columns - rows)):
+            if -rows < new < columns - 1:
+                moved = f"has its diagonal at {new} in place of {at}" if new != at else ""
+                for tile, words, size, there in _columns(columns, new == at, new in (0, columns - rows)):
+                    make = partial(_elsewhere, at, new, tile, there)
+                    of_tile = f"has, in all columns of a tile of {tile}, what its first one has" if tile > 1 else ""
+                    said = f"{' and '.join(filter(None, (moved, of_tile)))}{words}"
+                    yield Edit(group, make, names.of(first), said, "mask", size)
 
 
-def _columns(n: int) -> Iterator[tuple[str, int, slice]]:
-    """All of n columns; those before and from the end of a tile on, as where some tiles alone are masked."""
-    yield "", 1, slice(None)
+def _columns(n: int, same: bool, tiles: bool) -> Iterator[tuple[int, str, int, slice]]:
+    """Columns of n that have another diagonal: all; those before and from the end of a tile on, as where some tiles
+    alone are masked. With `tiles` also such as have the mask of their tile's first column, which are all that have
+    another one where the diagonal is the `same`.
+    """
     step = max(FEWEST, 1 << (n // MOST_STARTS).bit_length())
-    for start in range(step, n, step):
-        yield f", in columns before {start} only", 3, slice(0, start)
-        yield f", in columns from {start} on only", 3, slice(start, None)
+    if not same:
+        yield 1, "", 1, slice(None)
+        for start in range(step, n, step):
+            yield 1, f", in columns before {start} only", 3, slice(0, start)
+            yield 1, f", in columns from {start} on only", 3, slice(start, None)
+    for t in TILES if tiles else ():
+        if FEWEST <= t < n:
+            for start in (n, *(range(t, n, max(t, step)) if not same else ())):
+                yield t, f", in columns before {start} only" * (start < n), 3, slice(0, start)
 
 
 def diagonal(mask: np.ndarray) -> int | None:
@@ -64,10 +74,11 @@ def diagonal(mask: np.ndarray) -> int | None:
     return k if k < columns - 1 and np.array_equal(x, np.tri(rows, columns, k, dtype=bool)) else None
 
 
-def _elsewhere(at: int, new: int, columns: slice, d: Draft) -> None:
-    rows, all_columns = d.old.shape[-2:]
-    made = d.old.value.reshape(rows, all_columns).copy()
-    band, other = (np.tri(rows, all_columns, k, dtype=bool) for k in (at, new))
+def _elsewhere(at: int, new: int, tile: int, columns: slice, d: Draft) -> None:
+    rows, n = d.old.shape[-2:]
+    made = d.old.value.reshape(rows, n).copy()
+    band, other = (np.tri(rows, n, k, dtype=bool) for k in (at, new))
+    other = other[:, np.arange(n) // tile * tile]
     made[:, columns] = (other if np.array_equal(made, band) else ~other)[:, columns]
     d.hold(made.reshape(d.old.shape), bool)
 
