@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.reference.causes.change import TILES
+from workbench.judge.reference.causes.change import TILES, rounded
 from workbench.judge.reference.causes.edit import Draft, Make
 from workbench.judge.reference.causes.names import CALLED_AS
 from workbench.judge.reference.causes.places import along, tiled
@@ -50,6 +50,7 @@ def steps_of(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
         yield f"has {op} in place of {node.op}", "step", 2, _another(op)
     yield from _constants(graph, i, lengths)
     yield from _of_bases(node)
+    yield from _narrow(graph, i)
     if node.op in ("tril", "triu"):
         for k in (-1, 1):
             yield f"has its diagonal moved by {k}", "mask", 1, _diagonal(k)
@@ -201,6 +202,22 @@ def _by_base(c: float, d: Draft) -> None:
 
 def _scaled(c: float, d: Draft) -> None:
     d.add("multiply", d.node, d.hold(c))
+
+
+def _narrow(graph: Graph, i: int) -> Iterator[Step]:
+    """An operation on operands of fewer bits, whose result has as few: angles, say, of places and frequencies in 16."""
+    node = graph.nodes[i]
+    if node.op in ("multiply", "divide", "add", "subtract") and not is_whole(node.dtype):
+        if sum(graph.nodes[j].op != CONSTANT or graph.nodes[j].value.ndim > 0 for j in node.reads) > 1:
+            for dtype in ("bfloat16", "float16"):
+                yield f"is computed in {dtype}, from operands in {dtype}", "cast", 2, _in(dtype)
+
+
+def _in(dtype: str) -> Make:
+    def make(d: Draft) -> None:
+        rounded(d, d.again(*(rounded(d, j, dtype) for j in d.old.reads)), dtype)
+
+    return make
 
 
 def _diagonal(by: int) -> Make:
