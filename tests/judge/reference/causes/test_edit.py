@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from workbench.judge.reference.causes.edit import edited, fits
+from workbench.judge.reference.causes.edit import Edit, edited, fits
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.replay import Replay
 from workbench.reference.graph import Contract, Graph, budgets, trace
+from workbench.reference.graph.gradients import Gradients
 from workbench.reference.graph.plan import upstream
 from workbench.work import Work
 
@@ -128,3 +129,24 @@ def test_an_array_may_be_read_as_if_it_were_stored_otherwise_and_a_mask_ignored(
     other, whole = made.values()
     np.testing.assert_array_equal(other, np.where(seen, x.reshape(3, 2).T, 0.0))
     np.testing.assert_array_equal(whole, x)
+
+
+def test_of_a_number_that_is_made_in_two_ways_the_edited_one_counts() -> None:
+    torch = pytest.importorskip("torch")
+
+    def attention(q, k, v):
+        return torch.softmax(q @ k.T, -1) @ v
+
+    rng = torch.Generator().manual_seed(0)
+    given = {name: torch.randn(5, 4, generator=rng) for name in ("q", "k", "v")}
+    graph = trace(attention, given, gradients=Gradients(seed=0))
+    i = next(i for i, node in enumerate(graph.nodes) if node.op == "either")
+    small = graph.nodes[i].reads[1]
+    halved = Edit((small,), lambda d: d.add("multiply", d.node, d.hold(0.5)), "delta", "is halved", "factor", 1)
+    replay = Replay(graph, [i], {}, {})
+    replay.start()
+    made = replay.of(halved, Work(100))
+    assert np.array_equal(made[i], replay.values[small] / 2)
+    other, places = edited(graph, halved)
+    node = other.nodes[places[i]]
+    assert node.op == "named" and other.nodes[node.reads[0]].op == "multiply"

@@ -1,5 +1,7 @@
 """Masks that are elsewhere, and sums that go on behind the end of their axis, as in a kernel's last tile."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -35,6 +37,13 @@ def top_left(q, k, v):
 def unmasked_tail(q, k, v):
     """The last tile of 16 keys has 8 that are not there: their scores are 0."""
     return attend(q, k, v, np.tri(len(q), len(k), len(k) - len(q), dtype=bool), tail=8)
+
+
+def by_tiles(q, k, v):
+    """Tiles of 16 before 32 are masked from the top left, by their first column alone."""
+    column = np.arange(len(k))
+    whole = np.arange(len(q))[:, None] >= column // 16 * 16
+    return attend(q, k, v, np.where(column < 32, whole, np.tri(len(q), len(k), len(k) - len(q), dtype=bool)))
 
 
 def attend(q, k, v, mask, tail=0):
@@ -77,6 +86,12 @@ def told(found: ReferenceDiff) -> tuple[str, bool]:
 )
 def test_a_mask_of_attention(kernel, text: str) -> None:
     assert told(diff_reference(kernel, naive, inputs)) == (text, True)
+
+
+def test_a_mask_of_whole_tiles() -> None:
+    text = "mask has its diagonal at 0 in place of 16 and has, in all columns of a tile of 16, what its first one has"
+    found = told(diff_reference(by_tiles, naive, partial(inputs, rows=24)))
+    assert found == (f"{text}, in columns before 32 only", True)
 
 
 def test_sums_over_several_lengths_go_on_to_whole_tiles() -> None:
