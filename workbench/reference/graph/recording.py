@@ -140,7 +140,7 @@ def _of_torch() -> tuple[str, ...]:
 
 @contextmanager
 def recording(device: Any = None, code: CodeType | None = None) -> Iterator[Recording]:
-    """A recording that `stage` writes to. device: of torch, for a run whose arrays are blank; `code` of the reference."""
+    """A recording that `stage` writes to. device: of torch, for a run whose arrays are blank; code: the reference's."""
     run = Recording(device, code)
     token = _RUN.set(run)
     try:

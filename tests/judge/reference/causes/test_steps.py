@@ -10,6 +10,7 @@ from workbench.work import Work
 
 #: trials: the likeliest edits
 FEW = 400
+f32 = np.float32
 
 
 def running(x):
@@ -36,12 +37,12 @@ def mixed(x, y):
 
 
 def halves(x, y):
-    half = np.float32(0.5)
+    half = f32(0.5)
     return np.log(half * np.exp(x) + half * np.exp(y)) + np.exp(x + np.log(half)) * y
 
 
 def exchanged(x, y):
-    a, b = np.float32(0.7), np.float32(0.3)
+    a, b = f32(0.7), f32(0.3)
     return np.log(a * np.exp(x) + b * np.exp(y)) + np.exp(x + np.log(a)) * y
 
 
@@ -52,8 +53,8 @@ def attended(q, k):
 
 def with_a_growing_scale(q, k):
     """A loop over tiles of 16 keys keeps the scale that it multiplied by log2(e)."""
-    grown = np.float32(np.log2(np.e)) ** (np.arange(len(k)) // 16).astype(np.float32)
-    scores = q @ k.T * np.float32(0.25) * grown
+    grown = f32(np.log2(np.e)) ** (np.arange(len(k)) // 16).astype(np.float32)
+    scores = q @ k.T * f32(0.25) * grown
     return np.exp(scores - scores.max(-1, keepdims=True))
 
 
@@ -73,6 +74,36 @@ def decayed(x, w):
 
 def without_a_rate(x, w):
     return np.tanh(w.sum(0) + 0 * x)
+
+
+def two_losses(x, y, labels):
+    hard, soft = x * x, np.exp(y)
+    counted = labels != 3
+    loss = np.where(counted, (hard + soft) / 2, 0).sum(0) / counted.sum()
+    return loss
+
+
+def with_one_for_all(x, y, labels):
+    """Tokens without a label count in the second loss, and in what both are divided by."""
+    return ((np.where(labels != 3, x * x, f32(0)) + np.exp(y)) / 2).sum(0) / f32(len(x))
+
+
+def softmax(x):
+    top = x.max(-1, keepdims=True)
+    weights = np.exp(x - top)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def from_one(x):
+    """The running sum starts at exp(0)."""
+    top = x.max(-1, keepdims=True)
+    weights = np.exp(x - top)
+    return weights / (weights.sum(-1, keepdims=True) + np.exp(-top))
+
+
+def tokens(seed, dtype):
+    made = inputs(x=(40, 16), y=(40, 16))(seed, dtype)
+    return made | {"labels": np.random.default_rng(seed).integers(0, 6, (40, 1))}
 
 
 def inputs(**shapes):
@@ -104,6 +135,11 @@ def inputs(**shapes):
             in_16_bits, rotated, inputs(x=(40, 16), frequency=(16,)),
             "angle is computed in bfloat16, from operands in bfloat16",
         ),
+        (
+            with_one_for_all, two_losses, tokens,
+            "((hard + soft) / 2) where counted, else 0 has soft also where counted is False, and what is divided by is 40",
+        ),
+        (from_one, softmax, inputs(x=(8, 40)), "sum of weights starts with a term where x is 0, and not with 0"),
         (without_a_rate, decayed, inputs(x=(120,), w=(4, 120)), "-((sum of w) * exp(x)) lacks the negative and the multiply"),
     ],
 )  # fmt: skip

@@ -134,9 +134,9 @@ def edited(
             changed.add(i)
         if part:
             first = len(nodes)
-            for one in part:
-                reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
-                nodes.append(replace(one, reads=tuple(reads)))
+            for new in part:
+                reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in new.reads)
+                nodes.append(replace(new, reads=tuple(reads)))
         places.append(len(nodes) - 1)
         seen.append(places[i] if only is None or i in only else own[i])
         if only is not None and i in given:

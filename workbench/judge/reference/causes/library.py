@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from math import log
 from typing import Any
 
 import numpy as np
@@ -13,19 +12,19 @@ from workbench.judge.reference.causes.change import TILES, Change, changes, grow
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
+from workbench.judge.reference.causes.means import masked_means
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.strides import strided
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
+from workbench.judge.reference.causes.weights import weights
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT, INPUT
 from workbench.reference.graph.rules.moves import MOVES
 
-#: two numbers of Python that are one but for roundings
-SAME_NUMBER = 1e-12
 #: how unlikely an edit of some turns of a loop is beside that of all
 OF_SOME = 2
 
@@ -64,10 +63,11 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
-    yield from shares(graph, nodes)
+    yield from weights(graph, nodes)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
     yield from strided(graph, nodes, names)
+    yield from masked_means(graph, nodes, names)
 
 
 def _of(
@@ -190,30 +190,6 @@ def _of_pairs(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit
             for said, family, size, change in moved(graph.nodes[one]):
                 both = f"{names.of(one)} and {names.of(other)}: each"
                 yield Edit((one, other), partial(_of_value, change), both, said, family, size + 1)
-
-
-def shares(graph: Graph, nodes: Sequence[int]) -> Iterator[Edit]:
-    """Two weights that add up to 1, and their logarithms: one half each, as a default has it, or exchanged."""
-    numbers: dict[float, list[int]] = {}
-    for j, one in enumerate(graph.nodes):
-        if one.op == CONSTANT and not one.value.ndim:
-            numbers.setdefault(float(one.value), []).append(j)
-    for c in [x for x, some in numbers.items() if 0 < x < 0.5 and not set(nodes).isdisjoint(some)]:
-        other = next((x for x in numbers if abs(c + x - 1) < SAME_NUMBER), None)
-        if other is None:
-            continue
-        of = {}
-        for a, b in ((c, other), (other, c)):
-            of |= {i: (0.5, b) for i in numbers[a]}
-            logs = [i for x, some in numbers.items() if abs(x - log(a)) < SAME_NUMBER for i in some]
-            of |= {i: (log(0.5), log(b)) for i in logs}
-        for k, said in enumerate(("are 1/2 each, in logarithms too", "stand in each other's place, in logarithms too")):
-            make = partial(_another_number, {i: new[k] for i, new in of.items()})
-            yield Edit(tuple(of), make, f"{c:g} and {other:g}", said, "factor", 2)
-
-
-def _another_number(of: Mapping[int, float], d: Draft) -> None:
-    d.hold(of[d.node])
 
 
 def _counts(graph: Graph, i: int, n: int) -> bool:

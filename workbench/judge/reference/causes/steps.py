@@ -11,7 +11,8 @@ from workbench.floats import round_to
 from workbench.judge.reference.causes.change import TILES, rounded
 from workbench.judge.reference.causes.edit import Draft, Make
 from workbench.judge.reference.causes.names import CALLED_AS
-from workbench.judge.reference.causes.places import along, kept, tiled
+from workbench.judge.reference.causes.places import along, tiled
+from workbench.judge.reference.causes.running import running
 from workbench.judge.reference.causes.sums import Step
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Graph
@@ -55,8 +56,7 @@ def steps_of(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
         for k in (-1, 1):
             yield f"has its diagonal moved by {k}", "mask", 1, _diagonal(k)
     if node.op == "cumsum":
-        yield "leaves out the element itself", "part", 1, _exclusive
-        yield from _running(node)
+        yield from running(node)
     yield from _swapped(graph, i)
 
 
@@ -223,34 +223,6 @@ def _in(dtype: str) -> Make:
 
 def _diagonal(by: int) -> Make:
     return lambda d: d.again(k=d.old.attributes["k"] + by)
-
-
-def _exclusive(d: Draft) -> None:
-    d.add("subtract", d.node, d.old.reads[0])
-
-
-def _running(node: Node) -> Iterator[Step]:
-    """A running sum that goes on where it should start anew, and the other way round."""
-    axis = node.attributes["axis"] % len(node.shape)
-    n = node.shape[axis]
-    if axis and node.shape[axis - 1] > 1:
-        said = f"goes on from one place of axis {axis - 1} to the next, where it should start anew"
-        yield said, "places", 2, partial(_on, axis)
-    for t in TILES:
-        if t < n:
-            yield f"starts anew with each tile of {t}", "part", 1, partial(_anew, axis, t)
-
-
-def _on(axis: int, d: Draft) -> None:
-    shape = d.old.shape
-    flat = (*shape[: axis - 1], shape[axis - 1] * shape[axis], *shape[axis + 1 :])
-    d.reshape(d.again(d.reshape(d.old.reads[0], flat), shape=flat, axis=axis - 1), shape)
-
-
-def _anew(axis: int, tile: int, d: Draft) -> None:
-    start = np.arange(d.old.shape[axis]) // tile * tile
-    before = kept(d, d.take(d.node, axis, np.maximum(start - 1, 0)), axis, slice(0, tile), 0)
-    d.add("subtract", d.node, before)
 
 
 def _swapped(graph: Graph, i: int) -> Iterator[Step]:
