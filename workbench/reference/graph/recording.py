@@ -39,6 +39,7 @@ class Recording:
 
     def __init__(self, device: Any = None, code: CodeType | None = None) -> None:
         self.nodes: list[Node] = []
+        self.made_of: dict[int, tuple[str, tuple[int, ...]]] = {}  #: constant of whole numbers -> primitive, and reads
         self.calls: dict[int, Line] = {}  #: node of a function that the reference calls -> the line that calls it
         self._code = code  #: of the reference
         #: of a run whose arrays are blank, since its values are to be on a device of torch
@@ -128,7 +129,7 @@ class Recording:
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
         return Graph(
             tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
-            inside=frozenset(self.inside), calls=dict(self.calls), **of_gradients,
+            inside=frozenset(self.inside), calls=dict(self.calls), made_of=dict(self.made_of), **of_gradients,
         )  # fmt: skip
 
 

@@ -72,6 +72,40 @@ def two(seed, dtype):
     return {name: rng.standard_normal((12, n)).astype(dtype) for name, n in (("a", 20), ("b", 40))}
 
 
+def in_windows(x):
+    """Columns 5 wide and rows 3 high of a canvas of 8 by 8; the first two places always count."""
+    place = np.arange(64)
+    row, column = place // 8, place % 8
+    near = (abs(row[:, None] - row) < 2) & (abs(column[:, None] - column) < 3)
+    seen = near | (place < 2)
+    return np.where(seen, x, 0).sum(-1)
+
+
+def exchanged(x):
+    return windows(x, row=np.arange(64) % 8, column=np.arange(64) // 8)
+
+
+def one_condition_less(x):
+    return windows(x, row=np.zeros(64, int))
+
+
+def from_each_tile(x):
+    """Columns are counted from the beginning of their tile of 32 where they are near."""
+    return windows(x, of=np.arange(64) % 32)
+
+
+def windows(x, row=None, column=None, of=None):
+    place = np.arange(64)
+    of = place if of is None else of
+    row, column = (place // 8 if row is None else row), (place % 8 if column is None else column)
+    near = (abs(row[:, None] - row[of]) < 2) & (abs(column[:, None] - column[of]) < 3)
+    return np.where(near | (place < 2), x, np.float32(0)).sum(-1)
+
+
+def canvas(seed, dtype):
+    return {"x": np.random.default_rng(seed).standard_normal((64, 64)).astype(dtype)}
+
+
 def told(found: ReferenceDiff) -> tuple[str, bool]:
     (cause,) = explain(found.scene, Work(FEW)).causes
     return cause.names[0].text, cause.proved
@@ -92,6 +126,18 @@ def test_a_mask_of_whole_tiles() -> None:
     text = "mask has its diagonal at 0 in place of 16 and has, in all columns of a tile of 16, what its first one has"
     found = told(diff_reference(by_tiles, naive, partial(inputs, rows=24)))
     assert found == (f"{text}, in columns before 32 only", True)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [
+        (exchanged, "row and column stand in each other's place"),
+        (one_condition_less, "seen reads (|column - column|) < 3 in place of near"),
+        (from_each_tile, "row - row is read modulo 32 along axis 1"),
+    ],
+)
+def test_a_mask_that_is_computed_from_places(kernel, text: str) -> None:
+    assert told(diff_reference(kernel, in_windows, canvas)) == (text, True)
 
 
 def test_sums_over_several_lengths_go_on_to_whole_tiles() -> None:

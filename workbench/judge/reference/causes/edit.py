@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.judge.reference.causes.known import folded
 from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Line, Node
 from workbench.reference.graph.recording import significant
@@ -120,12 +121,13 @@ def edited(
     for i, node in enumerate(graph.nodes):
         reached = any(places[j] != own[j] for j in node.reads)
         if reached and only is not None or not reached:
-            nodes.append(replace(node, reads=tuple(own[j] for j in node.reads)))
+            one = folded(node) if only is not None or changed.isdisjoint(node.reads) else node
+            nodes.append(replace(one, reads=tuple(own[j] for j in one.reads)))
         own.append(len(nodes) - 1)
         if reached:
             nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
-        if (one := the_other(node, changed)) is not None:
-            nodes.append(replace(node, op="named", reads=(places[one],)))
+        if (other := the_other(node, changed)) is not None:
+            nodes.append(replace(node, op="named", reads=(places[other],)))
         before = len(nodes) - 1
         if only is None:
             own[i] = before

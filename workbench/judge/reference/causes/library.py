@@ -14,7 +14,7 @@ from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
 from workbench.judge.reference.causes.means import masked_means
 from workbench.judge.reference.causes.names import Names
-from workbench.judge.reference.causes.operands import of_turns, operands_of
+from workbench.judge.reference.causes.operands import exchanged, of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.strides import strided
@@ -64,6 +64,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
     yield from weights(graph, nodes)
+    yield from exchanged(graph, {*nodes}, names)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
     yield from strided(graph, nodes, names)

@@ -8,12 +8,12 @@ import numpy as np
 
 from workbench.judge.reference.causes.change import TILES
 from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.steps import SINGLE
 from workbench.judge.reference.causes.sums import Step, summed
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.rules import CONSTANT
 
 #: columns of the smallest tile whose mask may be another one, and how many ends of tiles are tried, nearly
 FEWEST, MOST_STARTS = 16, 16
@@ -27,7 +27,7 @@ def diagonals(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Ed
     """
     alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for i, node in enumerate(graph.nodes):
-        if node.op == CONSTANT and node.dtype == bool and (at := diagonal(node.value)) is not None:
+        if is_known(node) and node.dtype == bool and (at := diagonal(node.value)) is not None:
             alike.setdefault((node.shape[-2:], at), []).append(i)
     for ((rows, columns), at), some in alike.items():
         if not any(i in nodes for i in some):
@@ -132,7 +132,7 @@ def _zeros(graph: Graph, source: int, back: int, names: Names) -> tuple[list[int
     while waiting:
         j = waiting.pop(0)
         node = graph.nodes[j]
-        if node.op == CONSTANT or not _varies(node.shape, back) or j in seen:
+        if is_known(node) or not _varies(node.shape, back) or j in seen:
             continue
         seen.add(j)
         single = node.op in SINGLE or _passes(graph, j)
