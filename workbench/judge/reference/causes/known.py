@@ -1,5 +1,5 @@
-"""Constants of whole numbers, such as a mask of places: in a graph that is judged they are values, and one that is
-edited has the steps that make them, too.
+"""Constants of whole numbers, such as a mask of places: a graph that is judged has their values, and one that is edited
+the steps that make them, too.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ def unfolded(graph: Graph) -> Graph:
 
 
 def is_known(node: Node) -> bool:
-    """Whether no input has a part in it."""
+    """Whether numbers of the reference and whole ones alone make it, so that a run has its value."""
     return node.value is not None and node.op != INPUT
 
 

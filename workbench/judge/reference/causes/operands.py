@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import combinations, islice
 
-import numpy as np
-
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.names import Names
@@ -78,20 +76,19 @@ def _with(others: Mapping[int, int], k: int) -> Make:
 
 
 def exchanged(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
-    """Whole numbers that no input decides, as columns and rows of places, two and two in each other's place."""
+    """Arrays of whole numbers, as columns and rows of places, two and two in each other's place."""
     alike: dict[tuple[object, ...], list[int]] = {}
     for i, node in enumerate(graph.nodes):
         if i in nodes and i in names.own and node.shape and is_known(node) and is_whole(node.dtype):
             alike.setdefault((node.shape, node.dtype), []).append(i)
     for some in alike.values():
         for i, j in combinations(some[-MOST_EXCHANGED:], 2):
-            values = {i: graph.nodes[j].value, j: graph.nodes[i].value}
             name = f"{names.of(i)} and {names.of(j)}"
-            yield Edit((i, j), partial(_value, values), name, "stand in each other's place", "places", 2)
+            yield Edit((i, j), partial(_value, {i: j, j: i}), name, "stand in each other's place", "places", 2)
 
 
-def _value(of: Mapping[int, np.ndarray], d: Draft) -> None:
-    d.hold(of[d.node], d.old.dtype)
+def _value(of: Mapping[int, int], d: Draft) -> None:
+    d.hold(d.graph.nodes[of[d.node]].value, d.old.dtype)
 
 
 def of_turns(
