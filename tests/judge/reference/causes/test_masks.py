@@ -123,7 +123,7 @@ def test_a_mask_of_attention(kernel, text: str) -> None:
 
 
 def test_a_mask_of_whole_tiles() -> None:
-    text = "mask has its diagonal at 0 in place of 16 and has, in all columns of a tile of 16, what its first one has"
+    text = "mask has its diagonal at 0 in place of 16 and is decided by the first column of each tile of 16"
     found = told(diff_reference(by_tiles, naive, partial(inputs, rows=24)))
     assert found == (f"{text}, in columns before 32 only", True)
 

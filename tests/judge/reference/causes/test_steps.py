@@ -137,9 +137,9 @@ def inputs(**shapes):
         ),
         (
             with_one_for_all, two_losses, tokens,
-            "((hard + soft) / 2) where counted, else 0 has soft also where counted is False, and what is divided by is 40",
+            "((hard + soft) / 2) where counted, else 0 keeps soft where counted is False, and the sum is divided by 40",
         ),
-        (from_one, softmax, inputs(x=(8, 40)), "sum of weights starts with a term where x is 0, and not with 0"),
+        (from_one, softmax, inputs(x=(8, 40)), "sum of weights starts with the term that a 0 of x gives, in place of 0"),
         (without_a_rate, decayed, inputs(x=(120,), w=(4, 120)), "-((sum of w) * exp(x)) lacks the negative and the multiply"),
     ],
 )  # fmt: skip

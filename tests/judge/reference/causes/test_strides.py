@@ -58,15 +58,15 @@ def inputs(**shapes):
     [
         (
             rows_of_queries, scores, inputs(q=(3, 8, 16), k=(3, 20, 16)),
-            "k is read from place 8 b of axis 1 on for row b of axis 0, in place of 20 b",
+            "k is read as if row b of axis 0 began at place 8 b of axis 1, in place of 20 b",
         ),
         (
             with_a_stride, shared, inputs(q=(60, 3, 16), k=(60, 1, 16)),
-            "k is read with a stride along an axis of one place, which is broadcast to 3",
+            "k is read with a stride along its axis of length 1, which is broadcast to 3",
         ),
         (
             with_stride_of_axis_0, turned, inputs(x=(3, 32), cos=(3, 3, 32)),
-            "cos is read with the stride of axis 0 for axis 1, behind the end from its start on",
+            "cos is read with the stride of axis 0 for axis 1, wrapping around at the end",
         ),
     ],
 )  # fmt: skip

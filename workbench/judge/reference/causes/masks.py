@@ -39,7 +39,7 @@ def diagonals(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Ed
                 moved = f"has its diagonal at {new} in place of {at}" if new != at else ""
                 for tile, words, size, there in _columns(columns, new == at, new in (0, columns - rows)):
                     make = partial(_elsewhere, at, new, tile, there)
-                    of_tile = f"has, in all columns of a tile of {tile}, what its first one has" if tile > 1 else ""
+                    of_tile = f"is decided by the first column of each tile of {tile}" if tile > 1 else ""
                     said = f"{' and '.join(filter(None, (moved, of_tile)))}{words}"
                     yield Edit(group, make, names.of(first), said, "mask", size)
 
@@ -97,7 +97,12 @@ def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
         for more in filter(None, counts):
             said = f"also adds {more} places behind the end, where {words} is 0"
             yield said, "mask", 2, partial(_longer, zeros, back, more)
-        yield f"starts with a term where {words} is 0, and not with 0", "constant", 2, partial(_longer, zeros, back, 1)
+        yield (
+            f"starts with the term that a 0 of {words} gives, in place of 0",
+            "constant",
+            2,
+            partial(_longer, zeros, back, 1),
+        )
 
 
 def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:

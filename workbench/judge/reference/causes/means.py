@@ -20,11 +20,11 @@ def masked_means(graph: Graph, nodes: Collection[int], names: Names) -> Iterator
         n = prod(masked.shape) // prod(graph.nodes[i].shape)
         mask, name = names.of(masked.reads[0]), names.of(at)
         every: dict[int, Make] = {i: partial(_over, n)}
-        said_n = f", and what is divided by is {n}"
+        said_n = f", and the sum is divided by {n}"
         yield _edit({at: _unmasked, **every}, name, f"is not masked by {mask}{said_n}")
         for addend, path in _addends(graph, masked.reads[1]):
             some: dict[int, Make] = {at: partial(_with, addend, path)}
-            said = f"has {names.of(addend)} also where {mask} is False"
+            said = f"keeps {names.of(addend)} where {mask} is False"
             yield _edit(some, name, said)
             yield _edit(some | every, name, said + said_n)
 

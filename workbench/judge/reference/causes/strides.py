@@ -33,7 +33,7 @@ def strided(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit
         node = graph.nodes[i]
         for axis in _grown(graph, i) if node.op == "broadcast" else ():
             source = graph.nodes[node.reads[0]].shape
-            said = f"is read with a stride along an axis of one place, which is broadcast to {node.shape[axis]}"
+            said = f"is read with a stride along its axis of length 1, which is broadcast to {node.shape[axis]}"
             yield from _edits(names, (i,), said, axis, prod(source[axis + 1 :]), 2)
 
 
@@ -47,7 +47,7 @@ def _edits(
     names: Names, nodes: tuple[int, ...], said: str, axis: int, stride: int, size: int
 ) -> Iterator[Edit]:  # fmt: skip
     name = " and ".join(map(names.of, nodes)) + ": each" * (len(nodes) > 1)
-    for words, around in (("", False), (", behind the end from its start on", True)):
+    for words, around in (("", False), (", wrapping around at the end", True)):
         make = partial(_read, axis, stride, around)
         yield Edit(nodes, make, name, said + words, "places", size + around)
 
@@ -63,7 +63,7 @@ def _of_rows(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edi
         for m in sorted({other for of, other in rows if of == count} - {n}):
             read = tuple(i for i in some if i in nodes)
             if read:
-                said = f"is read from place {m} b of axis 1 on for row b of axis 0, in place of {n} b"
+                said = f"is read as if row b of axis 0 began at place {m} b of axis 1, in place of {n} b"
                 name = " and ".join(map(names.of, read)) + ": each" * (len(read) > 1)
                 yield Edit(read, partial(_read_rows, m), name, said, "places", 2)
 
