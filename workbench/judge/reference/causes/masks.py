@@ -97,12 +97,8 @@ def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
         for more in filter(None, counts):
             said = f"also adds {more} places behind the end, where {words} is 0"
             yield said, "mask", 2, partial(_longer, zeros, back, more)
-        yield (
-            f"starts with the term that a 0 of {words} gives, in place of 0",
-            "constant",
-            2,
-            partial(_longer, zeros, back, 1),
-        )
+        said = f"starts with the term that a 0 of {words} gives, in place of 0"
+        yield said, "constant", 2, partial(_longer, zeros, back, 1)
 
 
 def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
