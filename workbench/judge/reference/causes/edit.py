@@ -151,7 +151,7 @@ def edited(
     inside, saved = (frozenset(seen[i] for i in some) for some in (graph.inside, graph.saved))
     again = {seen[i]: seen[j] for i, j in graph.again.items()}
     made = replace(graph, nodes=tuple(nodes), inputs=inputs, stages=stages, results=results, decisions=decisions,
-                   inside=inside, saved=saved, again=again)  # fmt: skip
+                   inside=inside, saved=saved, again=again, calls={}, made_of={})  # fmt: skip
     return made, tuple(seen)
 
 
