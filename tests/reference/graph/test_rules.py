@@ -34,6 +34,13 @@ def share(x):  # of the gradient of a maximum, which autograd alone makes
     return x.made("share", {"of": "max", "axis": (1,)}, made) if isinstance(x, Traced) else made
 
 
+def either(x, y):  # one number that a kernel makes in one of two ways
+    if not isinstance(x, Traced):
+        return np.maximum(x, y)
+    value = np.maximum(x.value, y.value)
+    return Traced(x.run, value, x.run.add("either", (x.node_of_run, y.node_of_run), {}, value, x.dtype), x.dtype)
+
+
 def factored(x):  # of a gradient, as a kernel may make it
     return x.made("factored", {}, x.value.copy()) if isinstance(x, Traced) else x
 
@@ -96,6 +103,7 @@ EXAMPLES: dict[str, tuple[Callable[..., Any], tuple[np.ndarray, ...]]] = {
     "write": (written, (X, Y)),
     "maximum": (lambda x, y: np.maximum(x, y), (X, Y)),
     "minimum": (lambda x, y: np.minimum(x, y), (X, Y)),
+    "either": (either, (X, Y)),
     "max": (lambda x: np.max(x, axis=1, keepdims=True), (X,)),
     "min": (lambda x: x.min(axis=(0, 1)), (X,)),
     "share": (share, (X,)),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.expectation.elements import Element
 from workbench.judge.fails import classed, failing
 from workbench.judge.reference.causes.cause import Explained
+from workbench.judge.reference.causes.known import unfolded
 from workbench.judge.reference.causes.scene import Scene
 from workbench.judge.reference.causes.search import explain
 from workbench.judge.reference.contracts import Beyond, judged
@@ -140,7 +141,7 @@ class ReferenceDiff:
         """What a search for causes looks at, on the CPU."""
         again = None if self.again is None else partial(_fresh, self.again)
         return Scene(
-            off_device(self.graph), self.given, self.stages, self.contract, self.declared, self.dtype, again
+            unfolded(off_device(self.graph)), self.given, self.stages, self.contract, self.declared, self.dtype, again
         )  # fmt: skip
 
     def explained_by(self, found: Explained) -> "ReferenceDiff":
@@ -188,7 +189,7 @@ class ReferenceDiff:
 
 def _fresh(again: Callable[[int], tuple[Graph, tuple[Given, ...]]], n: int) -> tuple[Graph, tuple[Given, ...]]:
     graph, given = again(n)
-    return off_device(graph), given
+    return unfolded(off_device(graph)), given
 
 
 def diff_arrays(

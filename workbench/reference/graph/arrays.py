@@ -286,6 +286,14 @@ def held(run: Recording, value: np.ndarray, dtype: Any) -> Traced:
     return Traced(run, wide, run.hold(wide.copy(), np.dtype(dtype)), dtype, True)
 
 
+def held_of(run: Recording, op: str, x: list[Traced], value: np.ndarray) -> Traced:
+    """A constant of whole numbers that a primitive makes of others."""
+    reads = tuple(one.node_of_run for one in x)
+    made = held(run, value, value.dtype)
+    run.made_of[made.node_of_run] = op, reads
+    return made
+
+
 def plain_index(run: Recording, index: Any) -> Any:
     """An index without arrays of the run: whole numbers as they are, a mask as a decision."""
     if isinstance(index, tuple):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from workbench.reference.graph.arrays import BEHIND, METHODS, Traced, as_traced, held, plain_index
+from workbench.reference.graph.arrays import BEHIND, METHODS, Traced, as_traced, held, held_of, plain_index
 from workbench.reference.graph.contractions import dot, einsum, inner, matmul, outer, tensordot, vdot
 from workbench.reference.graph.patterns import ORDERS
 from workbench.reference.graph.recording import Recording
@@ -224,8 +224,7 @@ def where(condition: Any, a: Any = None, b: Any = None) -> Any:
         return np.where(condition._taken("where")) if isinstance(condition, Traced) else np.where(condition)
     x = [as_traced(run, one) for one in (condition, a, b)]
     if all(one.fixed for one in x) and all(one.whole for one in x):
-        value = np.where(*(one.value for one in x))
-        return held(run, value, value.dtype)
+        return held_of(run, "where", x, np.where(*(one.value for one in x)))
     value = np.asarray(np.where(x[0].value != 0, x[1].value, x[2].value))
     types = [one.dtype for one, raw in zip(x[1:], (a, b), strict=True) if type(raw) not in (int, float)]
     dtype = np.result_type(*(types or [x[1].dtype]))

@@ -62,6 +62,10 @@ class Graph:
     saved: frozenset[int] = frozenset()
     #: node of the backward pass -> the node whose value it computes again, with roundings of its own
     again: Mapping[int, int] = field(default_factory=dict)
+    #: node of a function that the reference calls -> the line of the reference that does
+    calls: Mapping[int, Line] = field(default_factory=dict)
+    #: constant of whole numbers -> the primitive that makes it of others, and what that reads
+    made_of: Mapping[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
 
     @property
     def input_size(self) -> int:

@@ -37,8 +37,11 @@ class Backward:
 class Recording:
     """The nodes of one run, in order."""
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Any = None, code: CodeType | None = None) -> None:
         self.nodes: list[Node] = []
+        self.made_of: dict[int, tuple[str, tuple[int, ...]]] = {}  #: constant of whole numbers -> primitive, and reads
+        self.calls: dict[int, Line] = {}  #: node of a function that the reference calls -> the line that calls it
+        self._code = code  #: of the reference
         #: of a run whose arrays are blank, since its values are to be on a device of torch
         self.values = None if device is None else Values(self.nodes, device)
         self.inputs: dict[str, int] = {}
@@ -56,6 +59,8 @@ class Recording:
         if op not in RULES:
             self.refuse(f"no rule for {op}")
         self.nodes.append(Node(op, reads, attributes, tuple(y.shape), dtype, self.line()))
+        if (call := self._call()) is not None:
+            self.calls[len(self.nodes) - 1] = call
         return len(self.nodes) - 1
 
     def hold(self, value: Any, dtype: Any, name: str = "", bits: int | None = None) -> int:
@@ -104,6 +109,17 @@ class Recording:
             frame = frame.f_back
         return Line("?", 0) if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
+    def _call(self) -> Line | None:
+        """The line of the reference itself that is being run, where that calls another function of its own."""
+        if self.backward is not None or self._code is None:
+            return None
+        frame: Any = sys._getframe(1)
+        depth = 0
+        while frame is not None and frame.f_code is not self._code:
+            depth += not frame.f_code.co_filename.startswith(self._theirs)
+            frame = frame.f_back
+        return Line(self._code.co_filename, frame.f_lineno) if frame is not None and depth else None
+
     def refuse(self, words: str) -> NoReturn:
         """Raises a Refusal that names the line."""
         raise Refusal(f"{self.line()}: {words}")
@@ -113,7 +129,7 @@ class Recording:
         stages = {name: tuple(turns) for name, turns in self.stages.items()}
         return Graph(
             tuple(self.nodes), dict(self.inputs), stages, dict(results), tuple(self.decisions),
-            inside=frozenset(self.inside), **of_gradients,
+            inside=frozenset(self.inside), calls=dict(self.calls), made_of=dict(self.made_of), **of_gradients,
         )  # fmt: skip
 
 
@@ -124,9 +140,9 @@ def _of_torch() -> tuple[str, ...]:
 
 
 @contextmanager
-def recording(device: Any = None) -> Iterator[Recording]:
-    """A recording that `stage` writes to. device: of torch, for a run whose arrays are blank."""
-    run = Recording(device)
+def recording(device: Any = None, code: CodeType | None = None) -> Iterator[Recording]:
+    """A recording that `stage` writes to. device: of torch, for a run whose arrays are blank; code: the reference's."""
+    run = Recording(device, code)
     token = _RUN.set(run)
     try:
         yield run

@@ -70,7 +70,8 @@ def _either(total: Traced, g: int, is_softmax: Callable[[int], bool], by: int | 
     other = made("reshape", (sums,), total.shape, shape=total.shape)
     if by is not None:
         other = made("divide", (made("negative", (other,), total.shape), by), total.shape)
-    return Traced(run, total.value, made("maximum", (total.node_of_run, other), total.shape), total.dtype, total.fixed)
+    both = made("either", (total.node_of_run, other), total.shape)
+    return Traced(run, total.value, both, total.dtype, total.fixed)
 
 
 def _rows(run: Recording, i: int) -> int:

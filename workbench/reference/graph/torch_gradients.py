@@ -23,7 +23,7 @@ from workbench.reference.graph.torch_tensor import Tensor, plain_array
 from workbench.refusal import Refusal
 
 #: primitives that compare
-_COMPARES = frozenset("equal not_equal less less_equal greater greater_equal maximum minimum max min".split())
+_COMPARES = frozenset("equal not_equal less less_equal greater greater_equal maximum minimum either max min".split())
 #: number of autograd's nodes for operations that have no derivative
 _WITHOUT = 2**64 - 1
 

@@ -140,7 +140,7 @@ class Dispatch(TorchDispatchMode):
                 return of_divisor(SUMS["sum"](*x), x[0].node_of_run)
             if name == "add" and len(x) == 2 and all(isinstance(one, Traced) for one in x):
                 return self.parts.added(x[0], x[1], ELEMENTWISE["add"])
-        known = fixed(x, more, func)
+        known = fixed(x, more, func, ELEMENTWISE.get(name))
         if known is not None:
             return known
         rule = OPERATIONS.get(f"{name}.{func._overloadname}") or OPERATIONS.get(name)

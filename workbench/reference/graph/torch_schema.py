@@ -3,10 +3,12 @@
 from functools import cache
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from workbench.reference.graph.arrays import FEW, Traced, held
 from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
+from workbench.refusal import Refusal
 
 
 def written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -37,8 +39,10 @@ def is_unknown(x: torch.Tensor) -> bool:
     return x.is_floating_point() and x.numel() > FEW
 
 
-def fixed(x: Any, more: dict[str, Any], func: Any) -> Traced | tuple[Traced, ...] | None:
-    """Of whole numbers that no rounding reaches, what torch makes of them; None where that is a float."""
+def fixed(x: Any, more: dict[str, Any], func: Any, rule: Any) -> Traced | tuple[Traced, ...] | None:
+    """Of whole numbers that no rounding reaches, what torch makes of them; None where that is a float. rule: of single
+    elements, which notes what they are made of; None without one.
+    """
     arrays = [one for one in flat([*x, *more.values()]) if isinstance(one, Traced)]
     if not arrays or not all(one.fixed and one.whole for one in arrays):
         return None
@@ -47,8 +51,20 @@ def fixed(x: Any, more: dict[str, Any], func: Any) -> Traced | tuple[Traced, ...
     listed = made if isinstance(made, list | tuple) else (made,)
     if not all(isinstance(one, torch.Tensor) and not one.is_floating_point() for one in listed):
         return None
+    if rule is not None and (found := _by_rule(rule, x, more, listed[0])) is not None:
+        return found
     held_ = tuple(held(run, plain_array(one), DTYPES[one.dtype]) for one in listed)
     return held_ if isinstance(made, list | tuple) else held_[0]
+
+
+def _by_rule(rule: Any, x: Any, more: dict[str, Any], made: torch.Tensor) -> Traced | None:
+    """The same by a rule; None where that makes something else, or nothing."""
+    try:
+        found = rule(*x, **more)
+    except (Refusal, TypeError):
+        return None
+    same = isinstance(found, Traced) and found.fixed and found.dtype == DTYPES[made.dtype]
+    return found if same and np.array_equal(found.value, plain_array(made)) else None
 
 
 def _plain(x: Any) -> Any:

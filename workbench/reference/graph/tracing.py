@@ -69,7 +69,7 @@ def trace(
 def _run(
     front: Any, f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any, device: Any
 ) -> tuple[Graph, dict[str, Traced], bool]:
-    with recording(device) as run, np.errstate(all="ignore"):
+    with recording(device, code_of(f)) as run, np.errstate(all="ignore"):
         one = front(run)
         given = {name: _each(x, name, lambda name, x: one.given(name, x, dtype)) for name, x in inputs.items()}
         with one.running(f):

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.reference.graph.arrays import BEHIND, METHODS, Traced, as_traced, held, noted
+from workbench.reference.graph.arrays import BEHIND, METHODS, Traced, as_traced, held, held_of, noted
 from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.rules import RULES
 
 #: ufunc -> primitive, where the names differ
 _SAME = {"true_divide": "divide", "absolute": "abs", "fabs": "abs", "radians": "deg2rad", "degrees": "rad2deg",
@@ -64,8 +65,12 @@ def of_ufunc(
 def _called(run: Recording, ufunc: np.ufunc, name: str, x: list[Traced], types: list[Any]) -> Traced:
     with np.errstate(all="ignore"):
         if all(one.fixed and one.whole for one in x):
+            if name == "remainder":
+                return _floored(run, name, x)
             made = np.asarray(ufunc(*(one.value for one in x)))
-            return held(run, made, made.dtype)
+            bits = name.startswith("logical") and ufunc.__name__ not in _TRUTHS and x[0].dtype != bool
+            known = name in RULES and name != "matmul" and not bits and made.dtype.kind in "biu"
+            return held_of(run, name, x, made) if known else held(run, made, made.dtype)
         if name == "power":
             return _power(run, x, types)
         if name == "matmul":
@@ -108,11 +113,17 @@ def _floored(run: Recording, name: str, x: list[Traced]) -> Traced:
     quotient: Any
     if a.whole and b.whole:
         value = np.asarray(np.floor_divide(a.value, b.value))
+        if a.fixed and b.fixed:
+            return _rest(name, x, held_of(run, "floor_divide", x, value))
         node = run.add("floor_divide", (a.node_of_run, b.node_of_run), {}, value, value.dtype)
         quotient = Traced(run, value, node, value.dtype, a.fixed and b.fixed)
     else:
         quotient = np.floor(np.true_divide(*x))  # type: ignore[call-overload]
-    made: Traced = quotient if name == "floor_divide" else a - quotient * b
+    return _rest(name, x, quotient)
+
+
+def _rest(name: str, x: list[Traced], quotient: Any) -> Traced:
+    made: Traced = quotient if name == "floor_divide" else x[0] - quotient * x[1]
     return made
 
 

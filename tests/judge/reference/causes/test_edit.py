@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from workbench.judge.reference.causes.edit import edited, fits
+from workbench.judge.reference.causes.edit import Edit, edited, fits
 from workbench.judge.reference.causes.library import Slab, edits
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.replay import Replay
 from workbench.reference.graph import Contract, Graph, budgets, trace
+from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.plan import upstream
 from workbench.work import Work
 
@@ -128,3 +129,25 @@ def test_an_array_may_be_read_as_if_it_were_stored_otherwise_and_a_mask_ignored(
     other, whole = made.values()
     np.testing.assert_array_equal(other, np.where(seen, x.reshape(3, 2).T, 0.0))
     np.testing.assert_array_equal(whole, x)
+
+
+def in_two_ways(x, y):
+    first, second = x + y, y + x
+    value = np.maximum(first.value, second.value)
+    node = x.run.add("either", (first.node_of_run, second.node_of_run), {}, value, x.dtype)
+    return Traced(x.run, value, node, x.dtype) * 2
+
+
+def test_of_a_number_that_is_made_in_two_ways_the_edited_one_counts() -> None:
+    """A maximum of both would hide what makes one smaller."""
+    graph = trace(in_two_ways, {"x": np.arange(1.0, 5.0), "y": np.arange(1.0, 5.0)})
+    i = next(i for i, node in enumerate(graph.nodes) if node.op == "either")
+    second, last = graph.nodes[i].reads[1], graph.results["result"]
+    halved = Edit((second,), lambda d: d.add("multiply", d.node, d.hold(0.5)), "sum", "is halved", "factor", 1)
+    replay = Replay(graph, [last], {}, {})
+    replay.start()
+    made = replay.of(halved, Work(100))
+    assert made is not None
+    assert np.array_equal(made[last], np.arange(2.0, 10.0, 2.0))
+    whole = budgets(edited(graph, halved)[0], Contract(), {}, ["result"])["result"]
+    assert np.array_equal(whole.value, made[last])

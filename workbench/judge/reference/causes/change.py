@@ -75,6 +75,24 @@ def _factors(lengths: Sequence[int]) -> Iterator[tuple[str, float, int]]:
         yield f"1 / {n}", 1 / n, 2
 
 
+def growing(node: Node, scale: float) -> Iterator[Changed]:
+    """A factor that a loop over tiles applies to what it keeps, so that it is there once more in each tile."""
+    for axis, n in enumerate(node.shape):
+        for t in TILES:
+            if 16 <= t < n:
+                for words, c in (("log2(e)", log(e, 2)), (f"{scale:g}", scale)):
+                    said = f"is multiplied by {words} once more with each tile of {t} of axis {axis}"
+                    yield Changed(said, "factor", 3, _grown(axis, c ** (np.arange(n) // t)))
+
+
+def _grown(axis: int, factors: np.ndarray) -> Change:
+    def change(d: Draft, x: int) -> int:
+        shape = d.of(x).shape
+        return d.add("multiply", x, d.hold(factors.reshape([-1 if a == axis else 1 for a in range(len(shape))])))
+
+    return change
+
+
 def _of_whole(node: Node, lengths: Sequence[int]) -> Iterator[Changed]:
     if np.dtype(node.dtype).kind == "b":
         yield Changed("is True everywhere", "operand", 1, lambda d, x: d.hold(np.ones(d.of(x).shape, bool), bool))

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from workbench.judge.reference.causes.known import folded
 from workbench.reference.graph import Graph
 from workbench.reference.graph.node import Line, Node
 from workbench.reference.graph.recording import significant
 from workbench.reference.graph.rules import CONSTANT, INPUT
+from workbench.reference.graph.rules.moves import MOVES
 
 
 class Draft:
@@ -98,11 +100,14 @@ class Edit:
         return tuple(draft.nodes)
 
     def line(self, graph: Graph) -> Line:
-        """Where the reference does it right: of an input where it is read first."""
+        """Where the reference does it right: of an input where it is read first. What a function reads that the
+        reference calls, perhaps twice, is where it is called.
+        """
         i = self.nodes[0]
         if graph.nodes[i].op == INPUT:
             i = next((j for j, node in enumerate(graph.nodes) if i in node.reads), i)
-        return graph.nodes[i].line
+        read = graph.nodes[i].op in MOVES and not any(i in turns for turns in graph.stages.values())
+        return graph.calls.get(i, graph.nodes[i].line) if read else graph.nodes[i].line
 
 
 def edited(
@@ -112,26 +117,33 @@ def edited(
     their values. given: with `only`, nodes that later ones read unedited, since the kernel's dump takes their place.
     """
     nodes, own, places, seen = list[Node](), list[int](), list[int](), list[int]()
-    chosen = {*edit.nodes}
+    chosen, changed = {*edit.nodes}, set[int]()
     for i, node in enumerate(graph.nodes):
         reached = any(places[j] != own[j] for j in node.reads)
         if reached and only is not None or not reached:
-            nodes.append(replace(node, reads=tuple(own[j] for j in node.reads)))
+            one = folded(node) if only is not None or changed.isdisjoint(node.reads) else node
+            nodes.append(replace(one, reads=tuple(own[j] for j in one.reads)))
         own.append(len(nodes) - 1)
         if reached:
             nodes.append(replace(node, reads=tuple(places[j] for j in node.reads)))
+        if (other := the_other(node, changed)) is not None:
+            nodes.append(replace(node, op="named", reads=(places[other],)))
         before = len(nodes) - 1
         if only is None:
             own[i] = before
-        if i in chosen:
+        part = (edit.part(graph, i) or ()) if i in chosen else ()
+        if part or not changed.isdisjoint(node.reads):
+            changed.add(i)
+        if part:
             first = len(nodes)
-            for one in edit.part(graph, i) or ():
-                reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in one.reads)
-                nodes.append(replace(one, reads=tuple(reads)))
+            for new in part:
+                reads = (before if j == i else places[j] if j >= 0 else first + ~j for j in new.reads)
+                nodes.append(replace(new, reads=tuple(reads)))
         places.append(len(nodes) - 1)
         seen.append(places[i] if only is None or i in only else own[i])
         if only is not None and i in given:
             places[i] = own[i]
+            changed.discard(i)
     stages = {name: tuple(seen[i] for i in turns) for name, turns in graph.stages.items()}
     results = {name: seen[i] for name, i in graph.results.items()}
     inputs = {name: own[i] for name, i in graph.inputs.items()}
@@ -139,8 +151,14 @@ def edited(
     inside, saved = (frozenset(seen[i] for i in some) for some in (graph.inside, graph.saved))
     again = {seen[i]: seen[j] for i, j in graph.again.items()}
     made = replace(graph, nodes=tuple(nodes), inputs=inputs, stages=stages, results=results, decisions=decisions,
-                   inside=inside, saved=saved, again=again)  # fmt: skip
+                   inside=inside, saved=saved, again=again, calls={}, made_of={})  # fmt: skip
     return made, tuple(seen)
+
+
+def the_other(node: Node, changed: Collection[int]) -> int | None:
+    """Of a value that is made in two ways, as a kernel makes it in one of them, the one alone that is changed."""
+    found = [j for j in node.reads if j in changed] if node.op == "either" else []
+    return found[0] if len(found) == 1 else None
 
 
 def fits(graph: Graph, other: Graph) -> bool:

@@ -8,15 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import TILES, Change, changes
+from workbench.judge.reference.causes.change import TILES, Change, changes, growing
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
 from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
+from workbench.judge.reference.causes.means import masked_means
 from workbench.judge.reference.causes.names import Names
-from workbench.judge.reference.causes.operands import of_turns, operands_of
+from workbench.judge.reference.causes.operands import exchanged, of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.steps import steps_of
+from workbench.judge.reference.causes.strides import strided
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
+from workbench.judge.reference.causes.weights import weights
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT, INPUT
@@ -60,8 +63,12 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
+    yield from weights(graph, nodes)
+    yield from exchanged(graph, {*nodes}, names)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
+    yield from strided(graph, nodes, names)
+    yield from masked_means(graph, nodes, names)
 
 
 def _of(
@@ -75,7 +82,9 @@ def _of(
     read_wrongly = not own and node.op in MOVES and node.reads[0] in given  # what was given is right
     if (own or read_wrongly) and (node.op != CONSTANT or node.value.ndim):
         where = ", where it is read" * read_wrongly
-        for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node)):
+        scale = _scale(graph, i)
+        grown = growing(node, scale) if scale is not None else ()
+        for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node), *grown):
             yield name, (said + where, family, size, partial(_of_value, change))
     for j in dict.fromkeys(node.reads):
         one = graph.nodes[j]
@@ -92,6 +101,13 @@ def _of(
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step
+
+
+def _scale(graph: Graph, i: int) -> float | None:
+    """The number that a node multiplies by, as scores are scaled; None of another node."""
+    node = graph.nodes[i]
+    found = [graph.nodes[j] for j in node.reads if node.op == "multiply" and node.shape]
+    return next((float(one.value) for one in found if one.op == CONSTANT and not one.value.ndim), None)
 
 
 def _of_value(change: Change, d: Draft) -> None:

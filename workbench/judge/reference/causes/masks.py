@@ -8,12 +8,12 @@ import numpy as np
 
 from workbench.judge.reference.causes.change import TILES
 from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.steps import SINGLE
 from workbench.judge.reference.causes.sums import Step, summed
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.rules import CONSTANT
 
 #: columns of the smallest tile whose mask may be another one, and how many ends of tiles are tried, nearly
 FEWEST, MOST_STARTS = 16, 16
@@ -27,28 +27,38 @@ def diagonals(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Ed
     """
     alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
     for i, node in enumerate(graph.nodes):
-        if node.op == CONSTANT and node.dtype == bool and (at := diagonal(node.value)) is not None:
+        if is_known(node) and node.dtype == bool and (at := diagonal(node.value)) is not None:
             alike.setdefault((node.shape[-2:], at), []).append(i)
     for ((rows, columns), at), some in alike.items():
         if not any(i in nodes for i in some):
             continue
         first = next((i for i in some if i in names.own), some[0])
-        for new in dict.fromkeys((at - 1, at + 1, 0, columns - rows)):
-            if new != at and -rows < new < columns - 1:
-                said = f"has its diagonal at {new} in place of {at}"
-                group = (first, *(i for i in some if i != first))
-                for words, size, there in _columns(columns):
-                    make = partial(_elsewhere, at, new, there)
-                    yield Edit(group, make, names.of(first), said + words, "mask", size)
+        group = (first, *(i for i in some if i != first))
+        for new in dict.fromkeys((at, at - 1, at + 1, 0, columns - rows)):
+            if -rows < new < columns - 1:
+                moved = f"has its diagonal at {new} in place of {at}" if new != at else ""
+                for tile, words, size, there in _columns(columns, new == at, new in (0, columns - rows)):
+                    make = partial(_elsewhere, at, new, tile, there)
+                    of_tile = f"is decided by the first column of each tile of {tile}" if tile > 1 else ""
+                    said = f"{' and '.join(filter(None, (moved, of_tile)))}{words}"
+                    yield Edit(group, make, names.of(first), said, "mask", size)
 
 
-def _columns(n: int) -> Iterator[tuple[str, int, slice]]:
-    """All of n columns; those before and from the end of a tile on, as where some tiles alone are masked."""
-    yield "", 1, slice(None)
+def _columns(n: int, same: bool, tiles: bool) -> Iterator[tuple[int, str, int, slice]]:
+    """Columns of n that have another diagonal: all; those before and from the end of a tile on, as where some tiles
+    alone are masked. With `tiles` also such as have the mask of their tile's first column, which are all that have
+    another one where the diagonal is the `same`.
+    """
     step = max(FEWEST, 1 << (n // MOST_STARTS).bit_length())
-    for start in range(step, n, step):
-        yield f", in columns before {start} only", 3, slice(0, start)
-        yield f", in columns from {start} on only", 3, slice(start, None)
+    if not same:
+        yield 1, "", 1, slice(None)
+        for start in range(step, n, step):
+            yield 1, f", in columns before {start} only", 3, slice(0, start)
+            yield 1, f", in columns from {start} on only", 3, slice(start, None)
+    for t in TILES if tiles else ():
+        if FEWEST <= t < n:
+            for start in (n, *(range(t, n, max(t, step)) if not same else ())):
+                yield t, f", in columns before {start} only" * (start < n), 3, slice(0, start)
 
 
 def diagonal(mask: np.ndarray) -> int | None:
@@ -64,10 +74,11 @@ def diagonal(mask: np.ndarray) -> int | None:
     return k if k < columns - 1 and np.array_equal(x, np.tri(rows, columns, k, dtype=bool)) else None
 
 
-def _elsewhere(at: int, new: int, columns: slice, d: Draft) -> None:
-    rows, all_columns = d.old.shape[-2:]
-    made = d.old.value.reshape(rows, all_columns).copy()
-    band, other = (np.tri(rows, all_columns, k, dtype=bool) for k in (at, new))
+def _elsewhere(at: int, new: int, tile: int, columns: slice, d: Draft) -> None:
+    rows, n = d.old.shape[-2:]
+    made = d.old.value.reshape(rows, n).copy()
+    band, other = (np.tri(rows, n, k, dtype=bool) for k in (at, new))
+    other = other[:, np.arange(n) // tile * tile]
     made[:, columns] = (other if np.array_equal(made, band) else ~other)[:, columns]
     d.hold(made.reshape(d.old.shape), bool)
 
@@ -86,6 +97,8 @@ def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
         for more in filter(None, counts):
             said = f"also adds {more} places behind the end, where {words} is 0"
             yield said, "mask", 2, partial(_longer, zeros, back, more)
+        said = f"starts with the term that a 0 of {words} gives, in place of 0"
+        yield said, "constant", 2, partial(_longer, zeros, back, 1)
 
 
 def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
@@ -120,7 +133,7 @@ def _zeros(graph: Graph, source: int, back: int, names: Names) -> tuple[list[int
     while waiting:
         j = waiting.pop(0)
         node = graph.nodes[j]
-        if node.op == CONSTANT or not _varies(node.shape, back) or j in seen:
+        if is_known(node) or not _varies(node.shape, back) or j in seen:
             continue
         seen.add(j)
         single = node.op in SINGLE or _passes(graph, j)

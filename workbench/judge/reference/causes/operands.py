@@ -1,9 +1,11 @@
 """Edits of what a step reads: another value of the same shape, such as a stale or an unnormalised one."""
 
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from itertools import combinations, islice
 
-from workbench.judge.reference.causes.edit import Make
+from workbench.judge.reference.causes.edit import Draft, Edit, Make
+from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.sums import Step
 from workbench.judge.reference.given import is_whole
@@ -13,6 +15,8 @@ from workbench.reference.graph.rules import CONSTANT
 
 #: values that are tried in the place of one, at most: the nearest before it
 MOST = 12
+#: arrays of places that are exchanged two and two, at most: the nearest to the end
+MOST_EXCHANGED = 8
 #: steps with a number whose place a value of the step's own shape may take, and how many values are tried
 NUMBERS, FEW = ("multiply", "divide", "add", "subtract"), 3
 
@@ -80,6 +84,22 @@ def _alike(graph: Graph, j: int, other: int) -> bool:
 def _with(others: Mapping[int, int], k: int) -> Make:
     """Operand k is another node, of each node its own."""
     return lambda d: d.again(*(others[d.node] if at == k else j for at, j in enumerate(d.old.reads)))
+
+
+def exchanged(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Arrays of whole numbers, as columns and rows of places, two and two in each other's place."""
+    alike: dict[tuple[object, ...], list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        if i in nodes and i in names.own and node.shape and is_known(node) and is_whole(node.dtype):
+            alike.setdefault((node.shape, node.dtype), []).append(i)
+    for some in alike.values():
+        for i, j in combinations(some[-MOST_EXCHANGED:], 2):
+            name = f"{names.of(i)} and {names.of(j)}"
+            yield Edit((i, j), partial(_value, {i: j, j: i}), name, "stand in each other's place", "places", 2)
+
+
+def _value(of: Mapping[int, int], d: Draft) -> None:
+    d.hold(d.graph.nodes[of[d.node]].value, d.old.dtype)
 
 
 def of_turns(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to, to_float64
-from workbench.judge.reference.causes.edit import Edit, size
+from workbench.judge.reference.causes.edit import Edit, size, the_other
 from workbench.reference.graph import Graph
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.expected import placed
@@ -107,6 +107,8 @@ class Replay:
 
     def _value(self, node: Node, new: Mapping[int, Any]) -> Any:
         """Its value, new ones where there are some."""
+        if (one := the_other(node, new)) is not None:
+            return new[one]
         return value(node, {j: new[j] if j in new else self._known(j) for j in node.reads})
 
     def _edited(self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any]) -> Any:

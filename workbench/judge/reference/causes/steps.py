@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to
-from workbench.judge.reference.causes.change import TILES
+from workbench.judge.reference.causes.change import TILES, rounded
 from workbench.judge.reference.causes.edit import Draft, Make
+from workbench.judge.reference.causes.names import CALLED_AS
 from workbench.judge.reference.causes.places import along, tiled
+from workbench.judge.reference.causes.running import running
 from workbench.judge.reference.causes.sums import Step
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Graph
@@ -34,6 +36,8 @@ VERBS = {
     "divide": "is divided by {}", "multiply": "is multiplied by {}", "add": "has {} added",
     "subtract": "has {} subtracted",
 }  # fmt: skip
+#: steps that are left out together, at most
+MOST_STEPS = 4
 #: steps whose order changes nothing
 COMMUTE = ({"multiply", "divide"}, {"add", "subtract"})
 
@@ -42,15 +46,17 @@ def steps_of(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
     """Words, family, size and what takes the place of a step."""
     node = graph.nodes[i]
     yield from _left_out(graph, i)
+    yield from _several_left_out(graph, i)
     for op in OTHERS.get(node.op, ()):
         yield f"has {op} in place of {node.op}", "step", 2, _another(op)
     yield from _constants(graph, i, lengths)
     yield from _of_bases(node)
+    yield from _narrow(graph, i)
     if node.op in ("tril", "triu"):
         for k in (-1, 1):
             yield f"has its diagonal moved by {k}", "mask", 1, _diagonal(k)
     if node.op == "cumsum":
-        yield "leaves out the element itself", "part", 1, _exclusive
+        yield from running(node)
     yield from _swapped(graph, i)
 
 
@@ -68,6 +74,34 @@ def _left_out(graph: Graph, i: int) -> Iterator[Step]:
             yield said, "left out", 1 if k == 0 or node.op != "subtract" else 3, _alone(k)
             for where, axis, first, last in _ends(node.shape):
                 yield f"{said} {where}", "left out", 3, _alone_at(k, axis, first, last)
+
+
+def _several_left_out(graph: Graph, i: int) -> Iterator[Step]:
+    """What is left where several steps of one line are not done, as where a gradient lacks that of -exp(w)."""
+    ops, path, j = list[str](), list[int](), i
+    node = graph.nodes[i]
+    while len(ops) < MOST_STEPS and graph.nodes[j].op in SINGLE - CALLED_AS and graph.nodes[j].line == node.line:
+        reads = [graph.nodes[k] for k in graph.nodes[j].reads]
+        inner = [k for k, one in enumerate(reads) if one.op != CONSTANT and one.shape == node.shape]
+        if not inner or is_whole(reads[inner[0]].dtype):
+            return
+        ops.append(graph.nodes[j].op)
+        path.append(inner[0])
+        j = graph.nodes[j].reads[inner[0]]
+        if len(ops) > 1:
+            yield f"lacks {' and '.join(f'the {op}' for op in ops)}", "left out", 2, _before(tuple(path))
+
+
+def _before(path: Sequence[int]) -> Make:
+    """The value that a path of operands leads to."""
+
+    def make(d: Draft) -> None:
+        j = d.node
+        for k in path:
+            j = d.of(j).reads[k]
+        d.add("named", j)
+
+    return make
 
 
 def _of_others(op: str, others: list[Any]) -> str:
@@ -171,12 +205,24 @@ def _scaled(c: float, d: Draft) -> None:
     d.add("multiply", d.node, d.hold(c))
 
 
+def _narrow(graph: Graph, i: int) -> Iterator[Step]:
+    """An operation on operands of fewer bits, whose result has as few: angles, say, of places and frequencies in 16."""
+    node = graph.nodes[i]
+    if node.op in ("multiply", "divide", "add", "subtract") and not is_whole(node.dtype):
+        if sum(graph.nodes[j].op != CONSTANT or graph.nodes[j].value.ndim > 0 for j in node.reads) > 1:
+            for dtype in ("bfloat16", "float16"):
+                yield f"is computed in {dtype}, from operands in {dtype}", "cast", 2, _in(dtype)
+
+
+def _in(dtype: str) -> Make:
+    def make(d: Draft) -> None:
+        rounded(d, d.again(*(rounded(d, j, dtype) for j in d.old.reads)), dtype)
+
+    return make
+
+
 def _diagonal(by: int) -> Make:
     return lambda d: d.again(k=d.old.attributes["k"] + by)
-
-
-def _exclusive(d: Draft) -> None:
-    d.add("subtract", d.node, d.old.reads[0])
 
 
 def _swapped(graph: Graph, i: int) -> Iterator[Step]:

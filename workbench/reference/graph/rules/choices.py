@@ -320,6 +320,7 @@ def _executed(x: Any, *, dtype: str, bits: int = 24) -> Any:
 CHOICES: Mapping[str, Any] = {
     "maximum": Extreme("maximum", "max({0}, {1})"),
     "minimum": Extreme("minimum", "min({0}, {1})"),
+    "either": Extreme("maximum", "{0}"),  # one number, made in two ways
     "max": Extreme("max", "max of {0}"),
     "min": Extreme("min", "min of {0}"),
     "share": Share(),
