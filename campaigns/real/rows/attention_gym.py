@@ -104,7 +104,9 @@ CASES = (
 #: the reference, which has the second's alone, does so.
 WRONG = (
     Wrong(PROJECT.name, "41a96b6c", "001b36d", "columns and rows are exchanged within tiles, and of tiles",
-          CASES[0], ("out",), Truth("near_x = ", "mask"), "windows of 3 by 5 where they are of 5 by 3"),
+          # was a mask at `near_x =`; the fix exchanges x and y, of which the masks are made
+          CASES[0], ("out",), Truth("x = of_tile %", "index", changed=True),
+          "windows of 3 by 5 where they are of 5 by 3"),
     Wrong(PROJECT.name, "bbf437e9", "290c1e7", "the bias has the other sign",
           CASES[1], ("out",), Truth("bias = -slope", "factor"), "all but the first token"),
     Wrong(PROJECT.name, "5e0d1b80", "043a4a3", "the score itself, and no cap, multiplies the tanh",
