@@ -112,3 +112,19 @@ def test_turns_of_a_loop_are_edited_together_in_the_first_the_last_and_at_the_en
         "is multiplied by 2, in the first turn of each 16 but the first": 1,
     }  # fmt: skip
     assert turns[last] == tuple(turns["is multiplied by 2"][i] for i in (7, 15, 19))
+
+
+def test_an_array_may_be_read_as_if_it_were_stored_otherwise_and_a_mask_ignored() -> None:
+    def masked(x, seen):
+        y = np.where(seen, x, 0.0)
+        return y
+
+    x, seen = np.arange(6.0).reshape(2, 3), np.array([[True, False, True]] * 2)
+    graph = trace(masked, {"x": x, "seen": seen})
+    made = {
+        words: budgets(edited(graph, named(graph, words))[0], Contract())["y"].value
+        for words in ("x is read as if axes 0 and 1 were in each other's place", "seen is True everywhere")
+    }
+    other, whole = made.values()
+    np.testing.assert_array_equal(other, np.where(seen, x.reshape(3, 2).T, 0.0))
+    np.testing.assert_array_equal(whole, x)

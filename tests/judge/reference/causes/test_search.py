@@ -99,6 +99,57 @@ def test_a_strict_mask_is_named_though_the_reference_with_it_is_nan_in_a_row() -
     assert cause.proved
 
 
+def decayed(k, v):
+    state = np.zeros(v.shape[1])
+    for t in range(len(k)):
+        state = 0.5 * state + k[t] * v[t]
+    return state
+
+
+def decayed_late(k, v):
+    states = [np.zeros(v.shape[1], f32)]
+    for key, value in zip(k, v, strict=True):
+        states.append(f32(0.5) * (states[-1] + key * value))
+    return {"state": np.stack(states[1:])}
+
+
+def of_turns(seed, dtype):
+    rng = np.random.default_rng(seed)
+    return {"k": rng.standard_normal(12).astype(dtype), "v": rng.standard_normal((12, 16)).astype(dtype)}
+
+
+def test_a_state_that_was_dumped_in_all_turns_has_causes() -> None:
+    """Each turn is made of the state of the turn before, which was given."""
+    (cause,) = diff_reference(decayed_late, decayed, of_turns).explain().causes
+    assert cause.names[0].text == "k * v is multiplied by 1/2"
+    assert cause.proved
+
+
+def normed(x):
+    scale = 1 / np.sqrt(np.sum(x * x, axis=-1))
+    out = x * scale[:, None]
+    return out
+
+
+def twice(x):
+    scale = 1 / np.sqrt(np.sum(x * x, axis=-1))
+    return {"scale": scale, "out": x * scale[:, None] ** 2}
+
+
+def in_half(x):
+    y = x.astype(np.float16).astype(f32)
+    return x / np.sqrt(np.sum(y * y, axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "text"),
+    [(twice, "scale is squared, where it is read"), (in_half, "x is rounded to float16, in x * x only")],
+)
+def test_what_is_right_may_be_read_wrongly(kernel: Any, text: str) -> None:
+    (cause,) = diff_reference(kernel, normed, lambda seed, dtype: {"x": inputs(seed, dtype)["x"]}).explain().causes
+    assert cause.names[0].text == text
+
+
 def double(x):
     out = 2.0 * x
     return out

@@ -55,7 +55,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     turns = {i: group for group in groups for i in group}
     readers = _readers(graph, nodes, given)
     for group in groups:
-        for name, step in _of(graph, group, turns, names, readers):
+        for name, step in _of(graph, group, turns, names, readers, given):
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
@@ -63,21 +63,28 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
 
 def _of(
     graph: Graph, group: tuple[int, ...], turns: Mapping[int, tuple[int, ...]], names: Names,
-    readers: Mapping[int, int],
+    readers: Mapping[int, int], given: Collection[int],
 ) -> Iterator[tuple[str, Step]]:  # fmt: skip
     """What may take the place of the nodes of a group, which are alike."""
     i = group[-1]
     node, name = graph.nodes[i], names.of(i)
     own = node.op not in MOVES or i in names.own or node.op in ("concat", "write")
-    if own and (node.op != CONSTANT or node.value.ndim):
+    read_wrongly = not own and node.op in MOVES and node.reads[0] in given  # what was given is right
+    if (own or read_wrongly) and (node.op != CONSTANT or node.value.ndim):
+        where = ", where it is read" * read_wrongly
         for said, family, size, change in (*changes(node, _lengths(graph, i)), *moved(node)):
-            yield name, (said, family, size, partial(_of_value, change))
-    for k, j in enumerate(node.reads):
+            yield name, (said + where, family, size, partial(_of_value, change))
+    for j in dict.fromkeys(node.reads):
         one = graph.nodes[j]
         if readers.get(j, 0) < 2 or (one.op == CONSTANT and not one.value.ndim) or (node.op in PASSES):
             continue
+        places = [k for k, read in enumerate(node.reads) if read == j]
         for said, family, size, change in (*changes(one, _lengths(graph, j)), *moved(one)):
-            yield names.of(j), (f"{said}, in {name} only", family, size + 1, partial(_of_operand, change, k))
+            where = f"{said}, in {name} only"
+            yield names.of(j), (where, family, size + 1, partial(_of_operand, change, places))
+            if len(places) > 1:  # as a product of two that should be a square
+                where = f"{said}, in one operand of {name} only"
+                yield names.of(j), (where, family, size + 2, partial(_of_operand, change, places[:1]))
     for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i)):
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
@@ -88,9 +95,9 @@ def _of_value(change: Change, d: Draft) -> None:
     change(d, d.node)
 
 
-def _of_operand(change: Change, k: int, d: Draft) -> None:
-    made = change(d, d.old.reads[k])
-    d.again(*(made if at == k else j for at, j in enumerate(d.old.reads)))
+def _of_operand(change: Change, places: Sequence[int], d: Draft) -> None:
+    made = change(d, d.old.reads[places[0]])
+    d.again(*(made if at in places else j for at, j in enumerate(d.old.reads)))
 
 
 def _lengths(graph: Graph, i: int) -> list[int]:

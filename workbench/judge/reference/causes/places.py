@@ -23,8 +23,9 @@ def moved(node: Node) -> Iterator[Changed]:
         yield Changed("is transposed", "places", 1, _transposed)
     for axis in range(len(node.shape) - 1):
         if min(node.shape[axis : axis + 2]) > 1:
-            words = f"is stored with axes {axis} and {axis + 1} in each other's place"
-            yield Changed(words, "places", 2, partial(_stored, axis))
+            both = f"axes {axis} and {axis + 1}"
+            yield Changed(f"is stored with {both} in each other's place", "places", 2, partial(_stored, axis))
+            yield Changed(f"is read as if {both} were in each other's place", "places", 2, partial(_as_stored, axis))
 
 
 def tiled(n: int) -> Iterator[tuple[int, int]]:
@@ -88,6 +89,15 @@ def _stored(axis: int, d: Draft, x: int) -> int:
     axes[axis], axes[axis + 1] = axis + 1, axis
     other = d.add("transpose", x, shape=[shape[a] for a in axes], axes=tuple(axes))
     return d.reshape(other, shape)
+
+
+def _as_stored(axis: int, d: Draft, x: int) -> int:
+    """The elements, whose order is taken for that of other axes."""
+    shape = d.of(x).shape
+    axes = [*range(len(shape))]
+    axes[axis], axes[axis + 1] = axis + 1, axis
+    other = d.reshape(x, tuple(shape[a] for a in axes))
+    return d.add("transpose", other, shape=shape, axes=tuple(axes))
 
 
 def _transposed(d: Draft, x: int) -> int:

@@ -143,15 +143,17 @@ class _Search:
 
     def _near(self, screen: Screen, slab: Slab | None) -> list[Fit]:
         """The edits that leave little, the best first; of those as good the likeliest."""
-        found = list[Fit]()
-        for edit in edits(self.scene.graph, screen.replay.order, screen.replay.given, slab):
+        found, replay = list[Fit](), screen.replay
+        # a dump of the stage itself, in a loop, is read by its later turns, and each turn is made of what it reads
+        given = [i for i in replay.given if i not in replay.asked]
+        for edit in edits(self.scene.graph, replay.order, given, slab):
             if self.work.over:
                 self.ended_by = self.work.ended_by
                 break
             if edit.family in self.without:
                 continue
             self.tried += 1
-            made = screen.replay.of(edit, self.work)
+            made = replay.of(edit, self.work)
             if made and (left := screen.left(made)) <= LEFT:
                 found.append(Fit(edit, left))
         return sorted(found, key=_likely)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import round_to
+from workbench.judge.reference.causes.change import TILES
 from workbench.judge.reference.causes.edit import Draft, Make
 from workbench.judge.reference.causes.places import along, tiled
 from workbench.judge.reference.causes.sums import Step
@@ -115,11 +116,18 @@ def _constants(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
             continue
         c = one.value.item()
         verb = VERBS.get(node.op, "has {}")
-        of_lengths = [(2, x) for n in lengths for x in (n**-0.5, 1 / n)] if node.op == "multiply" else []
-        of_lengths += [(2, x) for n in lengths for x in (n**0.5, float(n))] if node.op == "divide" else []
+        wide = sorted({*lengths, *(-(-n // t) * t for n in lengths for t in (*TILES, 1024))})
+        of_lengths = [(2, x) for n in wide for x in (n**-0.5, 1 / n)] if node.op == "multiply" else []
+        of_lengths += [(2, x) for n in wide for x in (n**0.5, float(n))] if node.op == "divide" else []
         for size, other in (*_other_numbers(c), *((size, x) for size, x in of_lengths if x != c)):
-            said = f"{verb.format(f'{other:g}')} in place of {c:g}"
+            said = f"{verb.format(_said(other))} in place of {_said(c)}"
             yield said, "constant", size, _with_constant(k, other)
+
+
+def _said(c: float) -> str:
+    """A number, as 1/n where it is one."""
+    n = 1 / c if 0 < abs(c) < 1 else 0.5
+    return f"1/{n:g}" if abs(n) >= 2 and n == round(n) else f"{c:g}"
 
 
 def _other_numbers(c: float) -> Iterator[tuple[int, float]]:

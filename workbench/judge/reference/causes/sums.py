@@ -57,8 +57,13 @@ def parts(n: int) -> Iterator[tuple[str, int, Any]]:
             yield f"its last tile of {t} terms", 2, slice(0, (n - 1) // t * t)
             yield f"its first tile of {t} terms", 2, slice(t, n)
             yield f"all but its first tile of {t} terms", 3, slice(0, t)
+            yield f"all but its last tile of {t} terms", 3, slice((n - 1) // t * t, n)
     if n > 2:
         yield "every second term", 2, slice(0, n, 2)
+        yield "its second half", 2, slice(0, n // 2)
+        yield "its first half", 2, slice(n // 2, n)
+        yield "all but its last term", 2, slice(n - 1, n)
+        yield "all but its first term", 2, slice(0, 1)
 
 
 def _of_part(axis: int, places: Any) -> Make:
