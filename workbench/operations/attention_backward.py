@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.operations.backward_causes import hypotheses
 from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, distances, mod_slope, modified, rule, seen
-from workbench.operations.backward_steps import added_to_first
-from workbench.operations.backward_table import table
+from workbench.operations.backward_stages import stages
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.attention_backward import attention_backward
 from workbench.reference.graph import Contract
@@ -49,7 +47,8 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     found["dq"] = scale * np.einsum("bhqk,bhkd->bhqd", of_scaled, keys)
     found["dk"] = scale * per_group(np.einsum("bhqk,bhqd->bhkd", of_scaled, abs(made["q"])))
     if "dkv" in made:
-        found["dkv"] = added_to_first(found["dk"], found["dv"])
+        found["dkv"] = found["dk"].copy()
+        found["dkv"][..., : of.sizes["e"]] += found["dv"]
     return found
 
 
@@ -67,7 +66,7 @@ def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
 
 def _budgeted(of: Setting) -> list[str]:
     narrow = ["accumulation_dtype"] if of.dtype != "float32" else []
-    return narrow + (["tanh"] if of.numbers.get("softcap") else [])
+    return ["delta", "dscores_of", *narrow, *(["tanh"] if of.numbers.get("softcap") else [])]
 
 
 def _scale(sizes: Sizes) -> float:
@@ -83,7 +82,7 @@ ATTENTION_BACKWARD = Operation(
     sizes={"b": 1, "h": 2, "g": 2, "q": 64, "k": 64, "d": 32, "e": 32, "m": 1, "n": "h", "r": "q"},
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
-    table=table,
+    stages=stages,
     reference=attention_backward,
     beside=_beside,
     contract=lambda of: Contract(exp="base2"),
@@ -124,5 +123,4 @@ ATTENTION_BACKWARD = Operation(
     free=_free,
     terms=_terms,
     rule=rule,
-    hypotheses=hypotheses,
 )  # fmt: skip

@@ -145,6 +145,8 @@ def _compared(
         same = nan & np.isnan(actual)
         found.state[nan], found.over_budget[nan] = State.NAN, np.inf
         found.state[same], found.over_budget[same] = State.EXACT, 0.0
+    if one.free is not None:
+        found.state[one.free], found.over_budget[one.free] = State.ABSENT, np.nan
     return kept(one.x, found), by
 
 

@@ -71,6 +71,8 @@ class Screen:
         self.budget = np.broadcast_to(np.asarray(found.budget, np.float64), self.actual.shape)
         expected = to_float64(found.expected)
         self.known = np.isfinite(self.actual) & np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
+        if self.one.free is not None:
+            self.known &= ~self.one.free
         first = self._parts(self._rounded(expected))
         self.wrong = first > 1
         self.error = float(first.sum())
@@ -180,7 +182,11 @@ class _Search:
         elements = sum(one.decisive.summary.outside for one in self.scene.stages
                        if one.name in stages and one.decisive is not None)  # fmt: skip
         nan = alive[0].reach.undefined
-        return Cause(tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, alive[0].fit.left)
+        best = alive[0]
+        return Cause(
+            tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, best.fit.left, best.fit.edit,
+            best.reach,
+        )  # fmt: skip
 
     def _on_fresh_inputs(self, held: list[Held], stage: StageDiff) -> tuple[list[Held], int, int]:
         """Those that reproduce the kernel there, too; how many elements they moved; and how many inputs."""
