@@ -44,7 +44,7 @@ def is_right(seed: int) -> None:
 
 
 def test_right_functions_are_right() -> None:
-    for seed in (*range(12), 67):  # of float16, whose operands underflow
+    for seed in (2, 5, 9, 67):  # a last chunk of one token; several batches; of float16, whose operands underflow
         is_right(seed)
 
 
@@ -103,12 +103,12 @@ def test_an_inverse_of_blocks_is_right() -> None:
             made[..., rows, rows] = own
         return made
 
-    for seed in range(4):
-        case = OperationCase(DELTA, {"tokens": 200, "dim": 16}, distribution="never-forgets", seed=seed)
+    for seed in range(2):
+        case = OperationCase(DELTA, {"tokens": 100, "dim": 16}, distribution="never-forgets", seed=seed)
         assert diff(chunks.in_numpy(64, inverse=by_blocks), case).verdict in RIGHT
 
 
-@pytest.mark.parametrize(("tokens", "worst", "likely"), [(64, 2500, 50), (2048, 100, 50)])
+@pytest.mark.parametrize(("tokens", "worst", "likely"), [(64, 2500, 50), (256, 100, 50)])
 def test_budgets_of_out_alone(tokens: int, worst: float, likely: float) -> None:
     """Of one chunk its worst case decides; that of many explodes, and drawn roundings do."""
     case = OperationCase(DELTA, {"heads": 1, "tokens": tokens, "dim": 32, "dim_v": 32})
