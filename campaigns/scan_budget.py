@@ -1,9 +1,10 @@
 """How wide budgets of the gated delta rule are: of `out` alone, over the error of right float32 runs.
 
-`python -m campaigns.scan_budget`: for each number of tokens, and a run by token that says so, one by chunks of 64 that
-says so, and one by token that says nothing, the median of the budgets, of a worst case or 16 deviations of drawn
-roundings, and of the statistical ones over the median error, and the largest error in budgets. Beside it, what the three roundings of each token's state may add up
-to, of u |x| each: a worst case that knows no more of a rounding is not below that.
+`python -m campaigns.scan_budget`: for each number of tokens, and a run by token that says so, one by chunks of 64
+that says so, and one by token that says nothing, the median of the budgets and of the statistical ones over the
+median error, and the largest error in budgets. A budget is a worst case, or 16 deviations of drawn roundings. Beside
+it, what the three roundings of each token's state may add up to, of u |x| each: a worst case that knows no more of a
+rounding is not below that.
 """
 
 from collections.abc import Callable, Iterator, Mapping
