@@ -106,6 +106,13 @@ def test_few_wrong_elements_prove_nothing() -> None:
     assert found.causes and not found.causes[0].proved
 
 
+def test_a_long_loop_is_not_searched_and_says_so() -> None:
+    axes = {**AXES["gated_delta_rule"], "tokens": 65}
+    found = diff("gated_delta_rule", deltas.gated_delta_rule("beta twice"), axes=axes).explain()
+    assert (found.causes, found.ended_by) == ((), "size")
+    assert found.sentences == ["cause unknown: 0 edits tried; the run is too large for a search"]
+
+
 def test_what_is_in_no_library_is_unknown() -> None:
     def backward(*arrays: Any, **numbers: Any) -> Any:
         dq, dk, dv = backwards.backward(dumps=False)(*arrays, **numbers)

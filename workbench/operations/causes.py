@@ -17,13 +17,15 @@ from workbench.judge.reference.given import Given
 from workbench.judge.reference.lines import short
 from workbench.judge.reference.stages import under
 from workbench.operations.expected import Reference
-from workbench.operations.run import OperationRun
+from workbench.operations.run import OperationRun, size_of
 from workbench.reference.graph import Graph
 from workbench.shown import shown_by
 from workbench.work import ENDED, Work
 
 #: numbers that inputs have in all: the stages of more would take GBs, a hundred times
 LARGEST = 2**22
+#: turns of a loop, at most: a search of 64 takes 18 s, since budgets of its whole graph are drawn for what fits
+TURNS = 64
 #: withdrawn edits that are said
 MOST = 4
 
@@ -103,7 +105,7 @@ class OperationExplained:
             said.append(f"{word}: {sure}{one.text}; {fresh}")
             if same := one.texts[1:]:
                 said.append(f"  same result: {'; '.join(same)}")
-        if not self.causes and self.tried:
+        if not self.causes and (self.tried or self.ended_by):
             said.append(f"cause unknown: {self.tried} edits tried{ENDED[self.ended_by]}")
         return said + [f"withdrawn: {text} (a fresh case contradicts it)" for text in self.withdrawn[:MOST]]
 
@@ -127,12 +129,13 @@ class OperationExplained:
 @np.errstate(all="ignore")
 def explain(run: OperationRun, work: Work) -> OperationExplained:
     """The causes of what is wrong in a run, searched for until `work` is over; what fits is tried on fresh runs.
-    Nothing is searched of runs with more than LARGEST numbers as inputs.
+    Nothing is searched of runs with more than LARGEST numbers as inputs, or more than TURNS turns of a loop.
 
     A result may be made by a chain of its own, of none of the stages that were dumped. Where no edit explains it from
     these, those that make it from the inputs are tried.
     """
-    if sum(x.size for x in run.inputs.values()) > LARGEST:
+    turns = size_of(run.case, "t") if run.case.operation.walked else 1
+    if sum(x.size for x in run.inputs.values()) > LARGEST or turns > TURNS:
         return OperationExplained(ended_by="size")
     whole = scene_of(run)
     found = [(whole, search.explain(whole, work), False)]
