@@ -10,20 +10,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check -qq
 
 # Each stamp stands for one finished installation, which is repeated only when a requirement changes.
-BASE := $(VENV)/.installed-base
+DEMO := $(VENV)/.installed-demo
 FULL := $(VENV)/.installed-full
+DOCS := $(VENV)/.installed-docs
 REQUIREMENTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test builds campaigns lint notebooks bench clean
+.PHONY: help setup demo test builds campaigns lint docs notebooks bench clean
 
 help: ## show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
-setup: $(FULL) ## install everything into .venv: tests, lint, notebooks, torch, CUDA 13 wheels
+setup: $(FULL) ## install everything into .venv: every extra, tests, lint, notebooks
 
 # Exit code 1 is a bug found, but also any Python program that breaks down: only pictures prove that the run got through.
-demo: $(BASE) ## find a historical Split-K bug and draw where it is (installs the base)
+demo: $(DEMO) ## find a historical Split-K bug and draw where it is (installs kernels and pictures)
 	@rm -rf demo
 	@$(BIN)/workbench diff split_k --fault reduce-double-counts-sum \
 	    --seqlen 128 --splits 4 --block-k 32 --causal --out demo; \
@@ -63,27 +64,39 @@ lint: $(FULL) ## check style, formatting, types and who imports whom
 	@$(BIN)/mypy --no-error-summary
 	@found=$$($(BIN)/lint-imports --no-logo) || { echo "$$found" >&2; exit 1; }
 
+# What is said is a warning, and a warning fails: a link that leads nowhere, a public name without a docstring, a field of
+# a JSON document that nobody explains.
+docs: $(DOCS) ## build the documentation into build/docs
+	@rm -rf build/docs
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --fresh-env --doctree-dir build/doctrees docs build/docs
+	@echo "build/docs/index.html"
+
 notebooks: export OMP_NUM_THREADS := 1
 notebooks: $(FULL) ## run every notebooks/*.py and write its .ipynb with what it shows, and the screens of README.md and docs
 	@$(BIN)/python -m tests.notebooks
 	@$(BIN)/python -m tests.screens
 
-bench: $(BASE) ## time the emulator against numba's simulator
+bench: $(DEMO) ## time the emulator against numba's simulator
 	@$(BIN)/python -m campaigns emulator
 
 clean: ## remove the environment and whatever runs left behind
 	rm -rf $(VENV) demo build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-$(BASE): $(REQUIREMENTS) | $(BIN)/pip
-	@echo "Installing the workbench into $(VENV) (about a minute) ..."
-	@$(PIP) install --constraint constraints.txt --editable .
+$(DEMO): $(REQUIREMENTS) | $(BIN)/pip
+	@echo "Installing the workbench, what compiles its kernels, and matplotlib into $(VENV) (about a minute) ..."
+	@$(PIP) install --constraint constraints.txt --editable ".[kernels,plot]"
 	@touch $@
 
 $(FULL): $(REQUIREMENTS) | $(BIN)/pip
 	@echo "Installing the workbench and all its tools into $(VENV) (about two minutes; several with a CUDA build of torch) ..."
-	@$(PIP) install --constraint constraints.txt --editable ".[torch,triton,cu13,test,lint,notebooks]"
-	@touch $(BASE) $@
+	@$(PIP) install --constraint constraints.txt --editable ".[all,dev]"
+	@touch $(DEMO) $@
+
+$(DOCS): $(REQUIREMENTS) | $(BIN)/pip
+	@echo "Installing the workbench and Sphinx into $(VENV) ..."
+	@$(PIP) install --constraint constraints.txt --editable ".[docs]"
+	@touch $@
 
 # bin/pip is the last file that venv writes, so that an interrupted one is made again.
 $(BIN)/pip:

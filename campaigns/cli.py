@@ -355,8 +355,8 @@ def steps(kernels: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Time built-in kernels against PyTorch's flash and cuDNN attention; needs a GPU.
 
     Default KERNELs are flash, flash_tensor, flash_mma and flash_wgmma; for a single query, flash_mma and split_mma.
-    Case options take comma-separated lists; the default cases are those of docs/gpu.md. Wrong kernels are not timed;
-    the command then exits with 1.
+    Case options take comma-separated lists; the default cases are those of docs/trust/speed.md. Wrong kernels are not
+    timed; the command then exits with 1.
     """
     from campaigns import steps as steps_campaign
 
@@ -427,12 +427,17 @@ def naive_references(seeds: int, jobs: int, causes: bool, as_json: bool) -> None
 @click.option("--checkouts", metavar="DIR", required=True, help="A folder with flash-linear-attention at each commit")
 @click.option("--device", type=click.Choice(DEVICES), default="cuda", help="Device that runs the kernels [cuda]")
 @click.option("--wrong", is_flag=True, help="Also the bugs, at the commits before and after their fix")
+@click.option("--faults", is_flag=True, help="Instead the smallest faults of plain functions")
+@click.option("--forward", is_flag=True, help="Results alone, no gradients")
 @click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation, or fix; repeatable [all]")
 @click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
 @click.option("--tokens", type=click.IntRange(min=1), help="Tokens of every case [its own]")
 @click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
 @click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--kernels", type=click.IntRange(min=1), default=4, help="Of these that run kernels, at most [4]")
+@click.option("--runs", metavar="DIR", help="Keep runs there; judge those that are there without the device")
+@click.option("--judge/--no-judge", "judged", default=True, help="Whether runs are judged [yes]")
 @click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
 def linear(file: Path | None, whole: float, **options: Any) -> None:
     """Judge kernels of flash-linear-attention by that project's naive references; 1 where a verdict is wrong."""
@@ -441,7 +446,31 @@ def linear(file: Path | None, whole: float, **options: Any) -> None:
     found = measured(linear_campaign, False, whole=whole, **options)
     if file is not None:
         file.write_text(json.dumps(found))
-    sys.exit(BUG if linear_campaign.wrong(found) else 0)
+    wrong = linear_campaign.wrong(found) if options["judged"] else found["rows"]
+    sys.exit(BUG if wrong else 0)
+
+
+@commands.command()
+@click.option("--checkouts", metavar="DIR", required=True, help="A folder with a clone of each project")
+@click.option("--device", type=click.Choice(DEVICES), default="cuda", help="cpu: Triton's interpreter [cuda]")
+@click.option("--project", metavar="P", help="Only this project [all]")
+@click.option("--row", "rows", multiple=True, type=click.IntRange(min=1), help="Only this bug; repeatable [all]")
+@click.option("--audit", is_flag=True, help="Instead, judge functions of the newest commits, with nothing declared")
+@click.option("--case", "names", multiple=True, metavar="NAME", help="Only this operation of it; repeatable [all]")
+@click.option("--dtype", "dtypes", multiple=True, help="Only this dtype; repeatable [all]")
+@click.option("--seed", default=0, help="Seed of all inputs [0]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, help="Processes side by side [1]")
+@click.option("--limit", type=click.FloatRange(min=1.0), default=60.0, help="Seconds of each process [60]")
+@click.option("--all", "whole", type=click.FloatRange(min=1.0), default=3600.0, help="Seconds of all [3600]")
+@click.option("--json", "file", metavar="FILE", type=Path, help="Also write the document there")
+def real(file: Path | None, **options: Any) -> None:
+    """Judge kernels of public projects before and after real fixes, or today's; 1 where a verdict is wrong."""
+    from campaigns.real import measure as real_campaign
+
+    found = measured(real_campaign, False, **options)
+    if file is not None:
+        file.write_text(json.dumps(found))
+    sys.exit(BUG if real_campaign.wrong(found) else 0)
 
 
 @commands.command("plain-references")

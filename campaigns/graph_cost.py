@@ -3,7 +3,8 @@
 `python -m campaigns.graph_cost`: processor time and peak memory of a trace with forward budgets, of one with the budget
 of one element in reverse mode, and of 16 samples of a graph that is there, each in a process of its own. Promised: 40
 times the plain run at 128 queries and keys, 15 times at 2,048; 6 times its memory, 12 in reverse; of K samples 6 (K+1)
-times, and at 2,048, where they go one by one, 3 times its memory.
+times, and at 2,048, where they go one by one, 3 times its memory. With `--device cuda`: what torch costs on a GPU
+(`graph_cost_on_device`).
 """
 
 import json
@@ -112,6 +113,11 @@ def _one(way: str, n: int) -> dict[str, float]:
 
 def main() -> None:
     """Prints the table, or measures one row as the process that does it."""
+    if sys.argv[1:2] == ["--device"]:
+        from campaigns import graph_cost_on_device
+
+        graph_cost_on_device.main(sys.argv[2])
+        return
     if len(sys.argv) == 3:
         print(json.dumps(_one(sys.argv[1], int(sys.argv[2]))))
         return

@@ -1,7 +1,7 @@
 """Kernels of ours beside each other on the same cases, and beside PyTorch's attention: each is judged, then timed.
 
-So the steps from a scalar kernel to one for Hopper are compared (docs/gpu.md), kernels for decoding, and those on
-quantised codes (docs/quantised-and-merges.md).
+So the steps from a scalar kernel to one for Hopper are compared (docs/trust/speed.md), kernels for decoding, and those
+on quantised codes (docs/how-to/quantised.md).
 """
 
 from collections.abc import Mapping, Sequence

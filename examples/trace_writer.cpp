@@ -1,4 +1,4 @@
-// Causal attention in C++, and a trace of it for `workbench diff`: docs/trace-format.md.
+// Causal attention in C++, and a trace of it for `workbench diff`: docs/reference/trace-format.md.
 //   g++ -std=c++17 -O2 trace_writer.cpp -o trace_writer && ./trace_writer run.safetensors && workbench diff run.safetensors
 // On inputs of `workbench inputs --out in.safetensors --seqlen 24 --head-dim 16 --causal`:
 //   ./trace_writer run.safetensors in.safetensors && workbench diff run.safetensors

@@ -117,12 +117,12 @@ assert check("flash_wgmma", case, probes="output").findings == ()
 # ## How fast they are
 #
 # `python -m campaigns steps` judges all four on a GPU at realistic lengths, then times the right ones beside PyTorch's
-# attention. These are the results on H100s, from [docs/gpu.md](../docs/gpu.md#from-a-scalar-kernel-to-hoppers-speed):
+# attention. These are the results on H100s, from [speed](../docs/trust/speed.md):
 
 # %%
 from pathlib import Path
 
 from IPython.display import Markdown
 
-_, _, page = Path("../docs/gpu.md").read_text().partition("## How fast\n")
+_, _, page = Path("../docs/trust/speed.md").read_text().partition("## How fast\n")
 Markdown("\n".join(line for line in page.splitlines() if line.startswith("|")).partition("\n| kernel |")[0])

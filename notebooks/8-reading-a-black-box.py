@@ -97,5 +97,5 @@ assert table[0x90] > 0 and (rows[3, 17], dims[3, 17]) == (1, 19)
 # %% [markdown]
 # On a GPU, measuring the CUDA kernel takes five seconds:
 # `workbench measure examples/fp8_attention.py:sign_and_fragment --codes e4m3 --heads 4`.
-# [docs/causes.md](../docs/causes.md#what-is-measured) lists what it measures in which order,
-# [docs/trust.md](../docs/trust.md#what-is-measured) how often it is right.
+# [black-boxes](../docs/explanation/black-boxes.md#what-is-measured) lists what it measures in which order,
+# [trust](../docs/trust/index.md#what-is-measured) how often it is right.

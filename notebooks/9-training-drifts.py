@@ -306,5 +306,5 @@ curves(before=before, fixed=fixed)
 # %% [markdown]
 # The curves coincide. In a test suite, this check is one line for each shape that the model has:
 # `assert_attention(fused, Case(heads=4, kv_heads=1, causal=True), arrays="torch", gradients=True)`
-# ([testing.md](../docs/testing.md)); operations and their stages are in [operations.md](../docs/operations.md), laws in
-# [laws.md](../docs/laws.md).
+# ([testing](../docs/how-to/testing.md)); operations and their stages are in [operations](../docs/how-to/operations.md), laws in
+# [laws](../docs/how-to/laws.md).

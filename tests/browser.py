@@ -18,7 +18,7 @@ def lacking() -> str:
     try:
         import selenium  # noqa: F401 - whether it is there
     except ImportError:
-        return "pages are tested through selenium, of the extra `test`, which is not installed"
+        return "pages are tested through selenium, of the extra `dev`, which is not installed"
     if _program(BROWSERS) is None or _program(DRIVERS) is None:
         return "pages are tested in chromium, which is not installed: apt-get install chromium chromium-driver"
     return ""

@@ -21,7 +21,7 @@ from PIL import Image
 from tests.browser import browser, lacking, sized
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))]
 SCREEN = re.compile(r"(<!-- screen: ([^>]*) -->\n```\n)(.*?)(```)", re.DOTALL)
 #: the command whose pictures are shown below it
 PICTURE = re.compile(r"<!-- picture: ([^>]*) -->")
@@ -38,18 +38,33 @@ PROGRAMS: dict[str, list[str]] = {
 }
 
 
-def kernels(page: Path) -> dict[str, str]:
-    """The files that the commands of a page name: its blocks of Python that begin with the name of one."""
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    return {block.split("\n", 1)[0].removeprefix("# "): block for block in blocks if block.startswith("# ")}
+def kernels(page: Path, command: str = "") -> dict[str, str]:
+    """The files that the commands of a page name: its blocks of Python and TOML that begin with the name of one, as
+    blocks of a diff before a command change them.
+    """
+    text = page.read_text()
+    at = text.find(f"screen: {command} -->") if command else len(text)
+    found: dict[str, str] = {}
+    for block in re.finditer(r"```(python|toml|diff)\n(# ([\w.]+\.\w+)\n.*?)```", text, re.DOTALL):
+        kind, source, name = block.groups()
+        if kind != "diff":
+            found[name] = source
+        elif block.start() < at:
+            before, after = ("".join(re.findall(rf"^{sign}(.*\n)", source, re.MULTILINE)) for sign in ("-", r"\+"))
+            if not before or found[name].count(before) != 1:
+                raise ValueError(f"{page.name} changes what {name} does not have once: {before}")
+            found[name] = found[name].replace(before, after)
+    return found
 
 
 def printed(page: Path, command: str, folder: Path) -> tuple[str, int]:
     """What a command of a page prints in a folder with the kernels of that page, and its exit code. The lines of
     commands at its end are left out, and paths are those of a user.
     """
-    for name, source in kernels(page).items():
+    for name, source in kernels(page, command).items():
         (folder / name).write_text(source)
+    if "examples/" in command and not (folder / "examples").exists():
+        (folder / "examples").symlink_to(ROOT / "examples")
     program, *words = shlex.split(command)
     words = [sys.executable, *PROGRAMS[program], *words]
     # a screen is a user's: where CI is set, pytest writes whole messages into its summary

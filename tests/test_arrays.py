@@ -10,6 +10,7 @@ import pytest
 
 from workbench import Case, Refusal, Unavailable, run
 from workbench.arrays import as_numpy, as_torch, handed_over, home, in_float64
+from workbench.extras import absent
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16]
 X = np.arange(24.0).reshape(2, 3, 4)
@@ -100,7 +101,7 @@ def test_a_dlpack_array_that_only_torch_could_read_needs_torch(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(Unavailable) as missing:
         as_numpy(other, "x")
-    assert str(missing.value) == f"an array of {__name__} needs torch, which is not installed here"
+    assert str(missing.value) == absent(f"an array of {__name__} needs", "torch")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_a_library_that_is_not_there_is_unavailable(arrays: str, monkeypatch: py
     monkeypatch.setitem(sys.modules, arrays, None)
     with pytest.raises(Unavailable) as missing:
         home(arrays, None)
-    assert str(missing.value) == f"--arrays {arrays} needs {arrays}, which is not installed here"
+    assert str(missing.value) == absent(f"--arrays {arrays} needs", arrays)
 
 
 @pytest.mark.parametrize("arrays", ["torch", "cupy", "jax"])

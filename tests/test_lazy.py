@@ -1,5 +1,6 @@
 """The public names of `workbench` and `workbench.testing`: listed in stubs, imported when first used."""
 
+import doctest
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,23 @@ def test_each_name_of_a_stub_is_what_it_says(package: object) -> None:
     assert listed
     for name, (module, own) in listed.items():
         assert getattr(package, name) is getattr(sys.modules[module], own)
+
+
+@pytest.mark.parametrize("package", [workbench, workbench.testing])
+def test_each_public_name_has_an_example_that_runs(package: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """`--doctest-modules` runs those of a file, but for classes that say they are of the package; what is data is
+    documented by its module.
+    """
+    without = []
+    for name, (module, own) in names(package.__file__).items():  # type: ignore[attr-defined]
+        public = getattr(package, name)
+        documented = public if callable(public) else sys.modules[module]
+        examples = doctest.DocTestParser().get_examples(documented.__doc__ or "")
+        if not any(not one.options.get(doctest.SKIP) for one in examples):
+            without.append(name)
+        elif callable(public) and public.__module__ != module:
+            doctest.run_docstring_examples(public, {}, name=own)
+    assert without == [] and capsys.readouterr().out == ""
 
 
 def test_packages_tell_type_checkers_that_they_have_types() -> None:

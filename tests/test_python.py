@@ -1,4 +1,4 @@
-"""docs/command-line.md has the Python of every command and option, and what it says of it is so."""
+"""docs/reference/python.md has the Python of every command and option, and what it says of it is so."""
 
 import ast
 import importlib
@@ -30,7 +30,7 @@ from workbench.operations.judge import OperationDiff
 from workbench.readings.contract.measured import MeasuredContract
 from workbench.readings.reader import Measured
 
-PAGE = Path(__file__).parent.parent.joinpath("docs/command-line.md").read_text().partition("\n## In Python\n")[2]
+PAGE = Path(__file__).parent.parent.joinpath("docs/reference/python.md").read_text()
 #: command line -> Python, of the table that is run and of the one that takes too long
 QUICK, SLOW = (
     [(row[1], row[2].replace("\\|", "|")) for row in re.finditer(r"^\| `(.*?)` \| `(.*?)`.*\|$", part, re.MULTILINE)]

@@ -1,10 +1,12 @@
 """What README.md and docs/ show is what a reader gets: screens are printed again, Python is run, links lead somewhere."""
 
 import re
+from functools import cache
 
 import pytest
 
-from tests.screens import PAGES, PICTURE, ROOT, SCREEN, printed
+from docs.generators import filled
+from tests.screens import PAGES, PICTURE, ROOT, SCREEN, kernels, printed
 
 README = (ROOT / "README.md").read_text()
 SCREENS = [
@@ -25,13 +27,23 @@ def without_numbers(text):
 @pytest.mark.parametrize(("page", "command", "screen"), SCREENS, ids=[f"{page}: {line}" for page, line, _ in SCREENS])
 def test_screen(page, command, screen, tmp_path):
     said, code = printed(ROOT / page, command, tmp_path)
-    assert code == any(word in said for word in ("bug", "finding", "proof", "first wrong stage"))
+    assert code == any(word in said for word in ("bug", "finding", "proof", "first wrong stage", "BROKEN"))
     assert without_numbers(said) == without_numbers(screen), "python -m tests.screens writes it anew"
     assert len(screen.splitlines()) >= 4
 
 
+def test_a_diff_of_a_page_changes_a_file_for_what_is_below_it(tmp_path):
+    page = tmp_path / "page.md"
+    change = "```diff\n# k.py\n-x = 1\n+x = 2\n```\n"
+    page.write_text(f"```python\n# k.py\nx = 1\n```\n<!-- screen: a -->\n{change}<!-- screen: b -->\n")
+    assert (kernels(page, "a"), kernels(page, "b")) == ({"k.py": "# k.py\nx = 1\n"}, {"k.py": "# k.py\nx = 2\n"})
+    page.write_text(page.read_text() + change)
+    with pytest.raises(ValueError, match="page.md changes what k.py does not have once: x = 1"):
+        kernels(page)
+
+
 def test_there_are_screens_in_readme_and_docs():
-    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/reading-a-report.md", "docs/laws.md"}
+    assert {page for page, *_ in SCREENS} >= {"README.md", "docs/how-to/reading-a-report.md", "docs/how-to/check.md"}
 
 
 def test_python():
@@ -54,30 +66,54 @@ def prose(page):
     return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
 
 
+@cache
 def headings(page):
-    """What a link may name of a page."""
+    """What a link may name of a page, generated headings among them."""
     return {
-        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-") for x in re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+        re.sub(r"[^\w -]", "", x.lower()).replace(" ", "-")
+        for x in re.findall(r"^#+ (.*)$", filled(prose(page)), re.MULTILINE)
     }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_a_page_is_of_a_length_that_is_read(page):
+def test_a_page_has_one_title_and_is_of_a_length_that_is_read(page):
+    assert len(re.findall("^# ", prose(page), re.MULTILINE)) == 1
     assert len(page.read_text().splitlines()) <= 350
 
 
-def test_every_page_is_in_the_index_and_the_index_in_readme():
-    index = (ROOT / "docs/README.md").read_text()
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", index)
-    assert sorted(listed) == sorted(page.name for page in PAGES if page.parent != ROOT and page.name != "README.md")
-    assert "](docs/README.md)" in README
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_table_has_a_head(page):
+    """A blank line in a table makes text of the rows below it."""
+    tables = re.findall(r"(?:^\|.*\n)+", prose(page), re.MULTILINE)
+    assert [table for table in tables if not re.match(r"\|.*\n\|(---\|)+\n\|", table)] == []
+
+
+def links(page):
+    """The pages of the documentation that one links to, its toctree included."""
+    trees = re.findall(r"```{toctree}\n(?::\w+:.*\n)*\n?(.*?)```", page.read_text(), re.DOTALL)
+    named = [
+        *re.findall(r"\]\(([^)#]+\.md)", prose(page)),
+        *(f"{one}.md" for tree in trees for one in re.findall(r"([\w/-]+)>?$", tree, re.MULTILINE)),
+    ]
+    return {path for name in named if (path := (page.parent / name).resolve()) in PAGES}
+
+
+def test_every_page_is_within_two_clicks_of_the_index_and_the_index_in_readme():
+    index = ROOT / "docs/index.md"
+    sections = links(index)
+    assert {
+        ROOT / "docs" / f"{name}/index.md" for name in ("tutorial", "how-to", "reference", "explanation", "trust")
+    } <= sections
+    reached = {index, *sections}.union(*map(links, sections))
+    assert [str(page.relative_to(ROOT)) for page in PAGES if page.parent != ROOT and page not in reached] == []
+    assert "](docs/index.md)" in README
 
 
 def test_readme_is_short_and_opens_with_a_run():
     """First what it is, a picture, how to install it, a kernel and its report; then questions, masks and caches among them."""
     assert len(README.splitlines()) <= 100
     parts = ["<!-- picture:", "docs/overview.png", "\n## Install\n", "```python\n# my_kernel.py", "<!-- screen:"]
-    found = [README.index(part) for part in [*parts, "\n| question |", "(docs/cases.md)"]]
+    found = [README.index(part) for part in [*parts, "\n| question |", "(docs/reference/cases.md)"]]
     assert found == sorted(found)
     assert README[: found[5]].count("\n") < 55
     opening = README[: README.index("<!--")].split("\n\n")[1]
@@ -93,7 +129,7 @@ def test_the_picture_is_of_the_command_beside_it():
 
 # --- reading a report
 
-READING = (ROOT / "docs/reading-a-report.md").read_text()
+READING = (ROOT / "docs/how-to/reading-a-report.md").read_text()
 
 
 def explained(line):

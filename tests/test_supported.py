@@ -1,4 +1,4 @@
-"""What docs/cases.md says of kinds of attention: each is tried as it says, on a kernel in NumPy that knows nothing of tiles."""
+"""What docs/reference/cases.md says of kinds of attention: each is tried as it says, on a kernel in NumPy that knows nothing of tiles."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from workbench import Case, Refusal, diff, run
 from workbench.operations.call import diff_operation
 from workbench.trace.inputs import case_of
 
-PAGE = Path(__file__).parent.parent.joinpath("docs/cases.md").read_text()
+PAGE = Path(__file__).parent.parent.joinpath("docs/reference/cases.md").read_text()
 #: kinds of attention that it says are judged
 TABLE = {*re.findall(r"^\| ([^|`]+?) \| yes \|", PAGE, re.MULTILINE)}
 SHAPE = {"seqlen_q": 40, "seqlen_k": 40, "head_dim": 16, "heads": 4}

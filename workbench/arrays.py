@@ -13,8 +13,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from workbench.extras import absent
 from workbench.floats import DTYPES, FLOATS, to_float64
-from workbench.refusal import Refusal, Unavailable
+from workbench.refusal import Refusal, Unavailable, unknown
 
 #: dtypes that NumPy's protocols refuse -> the integer of torch as which their bits cross, and what they are in NumPy
 _BITS = {
@@ -27,9 +28,11 @@ DEVICES = ("cpu", "cuda")
 
 
 def home(arrays: str, device: str | None) -> str:
-    """The device of `arrays`: `device` where it is said, else where they usually live. Refusal for arrays that do not
-    live there, Unavailable where they cannot be made.
+    """The device of `arrays`: `device` where it is said, else where they usually live. Refusal for arrays that are none
+    of ARRAYS, or do not live there, Unavailable where they cannot be made.
     """
+    if arrays not in ARRAYS:
+        raise Refusal(unknown("arrays", arrays, ARRAYS))
     if device not in (None, *DEVICES):
         raise Refusal(f"device must be one of {', '.join(DEVICES)}; got {device!r}")
     if arrays == "numpy" and device == "cuda":
@@ -138,7 +141,7 @@ def module(name: str, purpose: str = "--arrays {name}") -> Any:
         return importlib.import_module(name)
     except ImportError:
         what = purpose.format(name=name)
-        raise Unavailable(f"{what} needs {name}, which is not installed here") from None
+        raise Unavailable(absent(f"{what} needs", name)) from None
 
 
 @contextmanager
@@ -183,7 +186,7 @@ def as_torch(x: Any, what: str) -> Any:
     """A torch tensor of an array of NumPy or of any library that speaks DLPack, which shares its memory; a tensor as it
     is. Refusal for what is none, and for an array that is traced, which has no numbers.
     """
-    torch = module("torch", "a capture")
+    torch = module("torch", f"{what} as a tensor")
     if isinstance(x, torch.Tensor):
         return x
     if any(one.__name__ == "Tracer" for one in type(x).__mro__):
@@ -241,6 +244,15 @@ def in_float64(x: np.ndarray, device: str) -> Any:
     return handed_over(np.require(x, requirements=("C", "W")), "torch", device).to(torch.float64)
 
 
+def as_those(x: np.ndarray, others: Any) -> Any:
+    """A NumPy array in the library of others, and on their device."""
+    if isinstance(others, np.ndarray):
+        return x
+    if x.dtype.name.startswith("float8"):  # of which torch takes no array
+        return as_torch(x.view(np.uint8), "an array").view(getattr(module("torch"), x.dtype.name)).to(others.device)
+    return as_torch(x, "an array").to(others.device)
+
+
 def on_cpu(x: Any) -> np.ndarray:
     """The NumPy array that `x` is, or of the torch tensor that it is, on any device."""
-    return x if isinstance(x, np.ndarray) else x.cpu().numpy()
+    return np.asarray(x) if isinstance(x, np.ndarray | np.generic) else x.cpu().numpy()

@@ -20,6 +20,12 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 class Refusal(ValueError):
     """A request that breaks a rule: the message shows the rule, the value, where, and what would be accepted (exit code
     2).
+
+    >>> from workbench import Case
+    >>> Case(seqlen=0)
+    Traceback (most recent call last):
+        ...
+    workbench.refusal.Refusal: seqlen must be a whole number of at least 1; got 0
     """
 
 
@@ -28,4 +34,13 @@ class Raised(Refusal):
 
 
 class Unavailable(RuntimeError):
-    """A request that this machine cannot serve, such as a GPU run without a GPU (exit code 3)."""
+    """A request that this machine cannot serve, such as a GPU run without a GPU (exit code 3).
+
+    >>> from workbench import run
+    >>> def attention(q, k, v, *, scale, causal):
+    ...     import no_such_package
+    >>> run(attention)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    workbench.refusal.Unavailable: attention needs no_such_package, which is not installed here (...)
+    """

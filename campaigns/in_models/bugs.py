@@ -8,8 +8,9 @@
 `attention(style)` gives a function with memory of its own, where it has any. `layer` is the layer_idx of the wrong
 layer, None for all; `first_step` counts forward passes, the first being 0: where it is not 0, the branch that is wrong
 is not taken before. The encoder of T5, which generate runs before, counts as step 0. `stage` is the first that is
-wrong, in the words of docs/architecture.md. `visible_in` was measured by `python -m campaigns.in_models.check bugs`:
-out is further from float64 than 1.5 times what storing every operation in the dtype can do.
+wrong, in the words of docs/explanation/architecture.md. `visible_in` was measured by
+`python -m campaigns.in_models.check bugs`: out is
+further from float64 than 1.5 times what storing every operation in the dtype can do.
 """
 
 from __future__ import annotations

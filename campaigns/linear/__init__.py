@@ -1,5 +1,5 @@
 """Kernels of linear attention of flash-linear-attention, judged by that project's own naive references.
 
-Nothing of it is here: `cases.py` says which function takes which inputs by which names, and a checkout of the project
-is given on the command line.
+Cases and bugs are those of `campaigns.real.rows.fla`. Here kernels run on a device, a few processes at once, and are
+judged from what they gave on all others; `faults` are the smallest that can be made.
 """

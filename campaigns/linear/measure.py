@@ -5,13 +5,17 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from campaigns.linear.cases import CASES, DTYPES, Case
-from campaigns.linear.row import write
-from campaigns.linear.wrong import WRONG
+from campaigns.linear.asked import asked, parts, truth
+from campaigns.linear.faults import FAULTS
+from campaigns.linear.row import heading, write
+from campaigns.linear.runs import save
+from campaigns.real.case import DTYPES
+from campaigns.real.rows.fla_wrong import WRONG
 from workbench.bench.harness import gathered
 from workbench.refusal import Refusal
 
@@ -28,7 +32,12 @@ def measure(
     checkouts: str,
     device: str = "cuda",
     jobs: int = 1,
+    kernels: int = 4,
+    runs: str | None = None,
+    judged: bool = True,
     wrong: bool = False,
+    faults: bool = False,
+    forward: bool = False,
     names: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     tokens: int | None = None,
@@ -37,40 +46,36 @@ def measure(
     seed: int = 0,
 ) -> dict[str, Any]:
     """The JSON document: a row for each kernel and dtype, forward and with gradients; `wrong`: also for each bug,
-    before and after its fix.
+    before and after its fix; `faults`: of these instead; `forward`: of
+    results alone.
 
-    checkouts: a folder with a folder for each commit, named as here. tokens: T of every case; None: its own. limit:
-    seconds of a process; whole: of all of them. What one has not said by then is missing, which a row says. Refusal for
-    no such case, and where this process has used the device.
+    checkouts: a folder with a folder for each commit, named as here. kernels: how many of the `jobs` processes run
+    kernels at once. runs: a folder in which runs are kept; those that are there are judged, and their kernels do not
+    run again. judged: whether they are. tokens: T of every case; None: its own. limit: seconds of a process; whole: of
+    all of them. What one has not said by then is missing, which a row says. Refusal for no such case, and where this
+    process has used the device.
     """
-    common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens}
-    each = [{**one, **common} for one in _asked(names, wrong) if not dtypes or one["dtype"] in dtypes]
+    common = {"checkouts": str(Path(checkouts).resolve()), "device": device, "seed": seed, "T": tokens,
+              "forward": forward}  # fmt: skip
+    each = [{**one, **common} for one in asked(names, wrong, faults) if not dtypes or one["dtype"] in dtypes]
     if not each:
         raise Refusal(f"no case is named {' or '.join(names)}")
     _warm()
     with tempfile.TemporaryDirectory() as folder:
-        several = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
-                           _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
-    return {"schema": SCHEMA, "rows": [row for rows in several for row in rows]}
+        kept = Path(runs or folder)
+        kept.mkdir(parents=True, exist_ok=True)
+        tasks = [_Task(one, {what: kept / _file(one, what) for what in parts(one)}, Path(folder)) for one in each]
+        rows = gathered("judge kernels of linear attention", CASE_S * len(each) / jobs,
+                        _spread(tasks, judged, jobs, kernels, limit, time.monotonic() + whole))  # fmt: skip
+    return {"schema": SCHEMA, "rows": rows}
 
 
-def _asked(names: Sequence[str], wrong: bool) -> Iterator[dict[str, Any]]:
-    """The slowest first, which are those with gradients and two references; then bugs; then all others."""
-    slow = [one for one in CASES if one.gradients and len(one.references) > 1]
-    yield from _right(slow, names)
-    for i, bug in enumerate(WRONG if wrong else ()):
-        if not names or bug.case.operation in names or bug.after in names:
-            for before in (True, False) if bug.after else (True,):
-                for dtype in bug.dtypes:
-                    yield {"operation": bug.case.operation, "wrong": i, "before": before, "dtype": dtype}
-    yield from _right([one for one in CASES if one not in slow], names)
-
-
-def _right(cases: Sequence[Case], names: Sequence[str]) -> Iterator[dict[str, Any]]:
-    for one in cases:
-        if not names or one.operation in names:
-            for dtype in one.dtypes:
-                yield {"operation": one.operation, "wrong": None, "before": False, "dtype": dtype}
+def _file(asked: Mapping[str, Any], what: str) -> str:
+    """The name of the file of a run."""
+    row = heading(asked, what)
+    state = "" if row["wrong"] is None else f"-{row['wrong']}-{'before' if row['before'] else 'after'}"
+    state += "" if row["fault"] is None else f"-fault-{row['fault']}"
+    return f"{row['operation']}{state}-{row['dtype']}-{row['T']}-{what}-{asked['seed']}.run".replace(" ", "-")
 
 
 def _warm() -> None:
@@ -85,52 +90,93 @@ def _warm() -> None:
         raise Refusal("the device was used in this process, and processes are forked from it. Run the campaign alone")
 
 
+@dataclass
+class _Task:
+    """A process: a kernel on the device, or the judgement of one of its runs."""
+
+    asked: Mapping[str, Any]
+    files: Mapping[str, Path]  #: what is judged -> the file of its run
+    folder: Path  #: of rows
+    what: str = ""  #: which of these is judged; empty of a kernel
+    process: Any = None
+    began: float = 0.0
+
+    @property
+    def row(self) -> Path:
+        """The file of what is said of a run."""
+        return self.folder / f"{self.files[self.what].name}.row"
+
+    @property
+    def missing(self) -> dict[str, Path]:
+        """Of its files those that are not there."""
+        return {what: x for what, x in self.files.items() if not x.exists()}
+
+    def judgements(self) -> list["_Task"]:
+        """What is to be judged of runs that are there."""
+        return [replace(self, what=what) for what, x in self.files.items() if x.exists()]
+
+    def start(self) -> None:
+        args = (self.asked, self.what, self.files[self.what], self.row) if self.what else (self.asked, self.files)
+        self.process = get_context("fork").Process(target=write if self.what else save, args=args)
+        self.began = time.monotonic()
+        self.process.start()
+
+
 def _spread(
-    each: Sequence[Mapping[str, Any]], folder: Path, jobs: int, limit: float, end: float
-) -> Iterator[list[dict[str, Any]]]:
-    """The rows of each case, as they end: one process each, `jobs` side by side, stopped after `limit` seconds; none
-    runs after the `end`.
+    runs: list[_Task], judged: bool, jobs: int, kernels: int, limit: float, end: float
+) -> Iterator[dict[str, Any]]:
+    """The rows, as they end: a process for a kernel, and then one for what is judged of it; `jobs` side by side, of
+    which so many are kernels. One is stopped after `limit` seconds; none runs after the `end`.
     """
     os.environ.update({key: x for key, x in ENVIRONMENT.items() if key not in os.environ})
-    fork, waiting = get_context("fork"), [*enumerate(each)]
-    running: dict[int, tuple[Any, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            i, asked = waiting.pop(0)
+    judgements, running = [one for task in runs for one in task.judgements()] * judged, list[_Task]()
+    runs = [replace(task, files=task.missing) for task in runs if task.missing]
+    while runs or judgements or running:
+        while (runs or judgements) and len(running) < jobs:
+            if runs and sum(not one.what for one in running) < kernels:
+                task = runs.pop(0)
+            elif judgements:
+                task = judgements.pop(0)
+            else:
+                break
             if time.monotonic() > end:
-                yield _read(asked, folder / f"{i}.jsonl", "not begun in time")
+                yield from _missing(task, "not begun in time")
                 continue
-            process = fork.Process(target=write, args=(asked, folder / f"{i}.jsonl"))
-            process.start()
-            running[i] = process, time.monotonic()
-        time.sleep(0.05)
-        for i, (process, began) in [*running.items()]:
-            late = time.monotonic() > min(began + limit, end)
-            if process.is_alive() and not late:
+            task.start()
+            running.append(task)
+        time.sleep(0.02)
+        for task in [*running]:
+            late = time.monotonic() > min(task.began + limit, end)
+            if task.process.is_alive() and not late:
                 continue
-            if process.is_alive():
-                process.kill()
-            process.join()
-            del running[i]
-            why = f"not done within {limit:g} s" if late else f"ended with {process.exitcode}" * bool(process.exitcode)
-            yield _read(each[i], folder / f"{i}.jsonl", why)
+            if task.process.is_alive():
+                task.process.kill()
+            task.process.join()
+            running.remove(task)
+            late = late and task.process.exitcode != 0
+            why = f"not done within {limit:g} s" if late else f"ended with {task.process.exitcode}"
+            if not task.what:
+                judgements += task.judgements() * judged
+                yield from _missing(replace(task, files=task.missing), why)
+            elif task.row.exists():
+                yield json.loads(task.row.read_text())
+            else:
+                yield from _missing(task, why)
 
 
-def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]]:
-    """The rows of one process, and one that says why there are no more."""
-    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    if why:
-        said = {key: asked[key] for key in ("operation", "wrong", "before", "dtype")}
-        rows.append(said | {"what": "gradients" if rows else "forward", "error": why})
-    return rows
+def _missing(task: _Task, why: str) -> Iterator[dict[str, Any]]:
+    """Rows that say why there are none."""
+    for what in [task.what] if task.what else task.files:
+        yield heading(task.asked, what) | {"error": why}
 
 
 def tables(found: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
     """Right kernels, wrong ones before and after their fix, then counts."""
     rows = found["rows"]
-    right = [_shown(row) for row in rows if row["wrong"] is None]
+    right = [_shown(row) for row in rows if row["wrong"] is None and row["fault"] is None]
     wrong = [_of_bug(row) for row in rows if row["wrong"] is not None]
-    return [some for some in (right, wrong, _counts(rows)) if some]
+    faults = [{"fault": FAULTS[row["fault"]].fault or "none"} | _shown(row) for row in rows if row["fault"] is not None]
+    return [some for some in (right, wrong, faults, _counts(rows)) if some]
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,16 +220,18 @@ def _of_bug(row: Mapping[str, Any]) -> dict[str, Any]:
 def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """How many of each kind were judged, and how."""
     found = []
-    for truth in ("right", "wrong"):
+    for kind in ("right", "wrong"):
         for what in dict.fromkeys(row["what"] for row in rows):
             for dtype in (*DTYPES, "float16"):
                 some = [
-                    one for one in rows if one["what"] == what and one.get("dtype") == dtype and _truth(one) == truth
+                    one
+                    for one in rows
+                    if one["what"] == what and one.get("dtype") == dtype and truth(one, what) == kind
                 ]
                 judged = [one for one in some if "error" not in one]
                 if some:
                     found.append({
-                        "truth": truth, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
+                        "truth": kind, "what": what, "dtype": dtype, "runs": len(some), "judged": len(judged),
                         "bug": sum(one["verdict"] in FOUND for one in judged),
                         "suspicious": sum(one["verdict"] == "suspicious" for one in judged),
                         "untestable": sum(one["verdict"] == "untestable" for one in judged),
@@ -193,15 +241,10 @@ def _counts(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def _truth(row: Mapping[str, Any]) -> str:
-    """Whether the run is of a wrong kernel, or reference; a bug of the backward pass leaves the forward pass right."""
-    if row["wrong"] is None or not row["before"]:
-        return "right"
-    return "wrong" if row["what"] in WRONG[row["wrong"]].wrong_in else "right"
-
-
 def wrong(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Runs whose verdict is not as the truth says; none where nothing was judged is wrong, too."""
-    judged = [row for row in found["rows"] if "error" not in row]
-    odd = [row for row in judged if (row["verdict"] in FOUND) != (_truth(row) == "wrong")]
-    return odd or ([] if judged else [{"error": "nothing was judged"}])
+    """Runs whose verdict is not as the truth says, and those without one; none at all is wrong, too."""
+    rows = found["rows"]
+    odd = [row for row in rows if (row.get("verdict") in FOUND) != (truth(row, row["what"]) == "wrong")]
+    return [*odd, *(row for row in rows if "error" in row and row not in odd)] or (
+        [] if rows else [{"error": "no rows"}]
+    )

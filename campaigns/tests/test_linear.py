@@ -1,17 +1,22 @@
 """The campaign of flash-linear-attention, without a checkout: calls, contracts, rows, and the table that they make."""
 
+import json
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from campaigns.linear import measure, plain, row  # noqa: E402
-from campaigns.linear.call import Call, takes  # noqa: E402
-from campaigns.linear.cases import CASES, DTYPES, NARROW  # noqa: E402
-from campaigns.linear.wrong import WRONG  # noqa: E402
+from campaigns.linear import faults, measure, row, runs  # noqa: E402
+from campaigns.real import checkout  # noqa: E402
+from campaigns.real.call import Call, takes  # noqa: E402
+from campaigns.real.case import DTYPES, NARROW  # noqa: E402
+from campaigns.real.plain import linear as plain  # noqa: E402
+from campaigns.real.rows.fla import CASES, PROJECT  # noqa: E402
+from campaigns.real.rows.fla_wrong import WRONG  # noqa: E402
 
 RIGHT = {
     "operation": "attention", "dtype": "bfloat16", "T": 8, "commit": "a", "what": "forward", "wrong": None,
-    "before": False, "verdict": "rounding", "doubt": "", "fails": False, "origin": None, "reference": "naive",
+    "before": False, "fault": None, "verdict": "rounding", "doubt": "", "fails": False, "origin": None, "reference": "naive",
     "contract": "", "declared": "operands=bfloat16", "over_budget": 0.25, "assert_close": False, "rms": 1e-3,
     "own_test": True, "seconds": {"compile": 1.0, "kernel": 1e-4, "reference": 0.1, "judge": 0.2},
 }  # fmt: skip
@@ -22,7 +27,7 @@ def bug(i: int, **more: object) -> dict:
 
 
 def test_enough_is_asked():
-    assert sum(not one.saved or one.gradients for one in CASES) == len(CASES) >= 40
+    assert sum(not one.rounds or one.gradients for one in CASES) == len(CASES) >= 40
     assert sum(one.gradients for one in CASES) >= 25
     assert {x for one in CASES for x in one.dtypes} == {*DTYPES, *NARROW}
     assert all(one.contract[x] for one in CASES for x in one.dtypes)
@@ -52,12 +57,16 @@ def test_an_adapter_renames_and_swaps_alone():
 def test_the_contract_is_that_of_the_dtype_and_of_the_reference():
     case = next(one for one in CASES if one.operation == "KDA, chunks")
     naive, chunked = case.references
-    said = [row.contract(case, one, x, "cuda", False) for one in (naive, chunked) for x in DTYPES]
+
+    def words(of, reference, dtype, gradients=False, device="cuda"):
+        return row.contract(of, reference, {"dtype": dtype, "device": device}, gradients)
+
+    said = [words(case, one, x) for one in (naive, chunked) for x in DTYPES]
     assert said == ["operands=scaled-tf32", "operands=scaled-bfloat16", "operands=scaled-tf32",
                     "operands=scaled-bfloat16,stored=u:bfloat16"]  # fmt: skip
-    assert row.contract(case, naive, "float32", "cpu", False) == "operands=float32"
+    assert words(case, naive, "float32", device="cpu") == "operands=float32"
     attention = next(one for one in CASES if one.operation == "attention")
-    assert row.contract(attention, attention.references[0], "bfloat16", "cuda", True).endswith("round=saved:bfloat16")
+    assert words(attention, attention.references[0], "bfloat16", True).endswith("round=saved:bfloat16")
 
 
 def test_own_references_are_the_recurrence():
@@ -69,20 +78,25 @@ def test_own_references_are_the_recurrence():
         out.append((q[:, t, :, :, None] * 32**-0.5 * state).sum(-2))
     found, last = plain.gla(q, k, v, g)
     assert torch.allclose(found, torch.stack(out, 1)) and torch.allclose(last, state)
+    assert torch.allclose(plain.simple_gla(q, k, v, made["g"]), found)
 
 
 def test_what_others_say_of_errors():
-    x = torch.full((4,), 8.0)
-    assert row.others([x], [x]) == {"assert_close": True, "rms": 0.0, "own_test": True}
-    off = row.others([x * 1.004, x], [x, x])
+    x, allowed = torch.full((4,), 8.0), PROJECT.tolerance[""]
+
+    def others(actual: list, naive: list) -> dict:
+        return runs.others(dict(enumerate(actual)), dict(enumerate(naive)), allowed)
+
+    assert others([x], [x]) == {"assert_close": True, "rms": 0.0, "own_test": True}
+    off = others([x * 1.004, x], [x, x])
     assert off["own_test"] and not off["assert_close"] and off["rms"] == pytest.approx(0.004, rel=1e-3)
-    nan = row.others([x, x * torch.nan], [x, x])
+    nan = others([x, x * torch.nan], [x, x])
     assert nan["rms"] != nan["rms"] and not nan["own_test"] and not nan["assert_close"]
 
 
 def test_the_table_says_what_was_asked_and_what_was_found():
-    late = {"operation": "Comba, chunks", "dtype": "float32", "wrong": None, "before": False, "what": "forward",
-            "error": "not done within 60 s"}  # fmt: skip
+    late = {"operation": "Comba, chunks", "dtype": "float32", "wrong": None, "before": False, "fault": None,
+            "what": "forward", "error": "not done within 60 s"}  # fmt: skip
     rows = [RIGHT, late, bug(0), bug(0, before=False, verdict="rounding")]
     right, wrong, counts = measure.tables({"rows": rows})
     assert [x["verdict"] for x in right] == ["rounding", "none"] and "60 s" in right[1]["decided by"]
@@ -96,10 +110,51 @@ def test_the_table_says_what_was_asked_and_what_was_found():
 def test_a_right_run_that_is_called_wrong_fails_and_so_does_nothing():
     assert not measure.wrong({"rows": [RIGHT, bug(0)]})
     assert measure.wrong({"rows": [RIGHT | {"verdict": "bug"}]}) and measure.wrong({"rows": [bug(0, verdict="exact")]})
-    assert measure.wrong({"rows": []})
+    error = {key: RIGHT[key] for key in ("what", "wrong", "before", "fault")} | {"error": "not done within 60 s"}
+    assert measure.wrong({"rows": []}) == [{"error": "no rows"}] and measure.wrong({"rows": [RIGHT, error]}) == [error]
+
+
+def test_a_fault_is_what_its_name_says_and_without_one_the_function_is_right():
+    generator = torch.Generator().manual_seed(0)
+    x = {name: torch.randn(1, 80, 2, 4, generator=generator) for name in "qkv"} | {"g": -torch.rand(1, 80, 2)}
+    right, state = faults.recurrence(**x)
+    assert torch.allclose(right, plain.gla(x["q"], x["k"], x["v"], x["g"][..., None].expand(1, 80, 2, 4))[0], atol=1e-5)
+    off = {fault: faults.recurrence(**x, fault=fault) for fault in faults._OF["simple GLA, tokens"][2]}
+    apart = {fault: (out != right).any(-1)[0].any(-1).nonzero().flatten().tolist() for fault, (out, _) in off.items()}
+    assert apart[faults.NONE] == [] and apart[faults.TERM] == [40] and apart[faults.ROW] == [79]
+    assert apart[faults.CHUNKS] == [*range(63, 80)] and len(apart[faults.STATE]) == 80 and len(apart[faults.DECAY]) > 70
+    assert torch.equal(off[faults.STATE][1], off[faults.STATE][1].bfloat16().float()) and not torch.equal(
+        off[faults.CHUNKS][1], state
+    )
+
+
+def test_a_fault_is_judged_from_a_run_that_was_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkout, "use", lambda project, root: None)
+    reference = tmp_path / "checkouts" / "bc3b101d" / "fla" / "ops" / "attn"
+    reference.mkdir(parents=True)
+    reference.joinpath("naive.py").write_text(
+        "def naive_parallel_attn(q, k, v):\n"
+        "    scores = (q * q.shape[-1] ** -0.5).float().transpose(1, 2) @ k.float().permute(0, 2, 3, 1)\n"
+        "    seen = scores.new_ones(scores.shape[-2:]).tril() == 1\n"
+        "    out = scores.masked_fill(~seen, float('-inf')).softmax(-1) @ v.float().transpose(1, 2)\n"
+        "    return (out.transpose(1, 2),)\n"
+    )
+    term = next(i for i, x in enumerate(faults.FAULTS) if (x.operation, x.fault) == ("attention", faults.TERM))
+    asked = {"operation": "attention", "dtype": "float32", "wrong": None, "before": False, "fault": term, "seed": 0,
+             "T": 12, "forward": False, "device": "cpu", "checkouts": str(tmp_path / "checkouts")}  # fmt: skip
+    runs.save(asked, {"forward": tmp_path / "run"})
+    row.write(asked, "forward", tmp_path / "run", tmp_path / "row")
+    found = json.loads((tmp_path / "row").read_text())
+    assert found["verdict"] == "bug" and found["origin"] == "result" and not found["assert_close"], found
+    runs.save(asked | {"checkouts": str(tmp_path)}, {"forward": tmp_path / "none"})
+    row.write(asked, "forward", tmp_path / "none", tmp_path / "row")
+    assert json.loads((tmp_path / "row").read_text())["error"].startswith("FileNotFoundError at ")
 
 
 def test_a_process_that_ends_early_has_a_row(tmp_path):
-    asked = {"operation": "attention", "wrong": None, "before": False, "dtype": "float32"}
-    (found,) = measure._read(asked, tmp_path / "none", "ended with -9")
-    assert found["error"] == "ended with -9" and found["what"] == "forward"
+    asked = {"operation": "attention", "wrong": None, "before": False, "fault": None, "dtype": "float32", "T": None}
+    task = measure._Task(asked, {"forward": tmp_path / "a", "gradients": tmp_path / "b"}, tmp_path)
+    tmp_path.joinpath("a").touch()
+    assert [*task.missing] == ["gradients"] and [one.what for one in task.judgements()] == ["forward"]
+    (found,) = measure._missing(task.judgements()[0], "ended with -9")
+    assert found["error"] == "ended with -9" and found["what"] == "forward" and found["T"] == 200

@@ -222,7 +222,7 @@ def test_a_file_of_mods_imports_the_files_beside_it_and_is_read_anew_when_it_was
     file.write_text(file.read_text().replace("==", "!="))
     assert np.array_equal(by_name(case)["mask"][0, 0], i // 2 != j // 2)
     assert "sizes" not in sys.modules and "offsets" not in sys.modules
-    file.write_text("import no_such_package\n")
+    file.write_text("1 / 0\n")
     with pytest.raises(Refusal, match="^mask_mod=.*mods.py:document: .*mods.py could not be imported:\nTraceback"):
         by_name(case)
 

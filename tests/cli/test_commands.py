@@ -8,12 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from campaigns import cli as campaigns
-from workbench.case.spellings import REMOVED, RETIRED, WORDS
+from workbench.case.spellings import EXAMPLES, REMOVED, RETIRED, WORDS, flag
 from workbench.cli.commands import CAMPAIGNS, OTHERS, SECTIONS
 from workbench.cli.main import commands
 from workbench.refusal import Refusal
-
-PAGE = Path(__file__).parents[2].joinpath("docs/command-line.md").read_text()
 
 
 def of(*words):
@@ -56,12 +54,10 @@ def test_every_option_of_a_command_that_takes_a_case_is_in_one_section(words):
     assert [*found][: len(order)] == order and len(order) >= 4
 
 
-def test_the_words_of_the_documentation_are_read():
-    _, _, listed = PAGE.partition("Related settings share one option")
-    said = re.findall(r"`(--[\w-]+ [^`]+)`", listed.partition("\n## ")[0])
-    assert {words.split()[0] for words in said} >= {f"--{x.replace('_', '-')}" for x in WORDS if x != "against"}
-    for words in said:
-        assert of("diff").make_context("diff", ["flash", *words.split()]).params["target"] == "flash"
+@pytest.mark.parametrize("option", EXAMPLES)
+def test_the_examples_of_words_are_read(option):
+    words = [flag(option), EXAMPLES[option]]
+    assert of("diff").make_context("diff", ["flash", *words]).params["target"] == "flash"
 
 
 def test_options_that_belong_together_stand_together():

@@ -100,7 +100,7 @@ def test_an_answer_loads_nothing_heavy():
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_documented_line_gives_the_script_of_the_shell(shell):
-    page = (DOCS / "command-line.md").read_text()
+    page = (DOCS / "reference/command-line.md").read_text()
     (variable,) = set(re.findall(rf"(_\w+_COMPLETE)={shell}_source workbench", page))
     program = "from workbench.cli.main import main; main()"
     environment = {**os.environ, variable: f"{shell}_source"}

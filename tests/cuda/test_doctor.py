@@ -10,6 +10,7 @@ import pytest
 from workbench.cuda import doctor
 from workbench.cuda.doctor import Facts, can_write, checks, judge
 from workbench.cuda.gpu import Gpu, first_gpu
+from workbench.extras import EXTRAS
 
 PYPROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 
@@ -18,7 +19,8 @@ HEALTHY = Facts(
     versions={
         "attention-workbench": "0.1.0",
         **{"numpy": "2.4.6", "numba": "0.68.1", "numba-cuda": "0.30.4"},
-        **{"torch": "2.13.0+cpu", "distributed": "2026.8.0"},
+        **{"matplotlib": "3.11.2", "hypothesis": "6.170.15"},
+        **{"torch": "2.13.0+cpu", "triton": "3.7.1", "distributed": "2026.8.0"},
     },
     implementation="NVIDIA",
     gpu=Gpu("NVIDIA H200", (9, 0), "13.0"),
@@ -44,13 +46,16 @@ def test_healthy_machine():
         ("workbench", "0.1.0"),
         ("Python", "3.12.1"),
         ("numpy", "2.4.6"),
-        ("numba", "0.68.1"),
-        ("numba-cuda", "0.30.4"),
+        ("numba", "0.68.1 (extra kernels)"),
+        ("numba-cuda", "0.30.4 (extra kernels)"),
         ("numba.cuda", "from numba-cuda"),
         ("GPU", "NVIDIA H200, compute capability 9.0, driver for CUDA 13.0"),
         ("CUDA toolkit", "has nvrtc, nvvm, nvJitLink"),
-        ("torch", "2.13.0+cpu"),
-        ("distributed", "2026.8.0"),
+        ("matplotlib", "3.11.2 (extra plot)"),
+        ("hypothesis", "6.170.15 (extra test)"),
+        ("torch", "2.13.0+cpu (extra torch)"),
+        ("triton", "3.7.1 (extra triton)"),
+        ("distributed", "2026.8.0 (extra sweep)"),
         ("compile cache", "cache"),
     ]
     assert all(check.ok and not check.fix for check in judge(HEALTHY))
@@ -124,22 +129,25 @@ def test_what_stops_the_workbench(facts, name, detail, fix):
             replace(HEALTHY, missing_toolkit=("nvrtc", "nvvm")),
             "CUDA toolkit",
             "lacks nvrtc, nvvm: no GPU runs, no PTX",
-            'pip install "attention-workbench[cu13]"',
+            "pip install 'attention-workbench[cu13]'",
+        ),
+        *(
+            (
+                replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if k != name}),
+                name,
+                f"not installed: {without}",
+                f"pip install 'attention-workbench[{extra}]'",
+            )
+            for name, (extra, without) in doctor.OTHERS.items()
         ),
         (
-            replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if k != "torch"}),
-            "torch",
-            "not installed: kernels that take torch tensors cannot run",
-            'pip install "attention-workbench[torch]"',
-        ),
-        (
-            replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if k != "distributed"}),
-            "distributed",
-            "not installed: sweeps cannot use Dask workers",
-            'pip install "attention-workbench[sweep]"',
+            replace(HEALTHY, versions={k: v for k, v in HEALTHY.versions.items() if not k.startswith("numba")}),
+            "numba",
+            "not installed: built-in kernels and kernels of numba.cuda cannot run",
+            "pip install 'attention-workbench[kernels]'",
         ),
     ],
-    ids=["gpu", "toolkit", "torch", "distributed"],
+    ids=["gpu", "toolkit", *doctor.OTHERS, "kernels"],
 )
 def test_what_the_workbench_can_do_without(facts, name, detail, fix):
     failure = only_failure(facts)
@@ -155,7 +163,21 @@ def test_bounds_are_those_of_the_project_file():
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     assert project["requires-python"] == doctor.PYTHON
     for bound in (f"numba{doctor.NUMBA}", f"numba-cuda{doctor.NUMBA_CUDA}", f"numpy{doctor.NUMPY}"):
-        assert bound in project["dependencies"]
+        assert bound in [*project["dependencies"], *project["optional-dependencies"]["kernels"]]
+
+
+def test_every_extra_of_a_sentence_is_one_of_the_project_file():
+    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    assert {*EXTRAS.values(), *(extra for extra, _ in doctor.OTHERS.values()), "cu13"} <= {*extras}
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("0.68.0", True), ("0.68", True), ("0.68.2.post1", True), ("0.69.0rc1", False), ("0.67.9", False), ("", False)],
+)
+def test_versions_are_compared_by_their_numbers(version, fits):
+    checked = {check.name: check.ok for check in judge(with_version("numba", version))}
+    assert checked["numba"] is fits
 
 
 def test_can_write_creates_nothing(tmp_path):

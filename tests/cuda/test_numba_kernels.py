@@ -1,9 +1,5 @@
-"""docs/probes.md: its kernel runs on the emulator as it stands there, is judged, and is watched.
+"""A kernel of a user's in numba.cuda runs on the emulator as it stands, is judged, and is watched."""
 
-What its commands print is held by tests/test_readme.py.
-"""
-
-import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +8,7 @@ from tests.refusals import refused
 from workbench import Case, Unavailable, check, run
 from workbench.cuda.gpu import gpu
 
-PAGE = Path(__file__).parent.parent.parent.joinpath("docs/probes.md").read_text()
-KERNEL = next(block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "# my_numba_kernel.py" in block)
+KERNEL = Path(__file__).with_name("my_numba_kernel.py").read_text()
 SECOND_BARRIER = "        cuda.syncthreads()\n        probe"
 
 
@@ -45,7 +40,7 @@ def test_a_kernel_in_the_place_of_a_function_is_told_of_the_page(kernel: Path) -
     target = f"{kernel}:flash"
     assert refused("diff", target) == (
         f"{target} is a numba.cuda kernel: it is launched, not called. Give a function that takes q, k and v, "
-        "launches it and returns out, as in docs/probes.md. To watch the kernel alone, add a function `launch` "
+        "launches it and returns out, as in docs/how-to/numba.md. To watch the kernel alone, add a function `launch` "
         f"without parameters that launches it, and run `workbench check {target}`"
     )
 

@@ -56,6 +56,12 @@ def test_state_and_x_of_budget(actual, expected, bound, state, over):
     assert found.outside[0] == (over > 1)
 
 
+@pytest.mark.parametrize(("actual", "state"), [(1.5, State.ROUNDING), (NAN, State.NAN), (INF, State.NAN)])
+def test_a_number_without_axes_is_an_element(actual, state):
+    found = compared(np.array(actual, np.float32), 1.0, 1.0, 10.0)
+    assert found.state == state and found.outside == (state == State.NAN)
+
+
 def test_slot_nobody_wrote_is_outside_whatever_the_budget():
     actual = blank((1,), "float32")
     found = compared(actual, [NAN], [INF], [1.0])

@@ -233,7 +233,7 @@ def test_a_kernel_with_no_launch_beside_it_is_refused(mine: Path) -> None:
     mine.write_text(MINE.replace("def launch()", "def start()"))
     assert refused("check", f"{mine}:sums") == (
         f"{mine}:sums is a numba.cuda kernel: it is launched, not called. Give a function that takes q, k and v, "
-        "launches it and returns out, as in docs/probes.md. To watch the kernel alone, add a function `launch` "
+        "launches it and returns out, as in docs/how-to/numba.md. To watch the kernel alone, add a function `launch` "
         f"without parameters that launches it, and run `workbench check {mine}:sums`"
     )
 

@@ -1,6 +1,5 @@
 """From a stage of a foreign function to the line that computes it; nothing where that is not clear."""
 
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -161,11 +160,10 @@ def test_in_a_process_of_its_own(mine: Path) -> None:
 
 @pytest.fixture
 def numba_kernel(tmp_path: Path) -> str:
-    """The file of docs/probes.md, with scores as an output of the kernel, no probe, under a name that no other
+    """A kernel of a user's, with scores as an output of the kernel, no probe, under a name that no other
     test imports.
     """
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/probes.md").read_text(), re.DOTALL)
-    source = next(block for block in blocks if "# my_numba_kernel.py" in block)
+    source = (ROOT / "tests/cuda/my_numba_kernel.py").read_text()
     for before, after in (
         ("q, k, v, out, lse, scale", "q, k, v, out, lse, dump, scale"),
         ("probe.scores[", "dump["),

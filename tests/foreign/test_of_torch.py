@@ -6,7 +6,9 @@ import pytest
 
 from workbench import Case, Refusal, diff, run
 from workbench.explore.acceptance.run import accept
+from workbench.foreign.plain import run_plain
 from workbench.operations.call import diff_operation
+from workbench.refusal import Raised
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
@@ -88,3 +90,14 @@ def test_so_does_what_an_operation_and_an_import_raise(file: Path) -> None:
     with pytest.raises(Refusal) as refusal:
         run(f"{file}:attention", CASE)
     assert str(refusal.value).splitlines()[1].startswith(f'  File "{file}", line 1')
+
+
+def test_a_function_that_raises_on_tensors_is_not_told_to_take_them() -> None:
+    def kernel(x):
+        raise AttributeError("'Tensor' object has no attribute 'astype'")
+
+    with pytest.raises(Raised) as raised:
+        run_plain(kernel, {"x": torch.ones(3)}, name="kernel")
+    assert "--arrays" not in str(raised.value)
+    with pytest.raises(Raised, match="pass --arrays torch"):
+        run_plain(kernel, {"x": torch.ones(3).numpy()}, name="kernel", arrays="numpy")

@@ -164,7 +164,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / tool).write_text(NOTHING.format("RACECHECK" if tool == "racecheck" else "ERROR", "errors"))
     (tmp_path / "mine.py").write_text(KERNEL)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(sanitizer, "gpu", lambda: Gpu("H200", (9, 0), "13.0"))
+    monkeypatch.setattr(sanitizer, "look_for_gpu", lambda: Gpu("H200", (9, 0), "13.0"))
     return tmp_path
 
 
@@ -243,8 +243,10 @@ def test_a_tool_that_hangs_is_silent(tools: Path) -> None:
 
 
 def test_without_the_program_or_a_gpu(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitizer, "gpu", lambda: None)
-    with pytest.raises(Unavailable, match="^check --backend cuda needs an NVIDIA GPU; none was found$"):
+    monkeypatch.setattr(sanitizer, "look_for_gpu", lambda: "no NVIDIA driver")
+    with pytest.raises(
+        Unavailable, match="^check --backend cuda needs an NVIDIA GPU; none was found \\(no NVIDIA driver\\)$"
+    ):
         check(f"{tools}/mine.py:attention", CASE, {})
     (tools / "compute-sanitizer").unlink()
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)

@@ -19,7 +19,7 @@ SENTINELS = (-1e4, -65504.0, -1e9, -1e30, float(np.finfo(np.float32).min))
 
 
 def readme(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> dict[str, Any]:
-    """The kernel of docs/testing.md, its bug fixed."""
+    """The kernel of docs/how-to/testing.md, its bug fixed."""
     q, k, v = (x.astype(np.float32) for x in (q, k, v))
     scores = q @ np.swapaxes(k, -1, -2) * np.float32(scale)
     if causal:

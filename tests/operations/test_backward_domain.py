@@ -10,7 +10,7 @@ import pytest
 from tests.operations import mods
 from tests.operations.backwards import FAULTS, FAULTS_OF, FAULTS_OF_MODS, backward
 from tests.operations.dense_backward import gradients, gradients_of
-from workbench import Refusal
+from workbench import Refusal, Unavailable
 from workbench.operations.backward_inputs import forward, mod_slope
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
@@ -201,7 +201,7 @@ def test_a_score_mod_whose_derivative_nobody_knows_is_refused(mod: Any, said: st
 
 def test_without_torch_no_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(Refusal, match="squashed: its derivative needs torch, which is not installed here"):
+    with pytest.raises(Unavailable, match="squashed: its derivative needs torch, which is not installed here"):
         diff(backward(), case_of("score_mod"))
 
 

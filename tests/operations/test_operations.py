@@ -180,7 +180,7 @@ def test_nan_is_a_bug() -> None:
 
     got = diff(nan, OF_NORM)
     assert got.origin == "out" and got["out"].isolated is not None and got["out"].isolated.summary.outside == 1
-    assert "\n  1 non-finite mismatches\n" in str(got) and "worst at n=3 d=5: actual nan, " in str(got)
+    assert "\n  1 non-finite mismatch\n" in str(got) and "worst at n=3 d=5: actual nan, " in str(got)
 
 
 def test_torch_tensors() -> None:

@@ -107,7 +107,7 @@ WRONG = [
     ("nvfp4", "no scale of the tensor of v", ["V is not multiplied by its tensor scale"]),
     ("nvfp4", "rounded down of v", ["scales of V are rounded down to powers of two"]),
     ("nvfp4", "rounded down of k", ["scales of K are rounded down to powers of two"]),
-    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is decoded without bit 0"]),
+    ("nvfp4", "wrong table of k", ["K is decoded wrong: code 0x05 is 2, not 3"]),
     ("mxfp8-e4m3", "swizzled of k", ["K is multiplied by the wrong scales: row i of each 32 is row 8 (i mod 4) + i div 4"]),
     ("mxfp8-e4m3", "next row of v", ["V is multiplied by the wrong scales: row i is row i + 1 (mod 64)"]),
     ("mxfp8-e4m3", "next head of v", ["V is multiplied by the wrong scales: head 0 comes from head 1, 1 from 0"]),

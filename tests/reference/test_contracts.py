@@ -144,9 +144,9 @@ def test_rows_without_keys_may_hold_anything_where_that_is_declared(value: float
     summary = found["out"].isolated.summary
     unjudged = case.batch * case.heads * 20 * case.head_dim
     assert summary.count(State.VACUOUS) == unjudged < summary.size
-    said = [line.strip() for line in str(found).splitlines() if "; not judged" in line]
-    assert said == [f"out: {unjudged} of {summary.size} elements are in rows without keys (empty_out=any); not judged"]
-    hint = "only rows without keys are wrong: if these may hold anything, --contract empty_out=any says so"
+    said = [line.strip() for line in str(found).splitlines() if "not judged" in line]
+    assert said == [f"out: {unjudged} of {summary.size} elements not judged: they are in empty rows (empty_out=any)"]
+    hint = "only empty rows are wrong: if your kernel may leave anything there, declare --contract empty_out=any"
     beyond, closed = judged(partial(other, row=21), case=case, empty_out="any"), judged(other, case=case, empty_out=0.0)
     assert beyond.origins == closed.origins == ("out",) and hint in str(closed) and hint not in str(beyond)
 

@@ -206,7 +206,9 @@ def test_rows_visit_tiles_in_the_order_that_is_declared(order: Any) -> None:
         is_right(judged(Style(tile_order=order), case, block_k=16, tile_order=order))
         assert "row_max" in judged(Style(tile_order=order), case, **PLAIN | {"tile_order": "ascending"}).origins
         if order == "descending":
-            is_of(judged(Style(tile_order=order), case, **PLAIN), "tile_order=descending", "row_max")
+            undeclared = judged(Style(tile_order=order), case, **PLAIN)
+            is_right(undeclared)
+            assert "tile_order=descending" in str(undeclared)
         is_right(judged(Style(tile_order=order, splits=2), case, **PLAIN | {"tile_order": order, "splits": 2}))
     if order == "descending":
         assert explained(traced(Style(tile_order=order), CAUSAL, block_k=16)) == {"tile_order"}

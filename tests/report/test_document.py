@@ -1,13 +1,14 @@
-"""docs/json.md names every field of a judgement's document."""
+"""docs/reference/json.md names every field of a judgement's document."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
+from docs.generators import filled
 from tests.refusals import invoked
 
-PAGE = Path(__file__).parent.parent.parent.joinpath("docs/json.md").read_text()
+PAGE = filled(Path(__file__).parent.parent.parent.joinpath("docs/reference/json.md").read_text())
 NAMED = {*re.findall(r"`\"?([\w.<=>]+)\"?`", PAGE)}
 #: fields whose keys are values: names of stages, options, contracts
 OPEN = ("case", "contract", "bits_lost", "budget_terms", "bins", "versions", "worst", "where", "quantisation")

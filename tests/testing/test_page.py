@@ -1,4 +1,4 @@
-"""The Python of docs/testing.md does what the page says; its screen is printed again with those of other pages."""
+"""The Python of three how-to pages on testing does what they say; test_readme.py holds their screens."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,12 @@ from hypothesis import Phase, settings
 from workbench.testing import AttentionError
 from workbench.testing.settings import Settings, current
 
-PAGE = Path(__file__).parents[2].joinpath("docs/testing.md").read_text()
-KERNEL, PROPERTIES, WORKERS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGES = Path(__file__).parents[2] / "docs/how-to"
+KERNEL, PROPERTIES, WORKERS = (
+    block
+    for page in ("testing", "properties", "continuous-integration")
+    for block in re.findall(r"```python\n(.*?)```", (PAGES / f"{page}.md").read_text(), re.DOTALL)
+)
 
 
 @pytest.fixture

@@ -130,7 +130,7 @@ def test_a_file_of_which_a_byte_changed_is_refused(saved: Path) -> None:
         )
     saved.write_bytes(whole)
     assert load(saved).case.seed == CASE.seed
-    unstated = whole.replace(stated.encode(), b"0" * 64)  # as docs/trace-format.md says
+    unstated = whole.replace(stated.encode(), b"0" * 64)  # as docs/reference/trace-format.md says
     assert hashlib.sha256(unstated).hexdigest() == stated
     rewritten(saved, lambda arrays, _: arrays["out"].__setitem__((0, 0, 0, 0), 7))
     assert b"checksum" not in saved.read_bytes() and diff(load(saved)).verdict == "bug"

@@ -1,4 +1,4 @@
-"""The C++ program of docs/trace-format.md: compiled here, run, and its trace judged without anything else."""
+"""The C++ program of docs/reference/trace-format.md: compiled here, run, and its trace judged without anything else."""
 
 import re
 import shutil
@@ -67,7 +67,7 @@ def test_it_reads_the_inputs_that_the_workbench_writes(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_reader_and_the_writer_as_they_are() -> None:
-    page = (ROOT / "docs" / "trace-format.md").read_text()
+    page = (ROOT / "docs/reference/trace-format.md").read_text()
     shown = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
     assert len(shown) == 2 and all(code in SOURCE.read_text() for code in shown)
     assert all(len(code.splitlines()) <= 20 for code in shown)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from workbench.extras import absent
 from workbench.progress import step
 from workbench.refusal import Unavailable
 
@@ -35,5 +36,5 @@ def torch_if_installed() -> Any:
 def torch_for(peer: str) -> Any:
     """The module; Unavailable, which names the `peer` that it has, where it is not installed."""
     if (torch := torch_if_installed()) is None:
-        raise Unavailable(f"{peer} is not installed; pip install torch")
+        raise Unavailable(absent(f"{peer} needs", "torch"))
     return torch

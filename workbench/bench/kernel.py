@@ -60,7 +60,12 @@ def measure(
     backend: str = "auto",
     **foreign: Any,
 ) -> dict[str, Any]:
-    """The JSON document of one run of the benchmark; arguments as of `workbench.run`.
+    """The document `workbench.bench-kernel/1` of one run of the benchmark; arguments as of `workbench.run`.
+
+    - `device`, `versions`, `machine`, `float32_matmul`, `torch_threads`: what ran it; the version of
+      `torch` among them
+    - `repeats`, `launches`: runs of each case
+    - `rows`: a record for each case
 
     A row is a case with its `verdict` and `origin`; `refused` says why it is not timed (null where it is), which the
     kernel may have said itself (verdict null), and `diff_command` judges it again. Times are medians of so many

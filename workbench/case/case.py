@@ -32,6 +32,12 @@ class Case:
 
     What is None is resolved by `__post_init__` (batch, kv_heads, head_dim_v, scale) or by the kernel that runs the case
     (splits, block_q, block_k). Raises Refusal for a value outside its rule.
+
+    >>> case = Case(seqlen=100, heads=8, kv_heads=2, dtype="bfloat16", causal=True)
+    >>> case.seqlen_k, case.head_dim, case.scale  # what is not given has a default
+    (100, 64, 0.125)
+    >>> [x.shape for x in case.inputs()]
+    [(1, 8, 100, 64), (1, 2, 100, 64), (1, 2, 100, 64)]
     """
 
     batch: int = _SETTLED  #: 1, or as many as seqlens

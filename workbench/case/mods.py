@@ -16,6 +16,7 @@ import numpy as np
 
 from workbench.case import user_code
 from workbench.case.fields import name_of
+from workbench.extras import needed
 from workbench.refusal import Refusal
 
 
@@ -80,14 +81,12 @@ def evaluated(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.nda
 
 def derivative(mod: Any, field: str, indices: Sequence[np.ndarray], score: np.ndarray) -> np.ndarray:
     """What a function makes of scores [b, h, q, k] grows by with each score, float64: its derivative by torch's
-    autograd, exact but for the roundings of float64; 0 of a function that reads no score. Refusal without torch, and
-    where the function does not run on its tensors, or leaves them on the way.
+    autograd, exact but for the roundings of float64; 0 of a function that reads no score. Unavailable without torch,
+    Refusal where the function does not run on its tensors, or leaves them on the way.
     """
     function, name = function_of(mod, field), name_of(mod)
-    try:
+    with needed(f"{field}={name}: its derivative needs", "torch"):
         import torch
-    except ModuleNotFoundError:
-        raise Refusal(f"{field}={name}: its derivative needs torch, which is not installed here") from None
     leaf = torch.from_numpy(np.array(score, np.float64)).requires_grad_()
     try:
         with user_code.running(function):

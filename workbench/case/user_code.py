@@ -18,9 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from workbench.extras import not_found
 from workbench.files import of_python, sha256_of, sources_beside
 from workbench.raised import as_raised
-from workbench.refusal import Refusal
+from workbench.refusal import Refusal, Unavailable
 
 Function = Callable[..., Any]
 
@@ -88,7 +89,9 @@ class _Home:
                 sys.modules.update(taken)
 
     def load(self, path: Path) -> ModuleType:
-        """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported."""
+        """The module that a file of the folder makes; Refusal of what it raises where it cannot be imported, and
+        Unavailable where it imports what is not installed.
+        """
         if path in self.targets:
             return self.targets[path]
         # under a name of its own: a file named torch.py or sparse.py must not stand in for the library
@@ -105,6 +108,8 @@ class _Home:
             except Refusal as refusal:  # of ours, which says what is wrong
                 own = [x.lineno for x in traceback.extract_tb(refusal.__traceback__) if x.filename == str(path)]
                 raise Refusal(f"{path} could not be imported because of its line {own[-1]}:\n{refusal}") from refusal
+            except ModuleNotFoundError as error:
+                raise Unavailable(not_found(error, str(path))) from error
             except BaseException as error:  # sys.exit among them
                 raise Refusal(f"{path} could not be imported:\n{as_raised(error)}") from error
         self.targets[path] = module

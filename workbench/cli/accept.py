@@ -3,12 +3,16 @@
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from workbench.cli.completion import complete
 from workbench.cli.exits import BUG
 from workbench.cli.options import json_option
+
+if TYPE_CHECKING:
+    from workbench.explore.acceptance.run import Acceptance
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -51,11 +55,22 @@ def accept(
         found = accepted(
             target, spec, seconds=seconds, dtype=dtype, unsafe=unsafe, memory_gb=memory_gb, seed=seed, only=only
         )
-        why = found.explain() if explain else None
+        why = _explained(found) if explain else []
     if junit is not None:
         write_atomically(junit, report.junit(found))
     if as_json:
-        click.echo(json.dumps(report.document(found) | ({"explained": report.explained(why)} if explain else {})))
+        click.echo(json.dumps(report.document(found) | ({"explained": why} if explain else {})))
     else:
-        click.echo("\n".join([*report.lines(found), *(report.explained(why) if explain else [])]))
+        click.echo("\n".join([*report.lines(found), *why]))
     sys.exit(0 if found.verdict == PASS else BUG)
+
+
+def _explained(found: "Acceptance") -> list[str]:
+    """Why it fails, in lines; or what that needs and is not installed: the verdict stands without."""
+    from workbench.refusal import Unavailable
+    from workbench.report import acceptance as report
+
+    try:
+        return report.explained(found.explain())
+    except Unavailable as missing:
+        return [f"no cause was searched for: {missing}"]

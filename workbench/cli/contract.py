@@ -1,6 +1,7 @@
 """The command line's `contract`, which lists what a kernel may promise of its arithmetic, or reads it off one."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,10 @@ def _list(as_json: bool) -> None:
 
     entries = listing()
     if as_json:
-        found = {"schema": "workbench.contract/1", "fields": entries, "presets": PRESETS, "tensor_cores": table()}
-        return click.echo(json.dumps(number(found)))
+        return click.echo(json.dumps(number(_document(entries, PRESETS, table()))))
     click.echo("field: its meaning (its values) [assumed if undeclared]")
     for one in entries:
-        click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{_assumed(one['assumed'])}]")
+        click.echo(f"{one['name']}: {one['meaning']} ({one['values']}) [{assumed(one['assumed'])}]")
     click.echo("preset: its fields")
     for name, fields in PRESETS.items():
         click.echo(f"{name}: {words(fields)}")
@@ -89,7 +89,17 @@ def _list(as_json: bool) -> None:
         )
 
 
-def _assumed(by_inputs: dict[str, Any]) -> str:
+def _document(entries: list[dict[str, Any]], presets: Mapping[str, Any], cores: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.contract/1`.
+
+    - `fields`: `name`, `values`, `meaning`, `assumed` (by dtype of the inputs)
+    - `presets`: name -> fields
+    - `tensor_cores`: `generation`, `operands`, `block`, `extra_bits`
+    """
+    return {"schema": "workbench.contract/1", "fields": entries, "presets": presets, "tensor_cores": cores}
+
+
+def assumed(by_inputs: dict[str, Any]) -> str:
     """What is assumed, by the kind of inputs, in words: what most have alike, then the others."""
     from workbench.case.presets import INPUTS, word
 

@@ -2,8 +2,9 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +12,11 @@ from workbench.case.fields import ARITHMETIC, GIVEN, TILES, of_role
 from workbench.case.spellings import flag
 from workbench.cli.commands import Command
 from workbench.cli.options import case_options, cases_of, json_option
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from workbench.case.case import Case
 
 #: options of a case that are a kernel's, and change no input
 _OF_KERNELS = of_role(TILES, ARITHMETIC)
@@ -53,10 +59,7 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
         "a function that runs it": command("diff", "mine.py:attention", again),
     }
     if as_json:
-        told = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
-        commands = [one for one in judged_by.values() if one]
-        found = {"file": str(out), "case": case.as_dict(), "inputs": told, "commands": commands}
-        return click.echo(json.dumps({"schema": "workbench.inputs/1", **found}))
+        return click.echo(json.dumps(_document(out, case, arrays, [one for one in judged_by.values() if one])))
     for name, x in arrays.items():
         click.echo(f"{name:8} {x.dtype} {list(x.shape)}")
     mask = f"causal {case.causal_alignment}" if case.causal else "full"
@@ -64,3 +67,15 @@ def inputs(out: Path, as_json: bool, **options: Any) -> None:
     for what, one in judged_by.items():
         if one:
             click.echo(f"  {what}:\n    {one}")
+
+
+def _document(out: Path, case: "Case", arrays: "Mapping[str, np.ndarray]", commands: list[str]) -> dict[str, Any]:
+    """The document `workbench.inputs/1`.
+
+    - `file`: that was written
+    - `inputs`: the arrays in it: `shape`, `dtype`
+    - `commands`: that judge what a kernel makes of them
+    """
+    told = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
+    document = {"schema": "workbench.inputs/1", "file": str(out), "case": case.as_dict()}
+    return document | {"inputs": told, "commands": commands}

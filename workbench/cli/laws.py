@@ -32,7 +32,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
     """Test TARGET against laws of attention, which need no reference values.
 
     TARGET and options are those of `workbench diff`. A law compares runs of the kernel with each other, bit for bit or
-    within both error budgets. docs/laws.md lists the laws. Exits with 1 if one is broken. With --operation
+    within both error budgets. docs/how-to/laws.md lists the laws. Exits with 1 if one is broken. With --operation
     attention_backward, TARGET is a backward pass; with attention_backward,gradients it is a forward pass in torch.
     """
     from workbench.progress import shown
@@ -54,8 +54,7 @@ def laws(target: str | None, random: int | None, invariant: bool, as_json: bool,
         raise Refusal(f"{target} refused every case: {'; '.join([*refused, *hint])}")
     alone = random is None and len(found) == 1
     if as_json:
-        many = {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
-        click.echo(json.dumps(found[0].document if alone else many))
+        click.echo(json.dumps(found[0].document if alone else _table(found, refused)))
     elif alone:
         _print_one(found[0])
     else:
@@ -77,6 +76,16 @@ class Asked(NamedTuple):
     findings: tuple["Finding", ...]
     document: dict[str, Any]  #: of --json
     command: str  #: asks the same again
+
+
+def _table(found: list[Asked], refused: dict[str, int]) -> dict[str, Any]:
+    """The document `workbench.laws-table/1` of several cases.
+
+    - `cases`, `refused`: how many were asked; why others were refused
+    - `laws`: for each `law` and its `class`, cases in which it `held`, was `broken` or `not asked`; `first broken`,
+      `repeat`
+    """
+    return {"schema": "workbench.laws-table/1", "cases": len(found), "refused": refused, "laws": _rows(found)}
 
 
 def _asked(

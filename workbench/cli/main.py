@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from workbench.trace.trace import Trace
 
 #: settings of a group of commands
-GROUP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
+GROUP: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 
 
 def main() -> None:
@@ -121,6 +121,15 @@ for command in (
     commands.add_command(command)
 
 
+def _of_pictures(_context: click.Context, _option: click.Parameter, folder: Path | None) -> Path | None:
+    """The folder; Unavailable without what draws, before the run, whose results would be lost."""
+    if folder is not None:
+        from workbench.extras import require
+
+        require("--out needs", "matplotlib")
+    return folder
+
+
 @commands.command()
 @click.argument("target", metavar="TARGET", nargs=-1, callback=one_target, shell_complete=complete)
 @run_options
@@ -140,7 +149,10 @@ for command in (
 @json_option
 @click.option("-v", "--verbose", is_flag=True, help="Also print budgets, other rules and assumptions")
 @click.option(
-    "--out", type=click.Path(path_type=Path, file_okay=False), help="Write pictures and the trace to this folder"
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    callback=_of_pictures,
+    help="Write pictures and the trace to this folder",
 )
 @html_option
 def diff(
@@ -326,13 +338,21 @@ def doctor(target: str | None, as_json: bool) -> None:
 
         checks = checks_of(target)
     if as_json:
-        click.echo(json.dumps({"schema": "workbench.doctor/1", "checks": [asdict(one) for one in checks]}))
+        click.echo(json.dumps(_doctor([asdict(one) for one in checks])))
     for one in () if as_json else checks:
         mark = "ok" if one.ok else "WRONG" if one.required else "absent"
         click.echo(f"{mark:7}{one.name}: {one.detail}")
         if one.fix:
             click.echo(f"       fix: {one.fix}")
     sys.exit(ENVIRONMENT if any(one.required and not one.ok for one in checks) else 0)
+
+
+def _doctor(checks: list[dict[str, Any]]) -> dict[str, Any]:
+    """The document `workbench.doctor/1`.
+
+    - `checks`: `name`, `ok`, `detail` (what was found), `fix`, `required`
+    """
+    return {"schema": "workbench.doctor/1", "checks": checks}
 
 
 @commands.command()

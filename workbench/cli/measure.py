@@ -37,6 +37,7 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
         return measure_operation(target, operation, {**options, "picture": picture}, as_json=as_json)
     refuse_of_operation(options)
     from workbench.cli.runs import runs
+    from workbench.extras import require
     from workbench.files import write_atomically
     from workbench.progress import shown
     from workbench.readings.sample import measured_in_part
@@ -48,6 +49,8 @@ def measure(target: str | None, effort: float, picture: Path | None, as_json: bo
     where, options["where"] = options["where"], None
     with shown():
         calls = runs(target, **options)
+        if picture is not None:
+            require("--picture needs", "matplotlib")
         if picture is not None and len(calls) != 1:
             raise Refusal(f"--picture takes one case; the case options make {len(calls)}")
         found = [measured_in_part(call(), where, effort=effort) for call in calls]

@@ -50,7 +50,8 @@ def shrink(
         )
     refuse_of_operation(options)
     from workbench.cli.runs import runs
-    from workbench.explore.shrink.shrink import shrink
+    from workbench.explore.shrink.shrink import NEEDS, shrink
+    from workbench.extras import require
     from workbench.files import write_atomically
     from workbench.judge.diff import diff
     from workbench.progress import shown
@@ -58,6 +59,7 @@ def shrink(
     from workbench.report.shrunk import document, lines
     from workbench.report.written import test_file
 
+    require(NEEDS, "hypothesis")
     calls = runs(target, **options)
     if len(calls) != 1:
         raise Refusal(f"shrink takes one case; TARGET and options make {len(calls)}")

@@ -12,7 +12,7 @@ import numpy as np
 from workbench.case import memory
 from workbench.case.case import Case
 from workbench.case.stages import MASKS
-from workbench.cuda import compiler  # noqa: F401 - Refusal where numba cannot be imported
+from workbench.cuda import compiler  # noqa: F401 - Unavailable where numba cannot be imported
 from workbench.cuda.flash_build import packs_keys
 from workbench.floats import DTYPES
 

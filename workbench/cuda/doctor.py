@@ -3,16 +3,16 @@
 `facts` looks at the machine, `judge` compares what it found with what is needed. The command line prints the result.
 """
 
+import operator
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
-
 from workbench.cuda.gpu import Gpu, implementation, look_for_gpu
+from workbench.extras import install
 from workbench.files import cache_folder
 from workbench.machine import versions
 
@@ -24,6 +24,16 @@ NUMPY = ">=2.1"
 
 #: libraries of the CUDA toolkit that PTX is made with (nvrtc, nvvm) and linked with (nvJitLink)
 TOOLKIT = ("nvrtc", "nvvm", "nvJitLink")
+#: distribution -> the extra that it stands for, and what is lost without; numba and numba-cuda have their own checks
+OTHERS = {
+    "matplotlib": ("plot", "no pictures"),
+    "hypothesis": ("test", "no strategies for tests, and no smallest failing case of attention"),
+    "torch": ("torch", "kernels that take torch tensors cannot run"),
+    "triton": ("triton", "kernels in Triton cannot run"),
+    "distributed": ("sweep", "sweeps cannot use Dask workers"),
+}
+#: the comparisons of the bounds above
+_COMPARED = {">=": operator.ge, "<": operator.lt}
 
 
 @dataclass(frozen=True)
@@ -62,7 +72,7 @@ def facts() -> Facts:
     cache = cache_folder()
     return Facts(
         python=".".join(map(str, sys.version_info[:3])),
-        versions=versions("attention-workbench", "numpy", "numba", "numba-cuda", "torch", "distributed"),
+        versions=versions("attention-workbench", "numpy", "numba", "numba-cuda", *OTHERS),
         implementation=_implementation(),
         gpu=found if isinstance(found, Gpu) else None,
         no_gpu="" if isinstance(found, Gpu) else found,
@@ -78,13 +88,10 @@ def judge(facts: Facts) -> list[Check]:
         _workbench(facts),
         _version("Python", facts.python, PYTHON, "install Python 3.11 or newer and recreate the environment with it"),
         _distribution("numpy", facts, NUMPY),
-        _distribution("numba", facts, NUMBA),
-        _distribution("numba-cuda", facts, NUMBA_CUDA),
-        _numba_cuda_is_nvidias(facts),
+        *_kernels(facts),
         _gpu(facts),
         _toolkit(facts),
-        _extra("torch", facts, "torch", "kernels that take torch tensors cannot run"),
-        _extra("distributed", facts, "sweep", "sweeps cannot use Dask workers"),
+        *(_extra(name, facts, *one) for name, one in OTHERS.items()),
         _cache(facts),
     ]
 
@@ -95,17 +102,34 @@ def _workbench(facts: Facts) -> Check:
     return Check("workbench", True, version, "", required=False)
 
 
-def _version(name: str, version: str, allowed: str, fix: str) -> Check:
-    if Version(version) in SpecifierSet(allowed, prereleases=True):
-        return Check(name, True, version, "", required=True)
+def _version(name: str, version: str, allowed: str, fix: str, of: str = "") -> Check:
+    if all(_COMPARED[how](_release(version), _release(bound)) for how, bound in re.findall(r"(>=|<)([\d.]+)", allowed)):
+        return Check(name, True, version + of, "", required=True)
     return Check(name, False, f"{version}, needs {allowed}", fix, required=True)
 
 
-def _distribution(name: str, facts: Facts, allowed: str) -> Check:
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers that a version begins with, without zeros at their end: (0, 68) of 0.68.0rc1."""
+    numbers = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", numbers[0]).split("."))) if numbers else ()
+
+
+def _distribution(name: str, facts: Facts, allowed: str, of: str = "") -> Check:
     fix = f'pip install "{name}{allowed}"'
     if name not in facts.versions:
         return Check(name, False, f"not installed, needs {allowed}", fix, required=True)
-    return _version(name, facts.versions[name], allowed, fix)
+    return _version(name, facts.versions[name], allowed, fix, of)
+
+
+def _kernels(facts: Facts) -> list[Check]:
+    """Of what compiles built-in kernels: the one that its extra is absent, or those of its parts, which must fit."""
+    if not {"numba", "numba-cuda"} & {*facts.versions}:
+        return [_extra("numba", facts, "kernels", "built-in kernels and kernels of numba.cuda cannot run")]
+    parts = {"numba": NUMBA, "numba-cuda": NUMBA_CUDA}
+    return [
+        *(_distribution(name, facts, allowed, " (extra kernels)") for name, allowed in parts.items()),
+        _numba_cuda_is_nvidias(facts),
+    ]
 
 
 def _numba_cuda_is_nvidias(facts: Facts) -> Check:
@@ -128,7 +152,8 @@ def _gpu(facts: Facts) -> Check:
         major, minor = facts.gpu.compute_capability
         detail = f"{facts.gpu.name}, compute capability {major}.{minor}, driver for CUDA {facts.gpu.driver}"
         return Check("GPU", True, detail, "", required=False)
-    detail = f"none ({facts.no_gpu}); runs use the emulator"
+    emulated = "; runs use the emulator" if "numba" in facts.versions else ""
+    detail = f"none ({facts.no_gpu}){emulated}"
     return Check(
         "GPU", False, detail, "for GPU runs, install NVIDIA's driver for CUDA 13 (580 or newer)", required=False
     )
@@ -139,14 +164,13 @@ def _toolkit(facts: Facts) -> Check:
     if not facts.missing_toolkit:
         return Check(name, True, f"has {', '.join(TOOLKIT)}", "", required=False)
     detail = f"lacks {', '.join(facts.missing_toolkit)}: no GPU runs, no PTX"
-    return Check(name, False, detail, 'pip install "attention-workbench[cu13]"', required=False)
+    return Check(name, False, detail, install("cu13"), required=False)
 
 
 def _extra(name: str, facts: Facts, extra: str, without: str) -> Check:
     if version := facts.versions.get(name):
-        return Check(name, True, version, "", required=False)
-    fix = f'pip install "attention-workbench[{extra}]"'
-    return Check(name, False, f"not installed: {without}", fix, required=False)
+        return Check(name, True, f"{version} (extra {extra})", "", required=False)
+    return Check(name, False, f"not installed: {without}", install(extra), required=False)
 
 
 def _cache(facts: Facts) -> Check:

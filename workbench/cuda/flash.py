@@ -1,5 +1,5 @@
 """FlashAttention forward: one block for each query tile, online softmax over the key tiles, all of them or those of one
-split. The first of four steps (docs/gpu.md), with 2.2 TFLOP/s on an H100 (float16, 4096 keys, head_dim 64, no mask).
+split. The first of four steps (docs/trust/speed.md), with 2.2 TFLOP/s on an H100 (float16, 4096 keys, d 64, no mask).
 
 Algorithm 1 of FlashAttention-2 (Dao 2023, section 3.1.1) with float32 arithmetic. Four threads (LANES) share a query
 row: thread `lane` of row `r` holds the scores of keys lane, lane + 4, ... of a tile and the dims lane, lane + 4, ... of

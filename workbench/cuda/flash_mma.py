@@ -1,7 +1,7 @@
 """FlashAttention-2 on tensor cores: mma.sync, fragments by ldmatrix, tiles that are copied while others are multiplied.
 One source of two kernels: `flash_mma` on floats and, where CODES is on, `fp8_mma` on codes of 8 bits (`fp8_mma.py`).
 
-The third of four steps (docs/gpu.md), with 314 TFLOP/s on an H100 where the second has 108. Algorithm 1 of
+The third of four steps (docs/trust/speed.md), with 314 TFLOP/s on an H100 where the second has 108. Algorithm 1 of
 FlashAttention-2 (Dao 2023, section 3.1.1), its query rows split between warps (section 3.3): scores and accumulator of
 16 or 32 rows stay in a warp's registers. Of a 16x8 tile of sums lane 4 g + t holds rows g and g + 8, columns 2 t and 2
 t + 1 ("PTX ISA 9.0", matrix fragments for mma.m16n8k16); the probs of 16 keys, cast and packed, are then the left

@@ -1,5 +1,5 @@
-"""FlashAttention-2 on tensor cores with plain loads and stores: the second of four steps (docs/gpu.md), with 108
-TFLOP/s on an H100 where the first has 2.2.
+"""FlashAttention-2 on tensor cores with plain loads and stores: the second of four steps (docs/trust/speed.md), with
+108 TFLOP/s on an H100 where the first has 2.2.
 
 `flash.py` with mma.sync in the place of its two loops of products, and its threads where the instruction wants them: a
 warp has 16 query rows, lane 4 g + t of it two of these, g and g + 8, and of every 8 columns 2 t and 2 t + 1 ("PTX ISA

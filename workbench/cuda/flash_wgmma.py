@@ -5,8 +5,8 @@ Section 3 of FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608): a warp group
 which asks for tiles of Q, K and V (TMA) as stages of a ring of buffers become free; the others, its consumers, have 64
 query rows each. While a consumer takes exp of its scores, its product with the V before is under way (section 3.2), and
 two consumers take turns at the tensor cores: while scores of one are multiplied, the other takes exp (section 3.1).
-Fragments, scale and exp2 are those of `flash_mma`. The last of four steps (docs/gpu.md), with 409 TFLOP/s on an H100
-where the third has 314.
+Fragments, scale and exp2 are those of `flash_mma`. The last of four steps (docs/trust/speed.md), with 409 TFLOP/s on an
+H100 where the third has 314.
 
 Names in capitals are bound when the kernel is built (`flash_wgmma_build.Constants`): BLOCK_Q, BLOCK_K; HEAD_DIM, of
 which tiles in shared memory hold 64 dims each, DIM_TILES; STAGES buffers of K and V each; where in shared memory Q, K

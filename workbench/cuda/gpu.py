@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.extras import absent
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -28,7 +30,8 @@ def look_for_gpu() -> Gpu | str:
         from cuda.bindings import driver
         from cuda.pathfinder import DynamicLibNotFoundError
     except ImportError as error:
-        return f"cannot query the driver: {error}"
+        lacks = isinstance(error, ModuleNotFoundError)
+        return f"cannot query the driver: {absent('this needs', 'cuda.bindings') if lacks else error}"
     try:
         return first_gpu(driver)
     except DynamicLibNotFoundError:

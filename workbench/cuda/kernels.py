@@ -21,7 +21,7 @@ class _Kernels(Mapping[str, Record]):
     def __getitem__(self, name: str) -> Record:
         if name not in self.names:
             raise KeyError(name)
-        from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled
+        from workbench.cuda import compiler  # noqa: F401 - Unavailable where no kernel is compiled
 
         found: Record = import_module(f"workbench.cuda.{name}").KERNEL
         return found

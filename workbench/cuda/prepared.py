@@ -19,6 +19,7 @@ from workbench.cuda.kernel import Constants, Kernel, Launch
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.launch import ADDRESS_CELL, Array, Parameters, cell, load, maps_of, parameters
 from workbench.cuda.plan import resolve, scalars
+from workbench.extras import needed
 from workbench.refusal import Refusal, Unavailable
 
 #: kernels that a call can launch: those on floats, but for split_k
@@ -67,13 +68,18 @@ def kernel(name: str) -> Attention:
 
     There is no backward: a Refusal where a gradient would be recorded. Refusal for another kernel, for tensors that are
     no such arrays, and for what the kernel does not take; Unavailable without torch, or with one for CPUs alone.
+
+    >>> attention = kernel("flash_mma")  # doctest: +SKIP
+    >>> out, lse = attention(q, k, v, causal=True)  # doctest: +SKIP
+    >>> kernel("fp8")
+    Traceback (most recent call last):
+        ...
+    workbench.refusal.Refusal: callable kernels are flash, flash_tensor, flash_mma, flash_wgmma, split_mma; got 'fp8'
     """
     if name not in CALLABLE:
         raise Refusal(f"callable kernels are {', '.join(CALLABLE)}; got {name!r}")
-    try:
+    with needed("calling a kernel needs", "torch"):
         import torch
-    except ModuleNotFoundError:
-        raise Unavailable("calling a kernel needs torch, which is not installed") from None
     try:  # what `torch.cuda.current_stream` asks before it makes an object of the answer
         from torch._C import _cuda_getCurrentRawStream as current_stream
         from torch._C import _cuda_getDevice as current_device

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.arrays import on_cpu
 from workbench.floats import array_namespace, largest, round_to, to_float64, ulp, ulp_error
 from workbench.reference.bound import Budget
 
@@ -227,14 +228,19 @@ class Compared:
     spacing: np.ndarray  #: an ulp of the stage's dtype at the expectation
 
 
-@np.errstate(over="ignore")  # of x of budget in float32
 def kept(stage: np.ndarray, found: Compared) -> Comparison:
-    """The comparison of a `stage` as it was dumped, whose elements all were `found`."""
-    elements = Elements(
-        stage, found.expected, found.budget, found.statistical.astype(np.float32), found.over_budget.astype(np.float32),
-        found.state,
-    )  # fmt: skip
-    return Comparison(summary(found, (0,) * stage.ndim), lambda: elements)
+    """The comparison of a `stage` as it was dumped, whose elements all were `found`, on any device; there they stay
+    until they are asked for.
+    """
+
+    @np.errstate(over="ignore")  # of x of budget in float32
+    def load() -> Elements:
+        parts = (found.expected, found.budget, found.statistical, found.over_budget, found.state)
+        expected, budget, statistical, over, state = map(on_cpu, parts)
+        return Elements(stage, expected, budget, statistical.astype(np.float32), over.astype(np.float32), state)
+
+    elements = load() if isinstance(found.state, np.ndarray) else None
+    return Comparison(summary(found, (0,) * stage.ndim), load if elements is None else lambda: elements)
 
 
 @np.errstate(all="ignore")
@@ -256,6 +262,7 @@ def compare(
     over = error / bound
     inexact = actual != xp.round(expected / spacing) * spacing
     state = xp.astype(inexact, xp.uint8) + xp.astype(error > likely, xp.uint8) + xp.astype(over > 1, xp.uint8)
+    over, state = xp.asarray(over), xp.asarray(state)  # NumPy makes numbers of arrays without axes
     share = likely / bound
     top = largest(dtype)
     size: Any = budget.size

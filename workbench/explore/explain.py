@@ -46,6 +46,10 @@ def explain(
     runs on `case` with the options `given`. `effort`, `seconds`: as of `Diff.explain`.
 
     Raises Refusal for a case or options beside what has run already, and what `run` and `diff` raise.
+
+    >>> found = explain("examples/numpy_attention.py:scale_twice", Case(seqlen=8, head_dim=4), effort=0.01)
+    >>> [cause.text for cause in found.causes]
+    ['the scale is doubled']
     """
     if isinstance(judged, Diff | OperationDiff | ReferenceDiff | Trace):
         if case is not None or given:

@@ -7,16 +7,19 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from hypothesis import assume
-from hypothesis import strategies as st
 
 from workbench.case.case import Case
 from workbench.case.distributions import shapes
 from workbench.case.stages import INPUTS
 from workbench.explore.draw import Among, Between
 from workbench.explore.ranges import drawn, has_empty_rows, rows_asked
+from workbench.extras import needed
 from workbench.floats import DTYPES, round_to
 from workbench.refusal import Refusal
+
+with needed("workbench.testing.cases, tensors and awkward_values need", "hypothesis"):
+    from hypothesis import assume
+    from hypothesis import strategies as st
 
 #: how rows of q, k and v are made of few values: the plainest first
 _PATTERNS = ("alike", "scattered", "one hot", "cancelling", "outlier channels")
@@ -37,7 +40,14 @@ def cases(draw: st.DrawFn, kernel: str | None = None, *, empty_rows: bool | None
     sums that cancel; rows that see no key of kernels of ours, and with `empty_rows` of others. `workbench accept` draws
     the same.
 
-    >>> @given(cases("flash", dtype="float16", causal=True, seqlen=st.integers(1, 200)))  # doctest: +SKIP
+    >>> from hypothesis import given, settings
+    >>> from hypothesis import strategies as st
+    >>> from workbench.testing import assert_attention
+    >>> @settings(max_examples=3, database=None)
+    ... @given(cases(dtype="float32", seqlen=st.integers(1, 20)))
+    ... def test_attention(case):
+    ...     assert_attention("examples/numpy_attention.py:attention", case)
+    >>> test_attention()
     """
 
     def one(range_: Any) -> Any:
@@ -56,6 +66,10 @@ def cases(draw: st.DrawFn, kernel: str | None = None, *, empty_rows: bool | None
 def awkward_values(dtype: str) -> st.SearchStrategy[float]:
     """Finite numbers of a dtype (float32, float16, bfloat16) on which kernels break, as floats: zeros of either sign,
     small integers, powers of two, subnormals, numbers near the largest, and outliers of 20 to 2000.
+
+    >>> from hypothesis import find
+    >>> find(awkward_values("float16"), lambda x: x > 60000)
+    65504.0
     """
     if dtype not in DTYPES:
         raise Refusal(f"dtype must be one of {', '.join(DTYPES)}; got {dtype!r}")
@@ -79,6 +93,16 @@ def tensors(draw: st.DrawFn, case: Case, values: st.SearchStrategy[float] | None
     is a part of k where it is one in the case.
 
     For `workbench.run(kernel, case, inputs=...)` and `assert_attention(kernel, case, inputs=...)`.
+
+    >>> from hypothesis import given, settings
+    >>> from hypothesis import strategies as st
+    >>> from workbench.testing import assert_attention
+    >>> case = Case(seqlen=3, head_dim=2)
+    >>> @settings(max_examples=3, database=None)
+    ... @given(tensors(case, st.sampled_from([0.0, 0.5, 8.0])))
+    ... def test_attention(inputs):
+    ...     assert_attention("examples/numpy_attention.py:attention", case, inputs=inputs)
+    >>> test_attention()
     """
     values = awkward_values(case.dtype) if values is None else values
     dtype = DTYPES[case.dtype]

@@ -18,6 +18,7 @@ from workbench.case.memory import poison_of
 from workbench.case.options import Options
 from workbench.case.presets import INPUTS
 from workbench.case.stages import MASKS
+from workbench.extras import absent
 from workbench.foreign import packages
 from workbench.foreign.keywords import VALUES, Asked
 from workbench.foreign.layouts import laid, poisoned
@@ -301,7 +302,7 @@ def load(adapter: Adapter, target: str) -> Callable[..., Any]:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise Unavailable(f"{target} needs {error.name}, which is not installed here") from None
+        raise Unavailable(absent(f"{target} needs", str(error.name))) from None
     if (function := getattr(found, name, None)) is None:
         version = getattr(importlib.import_module(adapter.package), "__version__", "unknown")
         raise Refusal(f"{target}: {module} of {adapter.package} {version} has no {name}")

@@ -48,6 +48,9 @@ def check(
     is in each array afterwards: order-dependent.
 
     Refusal for a function that launches nothing, or raises without a finding.
+
+    >>> check("flash", Case(seqlen=33, head_dim=32, block_q=16, block_k=16)).findings
+    ()
     """
     from workbench.cuda.check import Checked, merged_findings
     from workbench.cuda.check import check as check_kernel

@@ -3,12 +3,13 @@
 import traceback
 from pathlib import Path
 
+from workbench.extras import not_found
 from workbench.files import of_python
 from workbench.foreign.probes import interpreter as triton_interpreter
 
 _OURS = Path(__file__).parent.parent
 #: what numba.cuda raises where it finds no driver, and the page on its kernels
-_NUMBA, NUMBA_PAGE = "CudaSupportError", "docs/probes.md"
+_NUMBA, NUMBA_PAGE = "CudaSupportError", "docs/how-to/numba.md"
 
 
 def lacking(error: BaseException, name: str) -> str:
@@ -17,9 +18,7 @@ def lacking(error: BaseException, name: str) -> str:
     A module that is not installed, and a kernel of Triton or numba.cuda where there is no GPU.
     """
     if isinstance(error, ModuleNotFoundError):
-        line = traceback.extract_tb(error.__traceback__)[-1]
-        package = str(error.name).partition(".")[0]
-        return f"{name} needs {package}, which is not installed here ({line.filename}:{line.lineno}: {line.line})"
+        return not_found(error, name)
     if str(error) == triton_interpreter.NO_GPU:
         return f"{name} launches a Triton kernel, and there is no GPU. {triton_interpreter.HINT}"
     if type(error).__name__ == _NUMBA:

@@ -225,9 +225,12 @@ def _filled(torch: ModuleType, memory: Memory) -> Iterator[None]:
     class Filling(TorchDispatchMode):
         """Fresh tensors between guards."""
 
+        supports_higher_order_operators = True  # such as flex_attention, which are no overloads
+
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = f(*args, **(kwargs or {}))
-            if f.overloadpacket.__name__ in _FRESH and isinstance(made, torch.Tensor):
+            name = getattr(getattr(f, "overloadpacket", None), "__name__", "")
+            if name in _FRESH and isinstance(made, torch.Tensor):
                 return memory._torch(torch, "memory that it allocated", made, copied=False)
             return made
 

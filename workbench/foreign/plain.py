@@ -109,8 +109,8 @@ def run_plain(
         except (Refusal, Unavailable, KeyboardInterrupt):
             raise
         except BaseException as error:  # sys.exit among them: its exit is not ours
-            hint = advice(error, function, arrays or "numpy", lives_on or "cpu")
             numpy = arrays is None and any(isinstance(inputs[key], np.ndarray) for key in before)
+            hint = advice(error, function, arrays or "numpy", lives_on or "cpu") if arrays or numpy else ""
             kind = _OfTorch if numpy and of_torch(error, function, "numpy") else Raised
             raise kind(f"{name} raised:\n{as_raised(error)}{hint}") from None
 

@@ -42,6 +42,13 @@ def run(target: str | Callable[..., Any], case: Case = USUAL, **given: Unpack[Ru
 
     Raises Refusal for an unknown target, an option that the target does not take and inputs that do not fit the case,
     Unavailable for a missing GPU.
+
+    >>> import numpy as np
+    >>> def attention(q, k, v, *, scale, causal):
+    ...     weights = np.exp(q @ k.swapaxes(-1, -2) * np.float32(scale))
+    ...     return weights @ v / weights.sum(-1, keepdims=True)
+    >>> run(attention, Case(seqlen=16, head_dim=8)).stages["out"].shape
+    (1, 1, 16, 8)
     """
     return _run(target, case, given)
 

@@ -21,7 +21,7 @@ from workbench.case.case import Case
 from workbench.case.options import Options
 from workbench.cuda.check import Checked
 from workbench.cuda.emulator import Finding, merged
-from workbench.cuda.gpu import gpu
+from workbench.cuda.gpu import look_for_gpu
 from workbench.foreign.call import run_foreign
 from workbench.foreign.find import find
 from workbench.foreign.launches import bare
@@ -96,8 +96,8 @@ def _program() -> str:
             "check --backend cuda needs compute-sanitizer of the CUDA toolkit (memcheck, racecheck, synccheck, "
             "initcheck), which was not found: put its folder on PATH"
         )
-    if gpu() is None:
-        raise Unavailable("check --backend cuda needs an NVIDIA GPU; none was found")
+    if isinstance(why := look_for_gpu(), str):
+        raise Unavailable(f"check --backend cuda needs an NVIDIA GPU; none was found ({why})")
     return program
 
 

@@ -62,7 +62,15 @@ MEASURING = 2500.0
 
 @dataclass(frozen=True, repr=False)
 class Diff:
-    """The judgement of a trace, stage by stage in data-flow order."""
+    """The judgement of a trace, stage by stage in data-flow order.
+
+    >>> from workbench import Case, run
+    >>> found = diff(run("examples/numpy_attention.py:scale_twice", Case(seqlen=16, head_dim=8)))
+    >>> found["out"].verdict, found["out"].role  # right given the scores that it had
+    ('rounding', 'victim')
+    >>> found["scores"].worst(1)[0].index
+    {'b': 0, 'h': 0, 'q': 6, 'k': 9}
+    """
 
     run: Observed
     stages: tuple[StageDiff, ...]  #: judged and missing ones

@@ -60,7 +60,14 @@ class BackwardMeasured:
     origin: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `workbench measure --operation attention_backward --json`, of plain Python values."""
+        """The document `workbench.measure-backward/1` of `workbench measure --operation attention_backward --json`, of
+        plain Python
+        values.
+
+        - `rows`, `calls`: rows read; calls of the function
+        - `stages`: `stage`, `outside`, `size`, `lost_rows`
+        - `origin`: the first wrong stage, if the measurement tells it
+        """
         return {
             "schema": "workbench.measure-backward/1",
             "target": self.run.target,

@@ -38,6 +38,17 @@ def diff(of: Any, *, reference: Any = None, **given: Any) -> Any:
     plain code and `inputs`, as of `workbench.operations.reference.call.diff_reference`.
 
     Refusal for a function without a reference, and for a trace with one.
+
+    >>> from workbench import Case, run
+    >>> found = diff(run("examples/numpy_attention.py:scale_twice", Case(seqlen=16, head_dim=8)))
+    >>> found.verdict, found.origin, found.victims
+    ('bug', 'scores', ('out',))
+
+    >>> import numpy as np
+    >>> def naive(x):
+    ...     return x / x.sum()
+    >>> diff(lambda x: x / x.sum() * 1.001, reference=naive, inputs={"x": np.ones(4, np.float32)}).verdict
+    'bug'
     """
     if isinstance(of, Trace):
         if reference is not None:

@@ -151,7 +151,21 @@ def explained(found: Explained | Shrunk | ReferenceShrunk | None) -> list[str]:
 
 
 def document(found: Acceptance) -> dict[str, Any]:
-    """The document `workbench.accept/1`."""
+    """The document `workbench.accept/1`.
+
+    - `spec`, `options`: its file; the options of the call
+    - `verdict`: `pass`, `fail` or `unfinished`
+    - `cases`, `families`, `lacking`: cases judged, in all and by family; families that ran out of time
+    - `untestable`, `suspicious`, `over_budget`: cases without a verdict by family; right cases that are suspicious;
+      largest error / budget
+    - `deterministic`, `calls`: whether repeated calls gave the same bits; calls of the function
+    - `seconds`, `loading_seconds`, `seed`: time for cases; time before the first answer; repeats the run
+    - `failure`: the first wrong case: `family`, `index`, `kind` (`wrong`, `raised`, `overwritten`, `dtype`, `bits`,
+      `time`, `memory`, `ended`), `text`, `case`, `lying` (the memory layout of the inputs), `verdict`, `origins`,
+      `over_budget`, `command`. With a reference `case` has `axes`, `dtype`, `seed`, `distribution`, `calls_before` and
+      `nudged` (calls before the judged one)
+    - `explained`: lines of `--explain`
+    """
     failure = found.failure
     failed = None
     if failure is not None:

@@ -107,7 +107,14 @@ def html_table(pair: Against) -> str:
 
 
 def document(pair: Against) -> dict[str, Any]:
-    """The document `workbench.against/1` of two runs."""
+    """The document `workbench.against/1` of two runs.
+
+    - `verdict`, `parts_at`, `differs_at`: of the pair; the first stage that diverges; the first whose bits differ
+    - `stages`: as `workbench diff --against` prints them
+    - `not_comparable`: stages of which only one side has values: `name`, `reason`
+    - `inputs_differ_by`: input -> what the runs read differently
+    - `a`, `b`: both as `workbench.diff/1`
+    """
     return {
         "schema": "workbench.against/1",
         "verdict": pair.verdict,

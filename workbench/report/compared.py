@@ -70,7 +70,14 @@ def junit(found: Comparison) -> bytes:
 
 
 def document(found: Comparison) -> dict[str, Any]:
-    """The document `workbench.compare/1`."""
+    """The document `workbench.compare/1` of two sweeps.
+
+    - `old`, `new`: their files
+    - `counts`: cases that are `worse`, `better`, `changed`, `same`, `only_in_old`, `only_in_new`
+    - `conditions`: other differences between the files
+    - `cases`: those that differ: `id`, `change`, `case`, and for `old` and `new` the `outcome`, `origins`,
+      `over_budget`, `bits`, `reason`
+    """
     return {
         "schema": "workbench.compare/1",
         "old": str(found.old.path),

@@ -21,8 +21,13 @@ def lines(found: MeasuredContract) -> list[str]:
 
 
 def document(found: MeasuredContract) -> dict[str, Any]:
-    """The document of `workbench contract TARGET --measure --json`, which `--contract @FILE` reads; numbers that are
-    not finite are strings.
+    """The document `workbench.measured-contract/1` of `workbench contract TARGET --measure --json`, which `--contract
+    @FILE`
+    reads; numbers that are not finite are strings.
+
+    - `fields`: the contract
+    - `evidence`, `unread`: a sentence for each field: what shows it; why it cannot be measured
+    - `calls`: of the function
     """
     return {
         "schema": SCHEMA,

@@ -27,7 +27,29 @@ BIN_NAMES = ("0", *(f"<={edge:g}" for edge in BINS[:-1]), f">{BINS[-2]:g}", "inf
 
 
 def diff_document(diff: Diff) -> dict[str, Any]:
-    """The document `workbench.diff/1` of one judged run."""
+    """The document `workbench.diff/1` of one judged run.
+
+    - `target`, `backend`, `faults`: the kernel; `emulator`, `cuda` or `foreign`; ids of injected faults
+    - `case`, `where`: fields by the names of the options (-1 in `window`: no limit); the judged part, `b`, `h`, `q` as
+      `[first, last + 1]`
+    - `put_in`: stages given to the kernel, which are not judged
+    - `contract`: the kernel's arithmetic; `assumed` lists undeclared fields, `of_preset` those from a preset
+    - `verdict`: the worst of all stages: `exact`, `rounding`, `suspicious`, `biased`, `untestable`, `missing` or `bug`
+    - `doubt`: if `suspicious` or `biased`: `evidence` (no known kernel's arithmetic explains it) or `assumption` (an
+      undeclared field explains it)
+    - `origin`, `origins`, `victims`: the first origin; all origins; stages wrong only through their inputs
+    - `gates`: defects of the run itself; any sets exit code 1
+    - `provenance`: of your function: `files` (`path`, `sha256`, `modified`, `loaded`), `device`, `driver`, `versions`,
+      `runs`, `identical`, `plain_agrees`
+    - `notes`, `not_judged`: remarks on the dump; stages left out, with `name` and `reason`
+    - `stages`: the judged stages in data-flow order
+    - `rules`: other tolerance rules on `out`: `name`, `value`, `limit`, `passes`
+    - `bits_lost`: stage -> bits lost to cancellation: `max`, `median`, `below_4_good_bits`, `size`
+    - `quantisation`: error of `out` (`max_abs`, `rms`) from the `quantisation`, from the `kernel`, `together`
+    - `unseen`: if only `out` was judged: a key of less `weight` may be lost unseen; `command` tests for it
+    - `measured`: with `--measure`, as `workbench.measure/1`; `disagrees`: conflicts with the dump
+    - `explanations`: causes, as in `workbench.explain/1`, without a fresh case
+    """
     trace = diff.trace
     return {
         "schema": "workbench.diff/1",
@@ -72,7 +94,18 @@ def diffs_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def explained_document(found: Explained) -> dict[str, Any]:
-    """The document `workbench.explain/1` of what explains a judged run; `laws` as of `broken_laws.document`."""
+    """The document `workbench.explain/1` of what explains a judged run.
+
+    - `verdict`, `origins`: as of `workbench.diff/1`
+    - `wrong_if_usual`: of a `suspicious` run: the stages that default arithmetic would make wrong
+    - `unstable`: where two runs on the same inputs differ; empty if they agree
+    - `explanations`, `withdrawn`: causes in data-flow order; causes that failed on a fresh case
+    - `laws`, `watched`: for an unknown stage: laws `broken` and `held`; findings of `workbench check`
+    - `unknown`: `stages` without a cause, their `patterns` (`stage`, `text`, `precision`, `recall`, `exceptions`,
+      `saved`) and `formulas` (`stage`, `text`, `residual`, `of`, `wrong`, `unexplained`)
+    - `tried`, `complete`, `ended_by`: hypotheses tried; whether all were; the limit reached: `effort`, `seconds`,
+      `size` or empty
+    """
     diff, trace = found.judged, found.judged.trace
     return {
         "schema": "workbench.explain/1",
@@ -101,6 +134,17 @@ def explaineds_document(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _stage(diff: Diff, stage: StageDiff) -> dict[str, Any]:
+    """Each of `stages` of `workbench.diff/1`.
+
+    - `name`, `verdict`, `reason`, `doubt`, `measured`: `measured`: whether it was measured rather than dumped
+    - `role`: `origin`, `victim` or `clean`
+    - `judged_from`, `upstream`: dumped stages it was recomputed from (none: q, k and v); undumped stages between, also
+      suspects
+    - `line`: the source line to look at: `path`, `line` (from 1), `text`
+    - `isolated`: judged on its own dumped inputs; `null` if none was dumped
+    - `propagated`: judged from q, k and v, with the budget of the whole path
+    - `budget_terms`: shares of the worst element's budget
+    """
     known = diff.explanation(stage.name)
     of_walk = stage.name not in MEASURED
     reasons = [stage.reason, "" if stage.if_declared is None else stage.if_declared.words]
@@ -145,6 +189,17 @@ def _bits_lost(bits: np.ndarray) -> dict[str, Any]:
 
 
 def _comparison(stage: StageDiff, comparison: Comparison | None) -> dict[str, Any] | None:
+    """`isolated` and `propagated` of a stage of `workbench.diff/1`.
+
+    - `over_budget`: the largest error / budget
+    - `max_abs`, `max_ulp`, `mean_signed`: over finite errors: largest; largest in ulps of the stage's dtype; signed
+      mean
+    - `outside`, `size`: elements over budget; all elements
+    - `poisoned`, `vacuous`, `exact`, `suspicious`: elements NaN from their inputs; with a budget too large to fail;
+      correctly rounded; over the statistical bound
+    - `bins`: elements by error / budget: `"0"`, `"<=0.01"`, ..., `">10"`, `"inf"`
+    - `worst`, `actual`, `expected`, `budget`: the worst element: its indices and values
+    """
     if comparison is None:
         return None
     worst, found = stage.worst_of(comparison, 1), comparison.summary

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 
 def check_document(checked: "Checked") -> dict[str, Any]:
-    """The document `workbench.check/1` of one watched run."""
+    """The document `workbench.check/1` of one watched run.
+
+    - `schedules`: orders of blocks and threads that were run
+    - `tools`, `silent`: with compute-sanitizer: tools that ran; those whose report is incomplete, and why
+    - `findings`: races and bad accesses, with lines and counts
+    """
     return {
         "schema": "workbench.check/1",
         "target": checked.target,

@@ -88,7 +88,15 @@ def beyond(found: Measured) -> str:
 
 
 def document(found: Measured) -> dict[str, Any]:
-    """The document of `workbench measure --json`, of plain Python values; arrays are `Measured.findings[i].data`."""
+    """The document `workbench.measure/1` of `workbench measure --json`, of plain Python values; arrays are
+    `Measured.findings[i].data`.
+
+    - `part`, `stage`: rows and heads that were read, `null`: all; the first wrong stage
+    - `weights`: of P: `outside`, `size`, `over_budget`
+    - `findings`, `arithmetic`: `reading`, `stage`, `text`, `wrong`, `of`; what is special in a right kernel
+    - `proofs`: a run on unseen inputs each: `seed`, `error`, `left` (root mean squares), `held`, `lse_held`
+    - `proved`, `calls`: whether all proofs hold; calls of the function
+    """
     return {
         "schema": SCHEMA,
         "target": found.target.trace.target,

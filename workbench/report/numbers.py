@@ -23,3 +23,8 @@ def times(x: float | None) -> str:
 def value(x: float) -> str:
     """A value with the digits that tell float32 numbers apart by eye."""
     return f"{x:.6g}"
+
+
+def mismatches(count: int) -> str:
+    """Elements that are NaN or infinite where a finite number belongs, or the reverse."""
+    return f"{count} non-finite mismatch{'es' * (count != 1)}"

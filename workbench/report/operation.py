@@ -17,7 +17,7 @@ from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import Condition, OperationDiff
 from workbench.operations.run import OperationRun
 from workbench.records import number
-from workbench.report.numbers import times, value
+from workbench.report.numbers import mismatches, times, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
 from workbench.report.text import LEFT, SPARE, WIDTH, cells, columns_of, gates, kind, place, plain, wrapped
@@ -139,7 +139,7 @@ def _of_origin(stage: StageDiff) -> list[str]:
     worst = stage.worst_of(stage.isolated, 1)[0]
     nan = found.count(State.NAN)
     said = [f"  over budget: {found.outside} of {found.size} ({found.outside / found.size:.1%})"]
-    said += [f"  {nan} non-finite mismatches"] if nan else []
+    said += [f"  {mismatches(nan)}"] if nan else []
     said.append(
         f"  worst at {place(worst)}: actual {value(worst.actual)}, expected {value(worst.expected)}, budget "
         f"{value(worst.budget)}, error {times(worst.over_budget)}"
@@ -164,7 +164,17 @@ def shrunk_in_short(found: OperationShrunk) -> str:
 
 
 def document(diff: OperationDiff, explained: OperationExplained | None = None) -> dict[str, Any]:
-    """The document of `workbench diff --operation NAME --json`, and of `explain`, of plain Python values."""
+    """The document `workbench.operation/1` of `workbench diff --operation NAME --json`, of plain Python values.
+
+    - `operation`, `axes`, `numbers`, `conventions`, `optional`: what was run
+    - `verdict`, `gates`, `origin`: as of `workbench.diff/1`
+    - `stages`: `stage`, `verdict`, `role`, `outside`, `size`, `over_budget`
+    - `not_given`: stages that the function does not return
+    - `conditions`: stage -> condition numbers, `median` and `largest`
+    - `causes`: `same`, `left`, `moved`, `fresh_runs`, `proved`
+    - `explained_by`: conventions under which all is right
+    - `repeat`: the command
+    """
     return {
         "schema": SCHEMA,
         "target": diff.run.target,

@@ -9,7 +9,7 @@ from workbench.judge.explain.suspects import lies_in
 from workbench.judge.stage import StageDiff
 from workbench.report import ranks
 from workbench.report.causes import in_lines
-from workbench.report.numbers import number, times, value
+from workbench.report.numbers import mismatches, number, times, value
 from workbench.trace.plain import is_plain
 from workbench.trace.trace import Trace
 
@@ -111,12 +111,13 @@ def counts(comparison: Comparison, where: str) -> str:
 
 def _kinds(comparison: Comparison) -> list[str]:
     kinds = {
-        "non-finite mismatches": State.NAN,
         "never written": State.UNWRITTEN,
         "not judged: they read NaN": State.POISONED,
         "not judged: their budget is infinite": State.VACUOUS,
     }
-    return [f"{count} {words}" for words, kind in kinds.items() if (count := comparison.summary.count(kind))]
+    nan = comparison.summary.count(State.NAN)
+    said = [mismatches(nan)] if nan else []
+    return said + [f"{count} {words}" for words, kind in kinds.items() if (count := comparison.summary.count(kind))]
 
 
 def bins(comparison: Comparison) -> str:

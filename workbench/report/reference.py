@@ -11,7 +11,7 @@ from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff
 from workbench.records import number as plain_number
-from workbench.report.numbers import ratio, value
+from workbench.report.numbers import mismatches, ratio, value
 from workbench.report.reference_budget import budget_lines
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
@@ -120,7 +120,7 @@ def _of_origin(diff: ReferenceDiff, stage: StageDiff) -> list[str]:
     assert found is not None
     total, nan, missing = found.summary, found.summary.count(State.NAN), found.summary.count(State.UNWRITTEN)
     counted = [f"over budget: {total.outside} of {total.size} ({total.outside / max(total.size, 1):.1%})"]
-    counted += [f"{nan} non-finite mismatches"] if nan else []
+    counted += [mismatches(nan)] if nan else []
     counted += [f"{missing} never written"] if missing else []
     read = f"; judged from {', '.join(stage.judged_from)}" if stage.judged_from else ""
     said = [f"  {', '.join(counted)}{read}"]
@@ -227,7 +227,20 @@ def html(diff: ReferenceDiff) -> str:
 
 
 def document(diff: ReferenceDiff) -> dict[str, Any]:
-    """The document of `workbench diff --reference --json`, of plain Python values."""
+    """The document `workbench.reference/1` of `workbench diff --reference --json`, of plain Python values.
+
+    - `reference`, `wrong_by`: the reference that fits best; others by which it is wrong
+    - `contract`, `declared`: as `--contract` takes it; whether somebody declared it
+    - `verdict`, `doubt`, `fails`: as of `workbench.diff/1`; whether it counts as a failure
+    - `gates`, `notes`: defects of the run; remarks
+    - `origin`, `origins`, `victims`: the first origin or `null`; all origins; stages wrong only through others
+    - `explained`: the causes, or why there are none
+    - `stages`: a record for each
+    - `not_given`: results that the kernel does not return
+    - `beyond_float32`: stage -> `elements` that only the usual contract of 16-bit inputs allows, `index` and
+      `over_budget` of the worst
+    - `repeat`: the command; of `shrink` also `tried` and `complete`
+    """
     return {
         "schema": SCHEMA,
         "target": diff.target,
@@ -256,6 +269,13 @@ def document(diff: ReferenceDiff) -> dict[str, Any]:
 
 
 def _explained(found: Explained) -> dict[str, Any]:
+    """`explained` of `workbench.reference/1`.
+
+    - `causes`: `names` (`text`, `line`, `code`), `stages`, `proved`, `elements`, `undefined`, `fresh_inputs`,
+      `wrong_in_all`, `left`
+    - `unexplained`, `withdrawn`: stages without a cause; causes that fresh inputs contradict
+    - `tried`, `complete`, `ended_by`: as of `workbench.explain/1`
+    """
     return {
         "causes": [
             {
@@ -279,6 +299,14 @@ def _explained(found: Explained) -> dict[str, Any]:
 
 
 def _stage(diff: ReferenceDiff, stage: StageDiff) -> dict[str, Any]:
+    """Each of `stages` of `workbench.reference/1`.
+
+    - `stage`, `verdict`, `role`, `doubt`, `reason`: as of `workbench.diff/1`
+    - `line`, `code`: of the reference
+    - `judged_from`: stages it was recomputed from
+    - `outside`, `size`, `judged`: elements over budget, all, and with a budget
+    - `worst`: `index`, `actual`, `expected`, `budget`, `over_budget`
+    """
     found = stage.reported
     assert found is not None
     worst = next(iter(stage.worst_of(found, 1)), None)

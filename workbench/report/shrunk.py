@@ -68,7 +68,18 @@ def boundary_lines(found: Shrunk) -> list[str]:
 
 
 def document(found: Shrunk) -> dict[str, Any]:
-    """The document `workbench.shrink/1`."""
+    """The document `workbench.shrink/1`.
+
+    - `start`, `smallest`: the given case, and the smallest with the same failure
+    - `elements`: numbers in q, k and v of both
+    - `inputs`: q, k and v of the smallest as numbers; `null` if its distribution draws them
+    - `origin`, `kind`, `cause`: the first wrong stage, how it is wrong, and why
+    - `failed`, `runs`, `majority`: how often the start failed; whether each case ran several times
+    - `boundaries`: a record for each coordinate
+    - `evaluations`: runs that were judged
+    - `ended`, `complete`: `done`, `effort`, `seconds` or `interrupt`; whether all was tried
+    - `command`, `test`: reproduce the smallest case: a command, and a file of pytest
+    """
     trace = found.start.trace
     try:
         test: str | None = found.test()
@@ -111,6 +122,12 @@ def _command(found: Shrunk) -> str:
 
 
 def _boundary_document(one: Boundary) -> dict[str, Any]:
+    """Each of `boundaries` of `workbench.shrink/1`.
+
+    - `name`, `at`: the coordinate, and its smallest value
+    - `fails`, `otherwise`, `passes`, `refused`: the values that were tried; `otherwise`: it fails differently
+    - `monotone`: whether failures lie on one side
+    """
     each = {outcome.name.lower(): [_plain(x) for x in one.values(outcome)] for outcome in Outcome}
     return {"name": one.name, "at": _plain(one.at), **each, "monotone": one.monotone}
 

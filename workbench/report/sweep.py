@@ -47,7 +47,14 @@ def total(found: Sweep) -> str:
 
 
 def document(found: Sweep) -> dict[str, Any]:
-    """The document `workbench.sweep/1`."""
+    """The document `workbench.sweep/1`.
+
+    - `file`: the SQLite file with all rows
+    - `options`, `timeout`, `memory_gb`: of each run
+    - `cases`, `rows`, `failing`: cases asked, done and failing
+    - `outcomes`, `refused`, `codes`: counts by outcome; by refusal; versions of the code
+    - `groups`: failures that belong together, the largest first
+    """
     return {
         "schema": "workbench.sweep/1",
         "file": str(found.path),
@@ -131,6 +138,15 @@ def _values(values: list[Any]) -> str:
 
 
 def _group_document(found: Sweep, one: Group) -> dict[str, Any]:
+    """Each of `groups` of `workbench.sweep/1`.
+
+    - `origin`, `kind`, `text`: the first wrong stage; the class of the cause; the cause in words
+    - `cases`, `searched`: cases of the group; those whose cause was sought
+    - `rule`: `terms` that hold in `failing` cases and in none of `others`; `beside` and `more` are equivalent rules;
+      `certain`: not chance
+    - `boundaries`: for each `field` its `values`: how many of the cases with a `value` are `failing`, `of` how many
+    - `smallest`, `trace`, `command`: the row of the smallest case; the file of its trace; judges it again
+    """
     rule, trace = one.rule, found.trace_of(one.smallest)
     return {
         "origin": one.origin,

@@ -44,7 +44,12 @@ def in_short(found: Swept) -> str:
 
 
 def document(found: Swept) -> dict[str, Any]:
-    """The document of `workbench sweep --json` with --operation or --reference, of plain Python values."""
+    """The document `workbench.operation-sweep/1` or `workbench.reference-sweep/1`, of plain Python values.
+
+    - `cases`, `fail`: how many there are; how many fail
+    - `rows`: a case each: `case`, `verdict`, `origin`, `over_budget`, `cause`
+    - `repeat`: the command of the smallest failing case
+    """
     return {
         "schema": f"workbench.{found.of}-sweep/1",
         "cases": len(found.rows),

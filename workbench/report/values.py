@@ -103,7 +103,11 @@ def checked(selection: Selection, text: str) -> Selection:
 
 
 def document(trace: Trace, stage: StageDiff | None, selection: Selection, rows: Rows | None) -> dict[str, Any]:
-    """The document `workbench.show/1`; `stage` is None of the reference alone, where actual values are null."""
+    """The document `workbench.show/1`; of the reference alone, `verdict` and actual values are null.
+
+    - `stage`, `verdict`: of the stage
+    - `elements`: `index`, `actual`, `expected`, `error`, `budget`, `state` of each
+    """
     return {
         "schema": "workbench.show/1",
         "target": trace.target,

@@ -105,6 +105,11 @@ def assert_attention_close(
 
     AttentionError as of `assert_attention`; a NaN in out is an error where no NaN of the inputs reaches. Refusal for
     shapes and dtypes that do not fit, for dropout without its mask, and for inputs that are infinite.
+
+    >>> q, k, v = np.random.default_rng(0).standard_normal((3, 1, 2, 16, 8), np.float32)
+    >>> weights = np.exp(q @ k.swapaxes(-1, -2) / np.float32(8**0.5))
+    >>> assert_attention_close(weights @ v / weights.sum(-1, keepdims=True), q, k, v).verdict
+    'rounding'
     """
     __tracebackhide__ = True
     fails = failing(fail_on or current.get().fail_on)

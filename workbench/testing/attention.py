@@ -31,13 +31,32 @@ from workbench.trace.trace import Trace
 
 
 class AttentionWarning(UserWarning):
-    """A judgement that passes, and is suspicious by what nobody declared of the kernel."""
+    """A judgement that passes, and is suspicious by what nobody declared of the kernel.
+
+    >>> import numpy as np
+    >>> import pytest
+    >>> from workbench.testing import AttentionWarning, assert_close
+    >>> a, b = np.random.default_rng(0).standard_normal((2, 32, 32), np.float32)
+    >>> tf32 = [(x.view(np.uint32) & 0xFFFFE000).view(np.float32) for x in (a, b)]  # as tensor cores read float32
+    >>> with pytest.warns(AttentionWarning, match="they pass with --contract operands=tf32"):
+    ...     assert_close(tf32[0] @ tf32[1], lambda a, b: a @ b, {"a": a, "b": b}).verdict
+    'suspicious'
+    """
 
     __module__ = "workbench.testing"
 
 
 class AttentionError(AssertionError):
-    """A judgement that fails. Its text is made when it is asked for: hypothesis drops hundreds of these unread."""
+    """A judgement that fails. Its text is made when it is asked for: hypothesis drops hundreds of these unread.
+
+    >>> from workbench import Case
+    >>> from workbench.testing import AttentionError, assert_attention
+    >>> try:
+    ...     assert_attention("examples/numpy_attention.py:scale_twice", Case(seqlen=16, head_dim=8))
+    ... except AttentionError as error:
+    ...     error.diff.verdict, error.diff.origin
+    ('bug', 'scores')
+    """
 
     __module__ = "workbench.testing"
 
@@ -92,6 +111,12 @@ def assert_attention(
     hypothesis, which shrinks by itself, no smaller case is searched; `hypothesis.target` is told log2 of the largest x
     of budget; and an example of which nothing could be judged is rejected: it does not count. Refusal and Unavailable
     as of `workbench.run`: they are no AssertionError, since nothing was judged.
+
+    >>> def attention(q, k, v, *, scale, causal):
+    ...     weights = np.exp(q @ k.swapaxes(-1, -2) * np.float32(scale))
+    ...     return weights @ v / weights.sum(-1, keepdims=True)
+    >>> assert_attention(attention, Case(seqlen=16, head_dim=8)).verdict
+    'rounding'
     """
     __tracebackhide__ = True
     settings, fails = current.get(), failing(fail_on or current.get().fail_on)

@@ -21,7 +21,19 @@ TAKEN = ("arrays", "device", "layout", "inputs", "contract", "backend", "calibra
 
 
 class GradientWarning(UserWarning):
-    """Gradients that are right by conventions that nobody told."""
+    """Gradients that are right by conventions that nobody told.
+
+    >>> import torch
+    >>> import warnings
+    >>> from workbench import Case
+    >>> from workbench.testing import GradientWarning, assert_attention
+    >>> def attention(q, k, v, *, scale, causal):
+    ...     return torch.softmax(q @ k.mT * scale, -1) @ v
+    >>> with warnings.catch_warnings():
+    ...     warnings.simplefilter("error", GradientWarning)  # conventions have to be told
+    ...     assert_attention(attention, Case(seqlen=16, head_dim=8), arrays="torch", gradients=True).verdict
+    'rounding'
+    """
 
     __module__ = "workbench.testing"
 

@@ -19,6 +19,12 @@ def assert_operation(
 
     Raises AssertionError, with the report and what repeats it, where a stage is wrong, and where nothing could be
     judged; Refusal as `diff_operation` does.
+
+    >>> import numpy as np
+    >>> def rmsnorm(x, weight, *, eps):
+    ...     return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(eps)) * weight
+    >>> assert_operation(rmsnorm, "rmsnorm", axes={"rows": 4, "dim": 16}).verdict
+    'rounding'
     """
     __tracebackhide__ = True  # of pytest
     judged = diff_operation(target, operation, **given)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from workbench.judge.fails import FAIL_ON
+from workbench.refusal import Unavailable
 from workbench.testing.profiles import PROFILES
 from workbench.testing.settings import Settings, current
 
@@ -88,7 +89,10 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--hypothesis-profile {theirs} and attention_profile {profile}: give one of them")
     from workbench.testing.profiles import load
 
-    load(profile)
+    try:
+        load(profile)
+    except Unavailable as missing:
+        raise pytest.UsageError(f"attention_profile: {missing}") from None
 
 
 @pytest.fixture(scope="session")
@@ -235,6 +239,8 @@ def _kept(errors: Sequence[Any], item: pytest.Item, phase: str) -> Iterator[str]
             write(error.diff, folder)
         except OSError as refused:
             yield f"no pictures: {folder}: {refused.strerror}"
+        except Unavailable as missing:
+            yield f"no pictures: {missing}"
         else:
             yield f"pictures and trace: {folder}/"
 

@@ -2,10 +2,15 @@
 
 No profile has a deadline: the first example of a case that was not seen before compiles a kernel, which takes seconds,
 and the second one takes milliseconds, which hypothesis would call flaky.
+
+>>> PROFILES["ci"]["derandomize"], PROFILES["ci"]["max_examples"]
+(True, 100)
 """
 
 from collections.abc import Mapping
 from typing import Any
+
+from workbench.extras import needed
 
 #: name -> fields of hypothesis.settings. What is said here is said in every profile that it matters to: a profile takes
 #: what it leaves out from the one that is loaded, which where CI is set is hypothesis' own "ci", with derandomize
@@ -23,8 +28,9 @@ PROFILES: Mapping[str, Mapping[str, Any]] = {
 
 
 def load(name: str) -> None:
-    """Register a profile as attention-<name>, and load it."""
-    from hypothesis import settings
+    """Register a profile as attention-<name>, and load it; Unavailable without hypothesis."""
+    with needed(f"the profile {name} needs", "hypothesis"):
+        from hypothesis import settings
 
     settings.register_profile(f"attention-{name}", **PROFILES[name])
     settings.load_profile(f"attention-{name}")

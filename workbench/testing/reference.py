@@ -35,6 +35,14 @@ def assert_close(
     What passes and is suspicious, since only arithmetic that nobody declared explains it, is an AttentionWarning.
     Raises AssertionError, with the report, where a stage is wrong, where errors are larger than chance allows, and
     where fewer than 99 % of the elements could be judged; Refusal for what does not fit.
+
+    >>> import numpy as np
+    >>> def softmax(x):
+    ...     weights = np.exp(x - x.max())
+    ...     return weights / weights.sum()
+    >>> x = np.arange(8, dtype=np.float32)
+    >>> assert_close(np.exp(x) / np.exp(x).sum(), softmax, {"x": x}).verdict
+    'rounding'
     """
     __tracebackhide__ = True  # of pytest
     judged = diff_results(actual, reference, inputs, contract=contract, gradients=gradients)

@@ -57,8 +57,8 @@ def load_dump(
     contract: str | Mapping[str, Any] | None = None,
 ) -> dict[int, Trace]:
     """The calls in a dump by number, in their order: what another program wrote into a file, a folder, or a file of
-    records, by the names that `mapping` gives (docs/trace-format.md), a TOML file or what one holds; or a dict of
-    arrays of Python's. `case` and `contract` say what the mapping does not. Nothing in a file is executed.
+    records, by the names that `mapping` gives (docs/reference/trace-format.md), a TOML file or what one holds; or a
+    dict of arrays of Python's. `case` and `contract` say what the mapping does not. Nothing in a file is executed.
 
     Refusal for a mapping that says what it may not, a name that fits no file or several of one call, a call that lacks
     what others have, what is said twice and otherwise, and arrays that do not fit the case.

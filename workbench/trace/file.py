@@ -1,6 +1,6 @@
 """A trace at rest: a safetensors file of q, k, v and the stages by name, with a JSON manifest in its metadata.
 
-Any program can write one (docs/trace-format.md). Nothing in it is executed.
+Any program can write one (docs/reference/trace-format.md). Nothing in it is executed.
 """
 
 import hashlib
@@ -45,6 +45,14 @@ _OF_BOX = ("batch", "heads", "kv_heads", "seqlen_q")
 def save(trace: Trace, path: str | Path) -> None:
     """Write `trace` as a safetensors file; a failed run leaves no half-written file. Refusal for a `path` that says
     another format, .npz or .pt, which `load` would read as that.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from workbench import Case, load, run
+    >>> trace = run("examples/numpy_attention.py:attention", Case(seqlen=16, head_dim=8))
+    >>> with TemporaryDirectory() as folder:
+    ...     save(trace, f"{folder}/run.safetensors")
+    ...     load(f"{folder}/run.safetensors")
+    <Trace of examples/numpy_attention.py:attention: scores, out>
     """
     from safetensors.numpy import save as serialised
 

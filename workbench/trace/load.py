@@ -27,11 +27,11 @@ def load(
 ) -> Trace:
     """The trace of what lies in `given`.
 
-    A trace that `save` wrote, or any program (docs/trace-format.md): a file, several separated by commas, a pattern of
-    them or a folder, of which each holds a part of one run, or what one rank left. Arrays by name, in an .npz, .pt or
-    .safetensors file or in a dict of any library's (`plain.of_arrays`): q, k, v, out, lse, scores and other stages,
-    with the axes `layout`. With a `mapping`, a TOML file or what one holds, arrays of other names, in a file, a folder
-    or a dict. With the `case` whose inputs the kernel had, a log of the values that it printed.
+    A trace that `save` wrote, or any program (docs/reference/trace-format.md): a file, several separated by
+    commas, a pattern of them or a folder, of which each holds a part of one run, or what one rank left. Arrays by name,
+    in an .npz, .pt or .safetensors file or in a dict of any library's (`plain.of_arrays`): q, k, v, out, lse, scores
+    and other stages, with the axes `layout`. With a `mapping`, a TOML file or what one holds, arrays of other names, in
+    a file, a folder or a dict. With the `case` whose inputs the kernel had, a log of the values that it printed.
 
     Of arrays and a mapping `case` says what they do not tell, as a case or as fields of one ({"causal": True}), and
     `contract` what the kernel promises, as of `presets.fields_of`; a log takes both, too.

@@ -70,7 +70,15 @@ class Resident(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """What one run of a kernel left behind."""
+    """What one run of a kernel left behind.
+
+    >>> from workbench import Case, run
+    >>> trace = run("examples/numpy_attention.py:attention", Case(seqlen=16, head_dim=8))
+    >>> trace
+    <Trace of examples/numpy_attention.py:attention: scores, out>
+    >>> trace.stages["scores"].shape, trace.inputs["q"].shape
+    ((1, 1, 16, 16), (1, 1, 16, 8))
+    """
 
     target: str  #: name of a kernel, or path.py:function
     algorithm: str  #: whose stages these are, by the name of `stages.ALGORITHMS`

@@ -250,12 +250,10 @@ def test_a_llama_of_transformers_is_judged(implementation: str, tmp_path: Path) 
 @pytest.mark.campaign
 def test_the_page_on_captures_shows_what_is_printed(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="an extra, clients")
-    page = (screens.ROOT / "docs/capturing.md").read_text()
-    program = next(
-        source for name, source in screens.kernels(screens.ROOT / "docs/capturing.md").items() if "model" in name
-    )
+    page = (screens.ROOT / "docs/how-to/capturing.md").read_text()
+    program = screens.ROOT / "examples/in_a_model.py"
     shown = page.split("```\n")[2]
     assert shown.startswith("LlamaForCausalLM: ")
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-W", "ignore", str(program)], cwd=tmp_path, capture_output=True, text=True)
     lines = zip(done.stdout.splitlines(), shown.splitlines(), strict=False)
     assert all(line.startswith(one) for line, one in lines), done.stdout + done.stderr  # other causes may fit as well

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -193,8 +192,3 @@ def test_a_fault_may_be_in_no_line_of_the_runs_that_laws_ask_for(monkeypatch: py
 def test_parts_of_a_run_are_refused(option: str) -> None:
     with pytest.raises(Refusal, match=f"{option} is not for laws"):
         subject("flash", FULL, **{option: "b=0"})
-
-
-def test_the_page_lists_every_law() -> None:
-    page = Path(__file__).parents[3].joinpath("docs/laws.md").read_text()
-    assert not [name for name, law in LAWS.items() if f"| {name} | {law.kind} |" not in page]

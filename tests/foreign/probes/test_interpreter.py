@@ -34,6 +34,13 @@ def one_more(x, out):
     tl.store(out + i, x * x + 1)
 
 
+@triton.jit
+def below(x, out, n):
+    """Rows and columns below n, by Python's `and`."""
+    rows, cols = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    tl.store(out + rows * 16 + cols, tl.load(x + rows * 16 + cols), mask=rows < n and cols < n)
+
+
 def attention(q: Any, k: Any, v: Any, *, scale: float, causal: bool, named: bool = False) -> Any:
     """No attention at all."""
     out = torch.empty((1, 1, 16, 16))
@@ -78,6 +85,20 @@ def test_float8_is_refused_wherever_it_comes_from() -> None:
         return attention(q.to(torch.float8_e5m2), k, v, scale=scale, causal=causal)
 
     with pytest.raises(Refusal, match="product got x in float8_e5m2: use --dtype float32 or float16"):
+        run(kernel, CASE, arrays="torch")
+
+
+def test_and_of_tensors_is_refused() -> None:
+    """It stores rows that its mask leaves out: the interpreter takes the columns' part alone."""
+    x, out = torch.ones((16, 16)), torch.zeros((16, 16))
+    below[(1,)](x, out, 4)
+    assert out.sum() == 64
+
+    def kernel(q: Any, k: Any, v: Any, *, scale: float, causal: bool) -> Any:
+        below[(1,)](q, torch.zeros((1, 1, 16, 16)), 4)
+        return q
+
+    with pytest.raises(Refusal, match=r"second operand alone of `a and b`.* here of shape \(16, 1\): write `a & b`"):
         run(kernel, CASE, arrays="torch")
 
 

@@ -20,7 +20,13 @@ def of(actual, dtype: str = "float32", declared: Contract | None = None, seed: i
 
 
 def test_the_words_of_a_contract_are_those_that_parse_reads() -> None:
-    for words in ("operands=tf32", "operands=float32,stored=probs:bfloat16+out:float16", "exp_ulps=3", "exp=natural"):
+    for words in (
+        "operands=tf32",
+        "operands=float32,stored=probs:bfloat16+out:float16",
+        "exp_ulps=3",
+        "exp=natural",
+        "fast=erf+tanh",
+    ):
         contract = parse(words)
         assert parse(words_of(contract, parse(""))) == contract
     assert words_of(Contract()) == "" and words_of(parse("")) == "exp=base2"

@@ -72,6 +72,13 @@ def test_where_a_worst_case_explodes_samples_judge(monkeypatch: pytest.MonkeyPat
     assert of(delta, given, broken, words="").verdict == "bug"
 
 
+def test_nan_is_no_number_of_deviations_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharper, "LARGEST", 0)
+    given = keyed()
+    found = of(delta, given, run_delta(**given) * np.float32(np.nan), words="")
+    assert found.verdict == "bug" and found.reason == ""
+
+
 def quotient(x, y):  # type: ignore[no-untyped-def]
     return x / (y.sum(-1, keepdims=True) - 1.0)
 
@@ -173,6 +180,38 @@ def test_what_plain_torch_rounds_is_said_and_fails_until_it_is_declared() -> Non
 def test_a_factor_is_no_rounding_of_plain_torch(factor: float) -> None:
     given = halves()
     assert of(gated, given, eager(**given, factor=factor), "bfloat16").verdict == "bug"
+
+
+def mixed(x, w, v):  # type: ignore[no-untyped-def]
+    seen = v - (x @ w) * 0.3
+    out = seen @ w.T
+    return out
+
+
+def test_a_stage_in_16_bits_behind_other_roundings_is_no_bug_though_most_of_it_is_predicted() -> None:
+    given = halves(1) | {"v": halves(2)["x"][:, :1] + np.zeros((64, 48), ml_dtypes.bfloat16)}
+    x, w, v = (one.astype(np.float32) for one in given.values())
+    product = bfloat16(bfloat16(x @ w) * np.float32(0.3))
+    seen = (v - product).astype(ml_dtypes.bfloat16)
+    assert excused(of(mixed, given, {"seen": seen}, "bfloat16"), "round=eager")
+    off = (v * np.float32(1.02) - product).astype(ml_dtypes.bfloat16)
+    assert of(mixed, given, {"seen": off}, "bfloat16").verdict == "bug"
+    off = seen.copy()
+    off[3] = off[4]
+    assert of(mixed, given, {"seen": off}, "bfloat16").verdict == "bug"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_storing_few_sums_in_16_bits_loses_has_nothing_in_common(seed: int) -> None:
+    given = halves(seed)
+    graph = trace(gated, given)
+    node = next(iter(graph.results.values()))
+    samples = module.Samples(graph, parse("", "bfloat16"), {}, [node])
+    value = samples.value([node])
+    error = bfloat16(value.astype(np.float32)) - value
+    half = np.spacing(bfloat16(abs(value).astype(np.float32)).astype(ml_dtypes.bfloat16)).astype(np.float64) / 2
+    assert samples.is_chance([node], [error], [half]) and not samples.is_chance([node], [error], [0 * half])
+    assert not samples.is_chance([node], [error + 2.0**-9 * value], [half])
 
 
 def scores(q, k):  # type: ignore[no-untyped-def]

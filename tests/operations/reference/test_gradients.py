@@ -283,3 +283,40 @@ def test_gradients_that_somebody_made() -> None:
     for none in (out, {"result": out}):
         with pytest.raises(Refusal, match="a dict that has some of them: dq, dk, dv"):
             diff_results(none, softmax, QKV | {"dresult": dout}, gradients=True)
+
+
+def test_another_formula_of_a_derivative_is_no_bug() -> None:
+    """1 - s loses what is small in s (1 - s); a gradient that is off by more is wrong."""
+
+    def naive(x):
+        return 1 / (1 + torch.exp(-x))
+
+    def off(x):
+        return torch.sigmoid(x) + (2.0**-18 * x.sum(-1, keepdim=True) if x.requires_grad else 0.0)
+
+    x = 4 * torch.randn(16, 64, generator=torch.Generator().manual_seed(0))
+    found = diff_reference(torch.sigmoid, naive, {"x": x}, gradients=True)
+    (_, dx) = found.stages
+    assert (found.verdict, dx.doubt) == ("suspicious", "evidence") and found.fails
+    assert (
+        "by a few float32 roundings of the largest gradient. A backward pass by another formula does that" in dx.reason
+    )
+    assert diff_reference(off, naive, {"x": x}, gradients=True).verdict == "bug"
+    assert diff_reference(torch.sigmoid, torch.sigmoid, {"x": x}, gradients=True).verdict in RIGHT
+
+
+def test_a_masked_maximum_has_a_gradient_in_every_run() -> None:
+    """Masked scores are -inf: put apart from each other they were NaN, and nothing behind them was judged."""
+    found = diff_reference(flash(), attention, QKV, gradients=True)
+    assert all(one.decisive is not None and one.decisive.summary.judged == one.dumped.size for one in found.stages)
+
+
+def test_a_gradient_that_chance_does_not_explain_keeps_its_reason() -> None:
+    """None of its elements is over budget: no other formula is looked for."""
+
+    def naive(x):
+        return ((x - x.mean(-1, keepdim=True)) ** 2).sum(-1) / (x.shape[-1] - 1)
+
+    x = 3 + torch.randn(64, 300, generator=torch.Generator().manual_seed(0))
+    (_, dx) = diff_reference(lambda x: x.var(-1), naive, {"x": x}, gradients=True).stages
+    assert dx.verdict == "suspicious" and "deviations off" in dx.reason and "another formula" not in dx.reason

@@ -88,3 +88,79 @@ def test_a_reference_in_torch_gets_tensors_where_inputs_are_numpy_s() -> None:
     given = {name: x.numpy() for name, x in inputs(0, "float32").items()}
     assert diff_results(naive(**inputs(0, "float32")), naive, given).verdict in ("exact", "rounding")
     assert diff_reference(naive, naive, given).verdict in ("exact", "rounding")
+
+
+def test_a_polynomial_for_erf_is_told_from_a_bug() -> None:
+    """Abramowitz and Stegun 7.1.26, in float32, within gelu: torch's own on a CPU."""
+
+    def naive(x):
+        return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
+
+    def kernel(x, last=1.061405429):
+        y = (x * 0.5**0.5).abs()
+        t = 1 / (1 + 0.3275911 * y)
+        sum_ = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * last))))
+        return 0.5 * x * (1 + x.sign() * (1 - sum_ * torch.exp(-y * y)))
+
+    x = 2 * torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    found = diff_reference(kernel, naive, {"x": x})
+    assert (found.verdict, found.fails) == ("suspicious", False) and "pass with --contract fast=erf" in str(found)
+    assert diff_reference(kernel, naive, {"x": x}, contract="fast=erf").verdict == "rounding"
+    assert diff_reference(lambda x: kernel(x, 1.0615), naive, {"x": x}).verdict == "bug"
+
+
+def test_a_fast_tanh_is_declared() -> None:
+    """tanh.approx.f32 is 2^-11 off, which undeclared is a failure."""
+    x = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    given = {"x": x}
+
+    def kernel(x):
+        return torch.tanh(x) * (1 + 2.0**-11 * torch.sin(1000 * x))
+
+    found = diff_reference(kernel, torch.tanh, given)
+    assert found.fails and "fast=tanh" in str(found)
+    assert diff_reference(kernel, torch.tanh, given, contract="fast=tanh").verdict == "rounding"
+
+
+def routed(logits, x, w):
+    top, places = torch.topk(logits, 2, dim=-1)
+    return (torch.softmax(top, -1)[..., None] * (x[:, None] * w[places])).sum(1)
+
+
+def of_equals_the_last(logits, x, w, shown=False, scale=1.0):
+    places = logits.shape[-1] - 1 - torch.argsort(logits.flip(-1), dim=-1, descending=True, stable=True)[:, :2]
+    weights = torch.softmax(torch.gather(logits, 1, places), -1) * scale
+    out = (weights[..., None] * (x[:, None] * w[places])).sum(1)
+    return {"result": out, "places": places} if shown else out
+
+
+def routing():
+    """Logits of which the second and the third are equal in one row of 200."""
+    g = torch.Generator().manual_seed(0)
+    logits = torch.stack([torch.randperm(8, generator=g) for _ in range(200)]).float()
+    logits[7] = torch.tensor([0.0, 3, 2, 2, 1, 0, 0, 0])
+    return {"logits": logits, "x": torch.randn(200, 4, generator=g), "w": torch.randn(8, 4, generator=g)}
+
+
+def test_equal_values_may_be_taken_in_any_order() -> None:
+    found = diff_reference(of_equals_the_last, routed, routing())
+    assert found.verdict in ("exact", "rounding") and "return the kernel's indices as a stage" in str(found)
+    assert found.stages[0].decisive.summary.judged == 199 * 4
+    assert diff_reference(lambda **x: of_equals_the_last(**x, scale=1.01), routed, routing()).verdict == "bug"
+    shown = diff_reference(lambda **x: of_equals_the_last(**x, shown=True), routed, routing())
+    assert shown.verdict == "rounding" and shown.stages[1].decisive.summary.judged == 200 * 4
+
+
+MAXIMA = {
+    "amax": lambda x: x.amax(-1), "max": lambda x: x.max(-1).values, "topk": lambda x: x.topk(1).values[:, 0],
+    "sort": lambda x: x.sort(-1).values[:, -1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reference", MAXIMA)
+@pytest.mark.parametrize("kernel", MAXIMA)
+def test_the_gradient_of_a_maximum_goes_to_any_of_equal_elements(kernel: str, reference: str) -> None:
+    of, by = MAXIMA[kernel], MAXIMA[reference]
+    x = torch.tensor([[1.0, 2, 2, 0], [3, 3, 3, 3], [0, 1, 2, 3]])
+    assert diff_reference(of, by, {"x": x}, gradients=True).verdict in ("exact", "rounding", "untestable")
+    assert diff_reference(lambda x: 2 * of(x), by, {"x": x}, gradients=True).verdict == "bug"

@@ -6,7 +6,7 @@ The very same kernels run on a GPU and on the emulator, whose answers are known.
 from collections.abc import Iterable
 
 from workbench.cuda import (
-    compiler,  # noqa: F401 - Refusal where numba cannot be imported
+    compiler,  # noqa: F401 - Unavailable where numba cannot be imported
     ptx,
 )
 from workbench.cuda.calibrate import accumulation, casts, probe_mma, ulps

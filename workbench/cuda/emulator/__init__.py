@@ -11,7 +11,7 @@ float32 arithmetic stays float32, and is not contracted to fused multiply-adds. 
 its next barrier, so a loop that waits for another thread's store never ends. Indices are not checked.
 """
 
-from workbench.cuda import compiler  # noqa: F401 - Refusal where numba cannot be imported
+from workbench.cuda import compiler  # noqa: F401 - Unavailable where numba cannot be imported
 from workbench.cuda.emulator.cache import cache_dir
 from workbench.cuda.emulator.emulator_error import EmulatorError, Stuck
 from workbench.cuda.emulator.launch import Emulated, compile

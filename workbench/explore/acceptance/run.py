@@ -146,6 +146,10 @@ def accept(
 
     Refusal for a spec that is none, and a function that cannot be found; Unavailable where there are no namespaces, and
     for a missing library or GPU.
+
+    >>> found = accept("examples/numpy_attention.py:scale_twice", seconds=2, unsafe=True, seed=0)
+    >>> found.verdict, found.failure.kind
+    ('fail', 'wrong')
     """
     file = str(spec) if isinstance(spec, str | Path) else None
     found = _spec(spec)

@@ -222,6 +222,15 @@ def capture(
 
     Refusal for a function that is neither known nor told, a model of transformers before 5, and a folder that holds a
     case already.
+
+    >>> import torch
+    >>> from tempfile import TemporaryDirectory
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+    >>> with TemporaryDirectory() as folder, capture(attend, folder, spec="sdpa") as c:
+    ...     out = c.function(*torch.ones(3, 1, 2, 16, 8))
+    >>> c.report.judged, c.report.verdict
+    (1, 'rounding')
     """
     return Capture(
         function, folder, spec=spec, sample=sample, keep=keep, contract=contract, limit_mb=limit_mb, seed=seed

@@ -45,7 +45,20 @@ class Report:
         return "rounding" if self.judged else "untestable"
 
     def as_dict(self) -> dict[str, Any]:
-        """The document `workbench.capture/1`, of plain Python values."""
+        """The document `workbench.capture/1`, also `report.json` in the folder of a capture, of plain Python values.
+
+        - `folder`: of what is kept
+        - `verdict`: of the kept call; otherwise `rounding`, or `untestable` if none was judged
+        - `calls`, `sampled`, `judged`, `wrong`, `doubted`: counts; `doubted`: suspicious, within 7 standard deviations
+        - `dropped`, `unread`, `unseen`, `remarks`: why sampled calls were not judged; why no call was seen; what is not
+          judged
+        - `kept`, `worst`: the first wrong call, the worst right one: `call`, `verdict`, `leaves`, `stage`,
+          `over_budget`, `max_abs`, `element`, `where` (layer, step), `reason`
+        - `causes`: of the first wrong call
+        - `gradients`, `wrong_gradients`, `awaited`, `kept_gradients`: backward passes judged, wrong, not run yet; the
+          first wrong one
+        - `host_s`, `judging_s`: seconds added to the caller; seconds of judging
+        """
         fields: dict[str, Any] = number({"schema": "workbench.capture/1", "verdict": self.verdict, **asdict(self)})
         return fields
 

@@ -46,7 +46,12 @@ class GradientLaws:
         return {one.law.name: one.held for one in self.findings}
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `workbench laws --operation attention_backward --json`."""
+        """The document `workbench.gradient-laws/1` of `workbench laws --operation attention_backward --json`.
+
+        - `conventions`: of the backward pass
+        - `broken`: how many laws are broken
+        - `laws`: a record for each law, as of `workbench.laws/1`
+        """
         run, case = self.subject.first.diff.run, self.subject.case
         return {
             "schema": "workbench.gradient-laws/1",

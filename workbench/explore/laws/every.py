@@ -77,6 +77,10 @@ def laws(
 
     `invariant`: the kernel claims that the bits of a row depend on nothing beside it. `options` are those of `run`, but
     `where` and `feed`. Raises what the run of the case itself raises.
+
+    >>> found = laws("examples/numpy_attention.py:attention", Case(seqlen=16, head_dim=8))
+    >>> found.signature["v-negated"], found.signature["runs-repeat"]
+    (True, True)
     """
     return asked(subject(target, case, invariant=invariant, **options))
 

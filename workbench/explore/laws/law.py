@@ -41,7 +41,7 @@ class Law:
     """A property of attention; its function says what it is, and what it asks of a case."""
 
     check: Callable[[Any], Verdict]  #: of what it is asked: a kernel, or a backward pass, on a case
-    kind: str  #: its class: what is compared, and how (docs/laws.md)
+    kind: str  #: its class: what is compared, and how (docs/how-to/laws.md)
 
     @property
     def name(self) -> str:
@@ -68,7 +68,13 @@ class Finding:
         return None if self.lacking else self.broke is None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; numbers that are not finite as strings."""
+        """Each of `laws` of `workbench.laws/1` and `workbench.gradient-laws/1`; numbers that are not finite as strings.
+
+        - `name`, `class`, `says`: of the law
+        - `held`, `not_applicable`: `null` where it does not apply, and why
+        - `broke`: the worst element: `stage`, `place`, `found`, `wanted`, `allowed`; `count` elements `of` all;
+          `sentence`
+        """
         found: dict[str, Any] = {
             "name": self.law.name,
             "class": self.law.kind,
@@ -109,7 +115,12 @@ class Laws:
         return {one.law.name: one.held for one in self.findings}
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `workbench laws --json`."""
+        """The document `workbench.laws/1` of `workbench laws --json`.
+
+        - `claims_invariance`: whether `--invariant` was given
+        - `broken`: how many laws are broken
+        - `laws`: a record for each law
+        """
         return {
             "schema": "workbench.laws/1",
             "target": self.subject.first.trace.target,

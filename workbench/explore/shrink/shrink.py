@@ -12,6 +12,7 @@ from workbench.explore.shrink.boundary import Boundary, boundaries
 from workbench.explore.shrink.smaller import descend
 from workbench.explore.shrink.symptom import Symptom
 from workbench.explore.shrink.values import plain_inputs
+from workbench.extras import require
 from workbench.judge.diff import Diff, diff
 from workbench.judge.explain.cause import Cause
 from workbench.judge.explain.explain import Explained
@@ -27,6 +28,8 @@ REPEATS, BOUNDARIES = 0.2, 0.2
 OF_MEASURED = 4.0
 #: runs of the smallest case, at most, until one fails again
 AGAIN = 20
+#: what is said without hypothesis
+NEEDS = "shrinking a case of attention needs"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -87,11 +90,18 @@ def shrink(judged: Diff, effort: float = 1.0, *, seconds: float | None = None) -
     `effort`: how many times as many runs as usual; `seconds`: a cap for all of it, compiles among them. When one of
     them is over, or at Ctrl-C, the smallest so far comes back, with `complete` False. Refusal where no stage is wrong,
     for a run that cannot be repeated on other cases, and where the start fails in fewer than half of its runs.
+    Unavailable without hypothesis.
 
     Where no stage is wrong, and out and lse alone were given, the search begins at one of the cases `telling`.
 
     The search is that of hypothesis (MacIver, Hatfield-Dodds and others, JOSS 4(43), 2019), begun at the given case.
+
+    >>> from workbench import run
+    >>> found = shrink(diff(run("examples/numpy_attention.py:scale_twice", Case(seqlen=8, head_dim=4))), effort=0.01)
+    >>> found.smallest, found.origin
+    (Case(seqlen_q=1, seqlen_k=2, head_dim=1), 'scores')
     """
+    require(NEEDS, "hypothesis")
     begun = time.monotonic()
     if judged.origin is None:
         judged = next((other for other in on_telling_cases(judged) if other.origin is not None), judged)

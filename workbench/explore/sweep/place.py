@@ -6,6 +6,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from workbench.explore.sweep.worker import stops_with
+from workbench.extras import needed
 from workbench.machine import processors
 from workbench.refusal import Refusal, Unavailable
 
@@ -23,7 +24,7 @@ def check_place(jobs: int | None, scheduler: str | None, own: Executor | None) -
 @contextmanager
 def executor(jobs: int | None, scheduler: str | None, own: Executor | None) -> Iterator[Executor]:
     """The executor of a sweep: `own`, which stays open; the cluster of a Dask scheduler; else `jobs` threads here, as
-    many as processors where it is None. Refusal for a scheduler without Dask, Unavailable for one that is not reached.
+    many as processors where it is None. Unavailable for a scheduler without Dask, and for one that is not reached.
     """
     if own is not None:
         yield own
@@ -49,13 +50,8 @@ def _local(jobs: int) -> Iterator[Executor]:
 
 @contextmanager
 def _cluster(scheduler: str) -> Iterator[Executor]:
-    try:
+    with needed(f"--scheduler {scheduler} needs", "distributed"):
         from distributed import Client
-    except ImportError as error:
-        raise Refusal(
-            f"--scheduler {scheduler} needs Dask, which cannot be imported here ({type(error).__name__}: {error}): "
-            'pip install "attention-workbench[sweep]". Without Dask, use --jobs N on this machine'
-        ) from None
     try:
         client = Client(scheduler, timeout=_REACH_S)
         client.wait_for_workers(1, timeout=_REACH_S)

@@ -123,13 +123,19 @@ def sweep(
 
     Refusal for what breaks a rule of `Plan`, where there is such a file already, or one of another sweep; Unavailable
     where the machine lacks what a case needs, and where the executor gives up: what was judged is kept.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> cases = [Case(seqlen=n, head_dim=8) for n in (8, 16)]
+    >>> with TemporaryDirectory() as folder:
+    ...     sweep("examples/numpy_attention.py:attention", cases, out=f"{folder}/sweep.sqlite", jobs=1).outcomes
+    {'rounding': 2}
     """
     plan, path = Plan(target, tuple(cases), given, timeout, memory_gb), Path(out)
     if not disk_gb >= 0:
         raise Refusal(f"disk_gb must be a number of at least 0; got {disk_gb!r}")
     check_place(jobs, scheduler, executor)
     if plan.is_ours:
-        from workbench.cuda import compiler  # noqa: F401 - Refusal where no kernel is compiled, and not in each row
+        from workbench.cuda import compiler  # noqa: F401 - Unavailable where no kernel is compiled, and not in each row
     with (
         executor_of(jobs, scheduler, executor) as pool,
         continued(path, plan) if resume else created(path, plan) as store,

@@ -39,6 +39,19 @@ def compare_runs(a: str | Path | Mapping[int, Trace], b: str | Path | Mapping[in
     of one number are a pair.
 
     Refusal for a folder without calls, no call that both have, and calls of different shapes.
+
+    >>> import torch
+    >>> from tempfile import TemporaryDirectory
+    >>> from workbench import capture
+    >>> def attend(q, k, v):
+    ...     return torch.softmax(q @ k.mT / q.shape[-1] ** 0.5, -1) @ v
+    >>> with TemporaryDirectory() as folder:
+    ...     for size in (1, 2):
+    ...         with capture(attend, f"{folder}/{size}", spec="sdpa", keep="all") as c:
+    ...             _ = c.function(*torch.full((3, 1, 2, 16, 8), float(size)))
+    ...     found = compare_runs(f"{folder}/1", f"{folder}/2")
+    >>> found.first.call, found.verdict
+    (0, 'differs')
     """
     sides, how = _in_passes(*map(_calls, (a, b)))
     names = [str(x) if isinstance(x, str | Path) else name for x, name in zip((a, b), "AB", strict=True)]

@@ -121,7 +121,21 @@ class Runs:
         return sum(one.interaction for one in self.shares) / 2
 
     def as_dict(self) -> dict[str, Any]:
-        """The document of `workbench compare-runs --json`, of plain Python values."""
+        """The document `workbench.compare-runs/1` of `workbench compare-runs --json`, of plain Python values.
+
+        - `a`, `b`: the folders
+        - `verdict`: `bug`, `differs` (inputs differ by more than rounding), `diverges` (the runs differ in what they
+          compute), `untestable`, `suspicious`, `rounding`, `identical`
+        - `first`, `departed`: the first wrong or differing call; where the runs diverge: `call`, `behind` (the call
+          before), `inputs`, `allowed`, `factor`, `rows`, `batches`, `where`
+        - `causes`: of `A` and `B`: `stage`, `text`, `rivals`
+        - `shares`, `interaction`: which rounding causes the difference: `words`, `share` of its square, `interaction`
+          (effect of order)
+        - `alone`: calls that only one side has
+        - `calls`: `a` and `b` (`verdict`, `stage`, `over_budget`, `doubt`, `file`), `wrong`, `asked` (settings that
+          differ), `largest`, `difference`, `carried`, `own` (root mean squares), `shares`, `place` (layer, step),
+          `apart` (relative difference of inputs and `out`, and `rounding` allowed)
+        """
         first = self.first
         pairs = [asdict(pair) | {"wrong": pair.wrong, "shares": _documents(pair.shares)} for pair in self.pairs]
         made: dict[str, Any] = number({

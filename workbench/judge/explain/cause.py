@@ -99,7 +99,19 @@ class Cause:
         return replace(self, trial=trial, decided_by=None if self.decided_by is None else whole(self.decided_by))
 
     def as_dict(self) -> dict[str, Any]:
-        """As in `workbench.explain/1`, of plain Python values."""
+        """A cause of `workbench.explain/1`, of plain Python values.
+
+        - `id`, `text`, `names`: the plainest hypothesis; all sentences for the same formula
+        - `stage`, `stages`, `edits`: the first stage it reproduces; all of them; what it changes
+        - `over_budget`, `unexplained`: largest remaining error / budget; share of the error that remains
+        - `reproduced`: `elements` within budget `of` all; `wrong`: how many of them the fault moves; `nan`: of these,
+          NaN
+        - `proved`: reproduces every number, has no rival, and holds on a fresh case
+        - `rivals`, `decided_by`, `runner_up`: equally good formulas; the case that excluded others; the next best
+          (`text`, `unexplained`)
+        - `falsifier`: of `cases` fresh cases the first, or the one it failed: `case`, `predicted`, `seen`, `held`;
+          `wrong_beyond`: what else is wrong there
+        """
         trial = self.trial
         return {
             "id": self.id,

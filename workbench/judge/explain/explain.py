@@ -241,11 +241,23 @@ def _ways(
             if supposed.splits == 1 and supposed.block_k >= scene.trace.case.seqlen_k:
                 continue  # one tile, as the scene has
             cut = Scene(supposed.of(scene.run), supposed=supposed)
+            if not _has_the_tiles_of_dumps(cut.run):
+                continue
             families = [name for name in cut.families if name in OF_TILES and name != without]
             of_tiles = library([name for name in families if not alone or name == "softmax"])
             yield cut, common(of_tiles) if alone else of_tiles
     if alone and not told:
         yield scene, among
+
+
+def _has_the_tiles_of_dumps(run: Observed) -> bool:
+    """Whether stages that a kernel gave tile by tile, or split by split, are of as many as the contract makes."""
+    return all(
+        run.sizes[axis] == n
+        for name, x in run.dumped.items()
+        for axis, n in zip(run.known[name].axes, x.shape, strict=True)
+        if axis in "ts"
+    )
 
 
 def _hypotheses(run: Observed, families: Sequence[str]) -> Sequence[Hypothesis]:

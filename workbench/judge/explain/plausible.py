@@ -63,7 +63,12 @@ class Plausible:
         return tuple(dict.fromkeys(one.text for one in self.members))
 
     def as_dict(self) -> dict[str, Any]:
-        """Of plain Python values."""
+        """Each of `plausible` of `workbench.symptoms-explained/1`.
+
+        - `id`, `ids`, `names`: the plainest hypothesis; all that no run separates, with their sentences
+        - `surprise`: unlikeliness of the table
+        - `best`, `values`: the likeliest unknowns; all that fit
+        """
         return {
             "id": self.id,
             "ids": [one.id for one in self.members],

@@ -47,7 +47,16 @@ class Symptoms:
         return "plausible causes" if self.plausible else "no likely fault explains it"
 
     def as_dict(self) -> dict[str, Any]:
-        """As in `workbench.symptoms-explained/1`, of plain Python values."""
+        """The document `workbench.symptoms-explained/1`, of plain Python values.
+
+        - `kernel`, `stage`, `unknown`: of the table; the values tried of what it leaves open
+        - `verdict`: in words
+        - `plausible`, `more`: at most five causes, and how many more
+        - `measurement`: what would decide between them: `case`, `row`, what each cause `predicted`, `parted`: groups it
+          separates
+        - `within_rounding`: values with which no fault is needed
+        - `tried`: hypotheses
+        """
         return {
             "schema": SCHEMA,
             "verdict": self.verdict,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from workbench.judge.reference.held import dumps_of
 from workbench.judge.reference.lines import definition
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, SEVERITY, StageDiff, in_role
 from workbench.reference.graph import Contract, Graph, Source, sources
+from workbench.reference.graph.device import off_device
 from workbench.reference.graph.node import Line
 from workbench.refusal import Refusal, unknown
 from workbench.shown import shown_by
@@ -136,8 +137,11 @@ class ReferenceDiff:
 
     @property
     def scene(self) -> Scene:
-        """What a search for causes looks at."""
-        return Scene(self.graph, self.given, self.stages, self.contract, self.declared, self.dtype, self.again)
+        """What a search for causes looks at, on the CPU."""
+        again = None if self.again is None else partial(_fresh, self.again)
+        return Scene(
+            off_device(self.graph), self.given, self.stages, self.contract, self.declared, self.dtype, again
+        )  # fmt: skip
 
     def explained_by(self, found: Explained) -> "ReferenceDiff":
         """The same, of which reports say what a longer search found."""
@@ -180,6 +184,11 @@ class ReferenceDiff:
 
     def _repr_html_(self) -> str:
         return shown_by("page.reference.html", self)
+
+
+def _fresh(again: Callable[[int], tuple[Graph, tuple[Given, ...]]], n: int) -> tuple[Graph, tuple[Given, ...]]:
+    graph, given = again(n)
+    return off_device(graph), given
 
 
 def diff_arrays(

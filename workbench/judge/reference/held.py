@@ -6,18 +6,24 @@ from typing import Any
 
 import numpy as np
 
-from workbench.arrays import as_torch, on_cpu
+from workbench.arrays import as_those
 from workbench.expectation.elements import Comparison, State, compare, kept
-from workbench.floats import DTYPES, to_float64, ulp
+from workbench.floats import DTYPES, array_namespace, to_float64, ulp
 from workbench.judge.reference.given import Given, is_whole
-from workbench.judge.reference.samples import BySamples, Samples, judged_by_samples
+from workbench.judge.reference.samples import HOPELESS, BySamples, Samples, floored, judged_by_samples
 from workbench.judge.reference.sharper import MOST, affordable, asked, sharper
 from workbench.reference.bound import Budget
 from workbench.reference.graph import Contract, Expected, Graph, budgets
+from workbench.reference.graph.device import numpy_of
+from workbench.reference.graph.drawn import JUMPS
 from workbench.reference.graph.node import Line
+from workbench.reference.graph.plan import upstream
+from workbench.reference.graph.shapes import spread
 
 #: budget of a whole number that is known: any other is at least 1 off
 APART = 0.25
+#: arrays of a budget
+_PARTS = ("bound", "statistical", "size")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +38,12 @@ class Held:
     drawn: BySamples | None  #: what samples decide of the isolated one
 
 
-def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[Held, ...]:
-    """Each array under a contract; `sharp`: results in reverse mode, too. A stage that the kernel gave takes the place
-    of the reference's in what follows; its whole numbers, such as the places that it chose, everywhere.
+def held(
+    graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
+) -> tuple[Held, ...]:
+    """Each array under a contract; `sharp`: results in reverse mode, too; `trial`: as of `Samples`. A stage that the
+    kernel gave takes the place of the reference's in what follows; its whole numbers, such as the places that it
+    chose, everywhere.
     """
     names = [place for one in given for place in one.places]
     dumps = dumps_of(graph, given)
@@ -45,7 +54,7 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
     isolated = from_inputs if {*names} == alone else _expected(graph, contract, dumps, names)
     nodes = {i: place for one in given for place, i in zip(one.places, one.nodes, strict=True)}
     samples = [
-        Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs])
+        Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs], trial)
         for by_inputs, read in ((False, dumps), (True, choices))
     ]
     found = []
@@ -58,6 +67,41 @@ def held(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: boo
             whole, _ = _compared(contract, one, from_inputs, None, choices, sharp=False, alone=True)
         found.append(Held(one, before[one.name], own, whole, _open(of, one), by))
     return tuple(found)
+
+
+@np.errstate(all="ignore")
+def is_hopeless(graph: Graph, contract: Contract, given: Sequence[Given]) -> bool:
+    """Whether a few samples show that an array, of the inputs alone, has elements that a contract does not explain.
+    Never where the reference chooses by computed values: few samples may turn no choice.
+    """
+    choices = {place: _like(graph, x) for one in given if is_whole(one.x.dtype)
+               for place, x in zip(one.places, one.turns, strict=True)}  # fmt: skip
+    some = [one for one in given if not is_whole(one.x.dtype) and not _behind(graph, one, given)]
+    nodes = [i for one in some for i in one.nodes]
+    if not nodes or any(graph.nodes[i].op in JUMPS for i in upstream(graph, nodes)):
+        return False
+    found = Samples(graph, contract, choices, nodes).screened()
+    for one in some:
+        xp = array_namespace(found[one.nodes[0]].value)
+        several = len(one.nodes) > 1
+        parts = [(found[i].value, floored(found[i])) for i in one.nodes]
+        value, deviation = (xp.stack(column) if several else column[0] for column in zip(*parts, strict=True))
+        error = abs(to_float64(as_those(one.x, value)) - value) - half_ulp(contract, one, value)
+        if bool(xp.any((deviation > 0) & (error > HOPELESS * deviation))):
+            return True
+    return False
+
+
+def half_ulp(contract: Contract, one: Given, value: Any) -> Any:
+    """Of each element half an ulp of what it is stored as, since what is stored in 16 bits was computed in more; 0 of
+    float32, and of a stage that the contract rounds itself. value: the expected one, where the array's is not finite,
+    of NumPy or on a device.
+    """
+    xp = array_namespace(value)
+    if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:
+        return xp.zeros_like(value)
+    actual = to_float64(as_those(one.x, value))
+    return ulp(xp.where(xp.isfinite(actual), actual, value), one.x.dtype) / 2
 
 
 def dumps_of(graph: Graph, given: Sequence[Given]) -> dict[str, Any]:
@@ -83,32 +127,18 @@ def _behind(graph: Graph, one: Given, given: Sequence[Given]) -> tuple[str, ...]
 
 
 def _expected(graph: Graph, contract: Contract, dumps: Mapping[str, Any], names: Sequence[str]) -> dict[str, Expected]:
-    """As of `budgets`, in NumPy."""
+    """As of `budgets`, in float64."""
     found = budgets(graph, contract, dumps, names)
-    return {name: Expected(_float64(one.value), _as_numpy(one.budget), one.open) for name, one in found.items()}
+    return {name: replace(one, value=to_float64(one.value)) for name, one in found.items()}
 
 
 def _open(expected: Mapping[str, Expected], one: Given) -> tuple[Line, ...]:
     return tuple(dict.fromkeys(line for place in one.places for line in expected[place].open))
 
 
-def _float64(x: Any) -> np.ndarray:
-    return np.asarray(to_float64(_on_cpu(x)))
-
-
-def _as_numpy(budget: Budget) -> Budget:
-    size = budget.size if isinstance(budget.size, float) else _on_cpu(budget.size)
-    return Budget(_on_cpu(budget.bound), _on_cpu(budget.statistical), size)
-
-
-def _on_cpu(x: Any) -> np.ndarray:
-    return np.asarray(x) if isinstance(x, np.generic | float) else on_cpu(x)
-
-
 def _like(graph: Graph, x: np.ndarray) -> Any:
     """An array in the library and on the device of the graph's values."""
-    value = next((graph.nodes[i].value for i in graph.inputs.values()), x)
-    return x if isinstance(value, np.ndarray) else as_torch(x, "a stage").to(value.device)
+    return as_those(x, next((graph.nodes[i].value for i in graph.inputs.values()), x))
 
 
 @np.errstate(all="ignore")
@@ -124,52 +154,47 @@ def _compared(
     """An array against what is expected of the `dumps`, and what samples decide of it. sharp: also in reverse mode;
     alone: all that it is made of is the reference's own, but for choices.
     """
-    value, budget = _joined([expected[place] for place in one.places], one.x.shape)
-    whole = is_whole(one.x.dtype)
+    value, budget = _joined([expected[place] for place in one.places])
+    xp, whole = array_namespace(value), is_whole(one.x.dtype)
     # float64 is judged as what a kernel stores in float32; all whole numbers up to 2^53 are held by float64
     dtype = np.dtype(np.float64) if whole else DTYPES["float32"] if one.x.dtype.itemsize == 8 else one.x.dtype
-    actual = to_float64(one.x)
-    stored: Any = 0.0
-    by = None
-    if one.narrow and contract.stored.get(one.name) != one.x.dtype.name:
-        # what is stored in 16 bits was computed in more: half an ulp of what it is stored as
-        stored = ulp(np.where(np.isfinite(actual), actual, value), dtype) / 2
+    actual, unwritten = (as_those(x, value) for x in (one.x, one.unwritten))
+    actual = to_float64(actual)
+    stored, by = half_ulp(contract, one, value), None
     if whole:
-        budget = Budget(np.maximum(budget.bound, APART), np.maximum(budget.statistical, APART), np.inf)
+        budget = Budget(xp.clip(budget.bound, APART), xp.clip(budget.statistical, APART), np.inf)
     elif samples is not None:
         budget, by = _sharpened(samples, one, actual, value, budget, stored, dumps, sharp)
     budget = Budget(budget.bound + stored, budget.statistical + stored, budget.size)
-    found = compare(actual, one.unwritten, value, budget, dtype)
-    nan = np.isnan(value) & ~one.unwritten
-    if nan.any() and alone:  # of a NaN that the kernel gave itself nobody knows what follows
-        same = nan & np.isnan(actual)
-        found.state[nan], found.over_budget[nan] = State.NAN, np.inf
-        found.state[same], found.over_budget[same] = State.EXACT, 0.0
+    found = compare(actual, unwritten, value, budget, dtype)
+    nan = xp.isnan(value) & ~unwritten
+    if alone and bool(xp.any(nan)):  # of a NaN that the kernel gave itself nobody knows what follows
+        same = nan & xp.isnan(actual)
+        found.state[nan], found.over_budget[nan] = int(State.NAN), np.inf
+        found.state[same], found.over_budget[same] = int(State.EXACT), 0.0
     if one.free is not None:
-        found.state[one.free], found.over_budget[one.free] = State.ABSENT, np.nan
+        free = as_those(one.free, value)
+        found.state[free], found.over_budget[free] = int(State.ABSENT), np.nan
     return kept(one.x, found), by
 
 
-def _joined(parts: Sequence[Expected], shape: tuple[int, ...]) -> tuple[np.ndarray, Budget]:
+def _joined(parts: Sequence[Expected]) -> tuple[Any, Budget]:
     """Turns along a first axis."""
-    if len(parts) == 1:
-        value, budget = parts[0].value, parts[0].budget
-        size = budget.size if isinstance(budget.size, float) else np.broadcast_to(budget.size, shape)
-        bound, likely = (np.broadcast_to(x, shape).astype(np.float64) for x in (budget.bound, budget.statistical))
-        return np.array(value), Budget(bound, likely, size)
-    values = np.stack([one.value for one in parts])
-    bound, likely, size = (
-        np.stack([np.broadcast_to(x, shape[1:]) for x in column])
-        for column in zip(*((b.bound, b.statistical, b.size) for b in (one.budget for one in parts)), strict=True)
-    )
-    return values, Budget(bound, likely, size)
+    xp = array_namespace(parts[0].value)
+    whole = [one.budget for one in parts]
+    columns = [[one.value for one in parts], *([getattr(one, part) for one in whole] for part in _PARTS)]
+    if isinstance(whole[0].size, float) and len(parts) == 1:
+        columns.pop()
+    spread_ = [[spread(x, one.value) for x, one in zip(column, parts, strict=True)] for column in columns]
+    value, *bounds = (xp.stack(column) if len(parts) > 1 else xp.asarray(column[0], copy=True) for column in spread_)
+    return value, Budget(bounds[0], bounds[1], bounds[2] if len(bounds) == 3 else np.inf)
 
 
 def _sharpened(
     samples: Samples,
     one: Given,
-    actual: np.ndarray,
-    value: np.ndarray,
+    actual: Any,
+    value: Any,
     budget: Budget,
     stored: Any,
     dumps: Mapping[str, Any],
@@ -177,19 +202,22 @@ def _sharpened(
 ) -> tuple[Budget, BySamples | None]:
     """The budget, smaller where reverse mode was asked, and drawn where there is none or forward ones are loose."""
     graph, contract = samples.graph, samples.contract
-    error = np.maximum(abs(actual - value) - stored, 0.0)
+    xp = array_namespace(value)
+    error = xp.clip(abs(actual - value) - stored, 0.0)
 
-    known, done = np.zeros(value.shape, bool), set[tuple[int, ...]]()
+    known, done = xp.zeros_like(value, dtype=xp.bool), set[tuple[int, ...]]()
     most_affordable = affordable(graph, one.nodes) if sharp else 0
 
-    def reverse(off: np.ndarray, budget: Budget, most: int) -> tuple[Budget, np.ndarray]:
-        bound, likely = budget.bound.copy(), budget.statistical.copy()
-        places = [at for at in asked(off, min(most, most_affordable)) if at not in done]
+    def reverse(off: Any, budget: Budget, most: int) -> tuple[Budget, Any]:
+        bound, likely = (xp.asarray(x, copy=True) for x in (budget.bound, budget.statistical))
+        places = [at for at in asked(numpy_of(off), min(most, most_affordable)) if at not in done]
         done.update(places)
         found = sharper(graph, contract, one.places, places, dumps) if places else {}
         for place, (worst, usual) in found.items():
-            bound[place], likely[place] = min(bound[place], worst), min(likely[place], usual)
-            known[place] = np.isfinite(worst)
+            bound[place], likely[place] = (
+                min(float(bound[place]), worst), min(float(likely[place]), usual)
+            )  # fmt: skip
+            known[place] = bool(np.isfinite(worst))
         return replace(budget, bound=bound, statistical=likely), known
 
     dear = 0 < most_affordable < MOST

@@ -26,6 +26,11 @@ WORK, LARGEST = 4e7, 2e7
 NODE = 2048
 
 
+def is_large(graph: Graph) -> bool:
+    """Whether its values are too many for passes in reverse."""
+    return sum(prod(node.shape) for node in graph.nodes) > LARGEST
+
+
 def affordable(graph: Graph, nodes: Sequence[int]) -> int:
     """How many elements of an array are asked at most; 0 of one that is too dear."""
     above = upstream(graph, nodes)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from workbench.arrays import on_cpu
 from workbench.expectation.elements import Comparison, State
 from workbench.judge.reference.given import Given
 from workbench.judge.reference.held import Held, dumps_of, held
@@ -13,6 +14,7 @@ from workbench.judge.reference.lines import short
 from workbench.judge.reference.samples import BySamples
 from workbench.judge.stage import ASSUMPTION, EVIDENCE, StageDiff, verdict_of
 from workbench.reference.graph import Contract, Graph, undecided
+from workbench.reference.graph.combine import TAKES_ONE
 from workbench.reference.graph.node import Line
 
 #: share of the elements of a stage that is judged at least; of fewer nothing is said
@@ -21,13 +23,16 @@ JUDGED = 0.99
 AXES = string.digits + string.ascii_letters
 
 
-def under(graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True) -> tuple[StageDiff, ...]:
-    """The stages, in the order in which the reference makes them; without `sharp` nothing is asked in reverse mode.
+def under(
+    graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
+) -> tuple[StageDiff, ...]:
+    """The stages, in the order in which the reference makes them; without `sharp` nothing is asked in reverse mode. A
+    `trial` says whether all are right, and how wrong they are by fewer samples.
 
     A stage that is wrong given the stages before it, and right from the inputs, is right where one of these was given
     in 16 bits and the contract does not say so: the kernel may have read more bits than it gave.
     """
-    found = [_judged(graph, contract, one, given) for one in held(graph, contract, given, sharp=sharp)]
+    found = [_judged(graph, contract, one, given) for one in held(graph, contract, given, sharp=sharp, trial=trial)]
     orphan = next((i for i, stage in enumerate(found) if stage.role == "victim"), None)
     if orphan is not None and not any(stage.role == "origin" for stage in found):
         stage = found[orphan]
@@ -74,10 +79,10 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
     verdict, why = verdict_of(isolated.summary)
     total, judged = isolated.summary.size, isolated.summary.judged
     if judged < total and verdict not in ("bug", "missing"):
-        reason = f"{total - judged} of {total} elements not judged: {_why(isolated, one.open, by)}"
+        reason = f"{total - judged} of {total} elements not judged: {_why(graph, isolated, one.open, by)}"
         if judged < JUDGED * total:
             verdict, why = "untestable", ""
-    if (isolated.state == State.NAN).any() and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
+    if isolated.summary.count(State.NAN) and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
         why = "the reference is NaN where the kernel is not"
     by_samples = "" if by is None or verdict in ("missing", "untestable") else drawn(isolated, by)
     return StageDiff(
@@ -97,29 +102,37 @@ def drawn(found: Comparison, by: BySamples) -> str:
     """What samples decided, and what the worst case did."""
 
     def said(some: np.ndarray) -> str:
-        place = np.unravel_index(int(np.argmax(np.where(some, by.deviations, -1.0))), some.shape)
-        return f"{by.deviations[place]:.3g} deviations off, drawn by {by.samples[place]} samples"
+        deviations = on_cpu(by.deviations)
+        place = np.unravel_index(int(np.argmax(np.where(some, deviations, -1.0))), some.shape)
+        return f"{deviations[place]:.3g} deviations off, drawn by {int(by.samples[place])} samples"
 
-    outside, beyond = found.outside & by.decides, by.where & (found.state == State.SUSPICIOUS)
-    if found.outside.any():
+    n = int(by.decides.sum())
+    if found.summary.outside:
+        numbers = found.outside & np.isfinite(on_cpu(found.error))
+        outside = numbers & on_cpu(by.decides)
         if outside.any():
             return f"{int(outside.sum())} elements that samples alone judge are wrong, the worst {said(outside)}"
-        return "the wrong elements are beyond their worst case" if by.decides.any() else ""
-    if beyond.any():
-        return f"the worst {said(beyond)}"
-    n = int(by.decides.sum())
-    return f"samples alone judge {n} of {by.where.size} elements: at most {said(by.decides)}" if n else ""
+        return "the wrong elements are beyond their worst case" if n and numbers.any() else ""
+    if found.summary.count(State.SUSPICIOUS):
+        beyond = on_cpu(by.where) & (found.state == State.SUSPICIOUS)
+        if beyond.any():
+            return f"the worst {said(beyond)}"
+    size = found.summary.size
+    return f"samples alone judge {n} of {size} elements: at most {said(on_cpu(by.decides))}" if n else ""
 
 
-def _why(found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
+def _why(graph: Graph, found: Comparison, lines: Sequence[Line], by: BySamples | None) -> str:
     """Why elements were not judged."""
     if found.summary.count(State.POISONED):
         return "what they are made of is NaN"
-    if by is not None and by.blind.any() and not lines:
+    if by is not None and bool(by.blind.any()) and not lines:
         return "roundings alone may change them entirely"
     if np.isfinite(found.budget[found.state == State.VACUOUS]).all():
         return "their budgets are as large as the terms that they add up"
-    return f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
+    told = f"their budgets are infinite from {', '.join(map(short, lines[:2])) or 'the contract'} on"
+    if any(node.op in TAKES_ONE and node.line in lines for node in graph.nodes):
+        told += ", which may take any of nearly equal values: return the kernel's indices as a stage"
+    return told
 
 
 def _may_be_wider(one: Given, contract: Contract) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from workbench.floats import unit_roundoff
+from workbench.reference.graph.blank import blank
 from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.rules import RULES
 
@@ -39,6 +40,8 @@ class Traced(NDArrayOperatorsMixin):
     )
 
     def __init__(self, run: Recording, value: np.ndarray, node: int, dtype: Any, fixed: bool = False) -> None:
+        if run.values is not None and not fixed and type(value) is np.ndarray:
+            value = blank(value)
         self.run, self.value, self._node, self.dtype = run, value, node, np.dtype(dtype)
         self._fixed = fixed
         self._version = 0
@@ -67,6 +70,12 @@ class Traced(NDArrayOperatorsMixin):
     def whole(self) -> bool:
         """Whether it holds whole numbers or truths."""
         return self.value.dtype.kind in "biu"
+
+    @property
+    def known(self) -> np.ndarray:
+        """Its value, computed now where the arrays of the run are blank."""
+        values = self.run.values
+        return self.value if values is None or self.fixed else values.of(self.node_of_run)
 
     def _whole(self) -> "Traced":
         """The array that has the memory."""
@@ -186,9 +195,10 @@ class Traced(NDArrayOperatorsMixin):
     # decisions
 
     def _taken(self, words: str) -> np.ndarray:
+        value = self.known
         if not self.fixed:
-            self.run.decide(self.node_of_run, words, self.value)
-        return self.value
+            self.run.decide(self.node_of_run, words, value)
+        return value
 
     def __bool__(self) -> bool:
         return bool(self._taken("if"))
@@ -217,7 +227,7 @@ class Traced(NDArrayOperatorsMixin):
         )
 
     def __repr__(self) -> str:
-        return f"Traced({self.value!r}, dtype={self.dtype})"
+        return f"Traced({self.known!r}, dtype={self.dtype})"
 
     # what is done with it
 

@@ -4,11 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.reference.graph.error import EXACT, Error, Own, none, plus
+from workbench.reference.graph.error import EXACT, Error, Own, grown, none, plus
 from workbench.reference.graph.site import Site
 
 #: primitives that may leave an element without a bound
 MAY_OPEN = frozenset("divide reciprocal log log2 log10 power where executed argmax argmin argsort".split())
+#: primitives that take one of several, which equal operands leave open, exact ones too
+TAKES_ONE = frozenset("argmax argmin argsort share".split())
 
 
 def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int) -> Error:
@@ -17,7 +19,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
     """
     rounds = not none(own.random)
     common = plus(own.common, own.alike * abs(s.held) if own.alike else 0.0)
-    if s.exact:
+    if s.exact and none(beyond):
         if none(own.worst):
             return EXACT
         return Error(own.worst, own.random * own.random, common, bit if rounds else 0, s.unshared)
@@ -43,8 +45,7 @@ def combined(rule: Any, s: Site, own: Own, beyond: Any, expected: Any, bit: int)
             variance = (variance**0.5 + moved**0.5) ** 2 if together else plus(variance, moved)
             sources |= e.sources
             shared = tuple(a or b for a, b in zip(shared, rule.shared(s, i), strict=True))
-    grown = rule.grows(s)
-    worst = plus(worst * (1 + grown) if grown else worst, own.worst)
+    worst = grown(worst, 1 + rule.grows(s), own.worst)
     if rounds:
         variance, sources = plus(variance, own.random * own.random), sources | bit
     found = Error(worst, variance, plus(moved_common, common), sources, shared, open_)

@@ -37,6 +37,11 @@ ADDITIONS: Mapping[str, tuple[float, bool]] = {
     "float16": (unit_roundoff("float16"), False),
     "bfloat16": (unit_roundoff("bfloat16"), False),
 }
+#: functions that kernels approximate -> errors beyond those of a library: of any value, in unit roundoffs of float32,
+#: and relative to it. erf as a polynomial in 1 / (1 + p x) times e^(-x^2) (Abramowitz and Stegun 7.1.26), as gelu of
+#: torch takes on a CPU: 1.5e-7, and 23.9 unit roundoffs where five products, the quotient and exp are rounded to
+#: float32, most of them at x = 0. tanh.approx.f32: 2^-10.987 (PTX ISA, tanh)
+FAST: Mapping[str, tuple[float, float]] = {"erf": (1.5e-7 * 2.0**24 + 23.9, 0.0), "tanh": (0.0, 2.0**-10.987)}
 #: in which base exp may be computed: as it stands, or also as 2^(x log2(e)), as every GPU kernel does
 EXPS = ("natural", "base2")
 #: which results are rounded to fewer bits, each with those before it: what the forward pass keeps for the backward; of
@@ -52,14 +57,15 @@ _FORM = "--contract operands=bfloat16,stored=probs:bfloat16+out:bfloat16,accumul
 class Contract:
     """How a kernel computes. Elementwise work and sums are in float32 unless it says otherwise."""
 
-    operands: str = "float32"  #: to which operands of contractions may be rounded, one of OPERANDS
+    operands: str = "float32"  #: dtype to which operands of matrix products may be rounded, one of OPERANDS
     accumulate: str = "float32"  #: how sums of products are added, one of ADDITIONS
-    #: stage -> the dtype to which it is rounded, to nearest, wherever it is read; `casts`: wherever the reference casts
+    #: stage -> the dtype to which it is rounded, one of STORED; `casts`: wherever the reference casts
     stored: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     exp: str = "natural"  #: in which base exp may be computed, one of EXPS
     exp_ulps: float = 2.0  #: error of exp, in ulps of float32
     #: unit roundoffs of a division: 2 where it is a reciprocal and a product
     division: float = 2.0
+    fast: tuple[str, ...] = ()  #: which functions are approximated, of FAST
     round: str = ""  #: which other results may be rounded, one of ROUNDS, and to which dtype: `eager:bfloat16`
 
     @property
@@ -142,6 +148,12 @@ def _value(name: str, value: str, dtype: str) -> Any:
         if not 0 <= number < 2**23:
             raise Refusal(f"contract {name} is a number of at least 0; got {value!r}")
         return number
+    if name == "fast":
+        functions = tuple(dict.fromkeys(value.split("+")))
+        for one in functions:
+            if one not in FAST:
+                raise Refusal(unknown("contract fast", one, FAST))
+        return functions
     if name == "round":
         which, named = _stored(value, dtype)
         if which not in ROUNDS:

@@ -14,14 +14,15 @@ def matmul(a: Traced, b: Traced) -> Traced:
     if a.fixed and b.fixed and a.whole and b.whole:
         value = a.value @ b.value
         return held(a.run, value, value.dtype)
-    value = np.asarray(np.matmul(a.value, b.value))  # refuses what does not fit
+    # refuses what does not fit, as the product of matrices below does
+    shape = None if min(a.ndim, b.ndim) > 1 else np.shape(np.matmul(a.value, b.value))
     a, b = (x.astype(np.float64) if x.whole else x for x in (a, b))
     left, right = (a[None, :] if a.ndim == 1 else a), (b[:, None] if b.ndim == 1 else b)
     wide = np.matmul(left.value, right.value)
     dtype = noted([a.dtype, b.dtype], wide)
     node = a.run.add("matmul", (left.node_of_run, right.node_of_run), {}, wide, dtype)
     made = Traced(a.run, wide, node, dtype, a.fixed and b.fixed)
-    return made if made.shape == value.shape else made.reshape(value.shape)
+    return made if shape is None or made.shape == shape else made.reshape(shape)
 
 
 def einsum(spec: Any, *operands: Any, **more: Any) -> Traced:

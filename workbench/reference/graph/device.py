@@ -22,9 +22,9 @@ def is_worth_it(graph: Graph) -> bool:
 
 
 def on_device(graph: Graph, device: Any) -> Graph:
-    """The graph with tensors of torch on `device` in place of NumPy arrays, of indices too."""
+    """The graph with tensors of torch on `device` in place of NumPy arrays, of indices too; tensors stay."""
     nodes = (
-        replace(node, value=_moved(node.value, device), attributes=_moved(node.attributes, device))
+        replace(node, value=moved(node.value, device), attributes=moved(node.attributes, device))
         for node in graph.nodes
     )
     return replace(graph, nodes=tuple(nodes))
@@ -35,9 +35,26 @@ def numpy_of(x: Any) -> np.ndarray:
     return np.asarray(x if isinstance(x, np.generic | float | int) else on_cpu(x), np.float64)
 
 
-def _moved(x: Any, device: Any) -> Any:
+def off_device(graph: Graph) -> Graph:
+    """The graph with NumPy arrays in place of tensors of torch; itself where it has none."""
+    if all(node.value is None or isinstance(node.value, np.ndarray) for node in graph.nodes):
+        return graph
+    nodes = (replace(node, value=_fetched(node.value), attributes=_fetched(node.attributes)) for node in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _fetched(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {key: _fetched(one) for key, one in x.items()}
+    if type(x) is tuple:
+        return tuple(_fetched(one) for one in x)
+    return on_cpu(x) if hasattr(x, "cpu") else x
+
+
+def moved(x: Any, device: Any) -> Any:
+    """Arrays of NumPy as tensors on a device, those in mappings and tuples too; anything else as it is."""
     if isinstance(x, np.ndarray):
         return as_torch(x, "a value of the graph").to(device)
     if isinstance(x, Mapping):
-        return {key: _moved(one, device) for key, one in x.items()}
-    return tuple(_moved(one, device) for one in x) if type(x) is tuple else x
+        return {key: moved(one, device) for key, one in x.items()}
+    return tuple(moved(one, device) for one in x) if type(x) is tuple else x

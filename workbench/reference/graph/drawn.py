@@ -16,17 +16,21 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from array_api_compat import device
 
-from workbench.floats import array_namespace, to_float64
-from workbench.reference.graph.combine import is_float
+from workbench.floats import array_namespace, smallest_normal, to_float64
+from workbench.reference.graph.blocks import in_blocks
+from workbench.reference.graph.combine import TAKES_ONE, is_float
 from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.draws import Draws
 from workbench.reference.graph.error import EXACT, Error, Own, none
+from workbench.reference.graph.fused import add_scaled, product_sum
 from workbench.reference.graph.node import Graph, Node
+from workbench.reference.graph.passes import Known
 from workbench.reference.graph.plan import Plan, bits_of, with_terms
 from workbench.reference.graph.rows import Rows, made
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
-from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
+from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
 
 #: values of all runs together that are alive at once, 64 MB: of larger graphs fewer runs go together, or one
 ALIVE = 2**23
@@ -38,6 +42,8 @@ JUMPS = frozenset(
     " executed".split()
 )
 AT_JUMPS = 8.0
+#: how far apart equal elements are put, relative: far below an ulp of float32, 2^-23, and above one of float64
+TIED = 2.0**-40
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +62,17 @@ def drawn(
 ) -> dict[int, Drawn]:
     """The nodes `asked`, over so many runs, with `dumps` in place of nodes in what follows; the same for one seed."""
     plan = Plan(graph, contract, dumps, asked)
-    rows = max(1, min(samples + 1, ALIVE // max(_alive(plan), 1)))
+    alive = _alive(plan)
+    rows = max(1, min(samples + 1, ALIVE // max(alive, 1)))
     draws = Draws(next((graph.nodes[i].value for i in graph.inputs.values()), None), seed)
-    centres: dict[int, Any] = {}
+    known = Known(2 * alive) if rows <= samples else None
     values: dict[int, Any] = {}
     squares: dict[int, Any] = dict.fromkeys(asked, 0.0)
     shared: dict[int, list[tuple[float, float]]] = {i: [] for i in asked}
     left, exact = samples, True
     while left > 0 or exact:
         several = min(rows, left + exact)
-        run = _Runs(plan, several, exact, draws, centres if rows <= samples else None)
+        run = _Runs(plan, several, exact, draws, known)
         for i, one in run.over():
             if i not in values:
                 values[i] = array_namespace(one.first).asarray(one.first, copy=True)
@@ -84,6 +91,14 @@ def in_common(error: Any, value: Any) -> tuple[float, float]:
     error, value = xp.where(known, error, 0.0), xp.where(known, value, 0.0)
     size = float(xp.sum(value * value))
     return float(xp.sum(error * value)) / size if size else 0.0, float(xp.sum(error)) / max(int(xp.sum(known)), 1)
+
+
+def _in_one(own: Own, s: Site) -> Own:
+    """Of what is common half is drawn for each element, together with what is random, and half for all."""
+    own = own._replace(worst=0.0)
+    if none(own.common):
+        return own
+    return own._replace(random=s.xp.sqrt(own.random * own.random + own.common * own.common / 4))
 
 
 def _root(pairs: list[tuple[float, float]], samples: int) -> tuple[float, float]:
@@ -122,15 +137,18 @@ class _Value:
 
 
 class _Runs:
-    """Several runs at once, the first of them exact where it is said. Bounds are those of the first."""
+    """Several runs at once, the first of them exact where it is said. Bounds are those of the first, and of the first
+    pass where there are several, unless these would take more memory than the values.
+    """
 
-    def __init__(self, plan: Plan, rows: int, exact: bool, draws: Draws, centres: dict[int, Any] | None) -> None:
-        self.plan, self.rows, self.exact, self.draws, self.centres = plan, rows, exact, draws, centres
+    def __init__(self, plan: Plan, rows: int, exact: bool, draws: Draws, known: Known | None) -> None:
+        self.plan, self.rows, self.exact, self.draws, self.known = plan, rows, exact, draws, known
+        self.later = known is not None and not exact and known.left >= 0
         self.graph, self.contract = plan.graph, plan.contract
         self.cut = OPERANDS[self.contract.operands]
         #: operands of contractions are rounded as they are read: of what rules round that is no part
         self.within = replace(self.contract, operands="float32")
-        self.left = dict(plan.readers)
+        self.left = plan.readers_of(bounded=not self.later)
         self.found: dict[int, _Value] = {}
 
     def over(self) -> Any:
@@ -170,19 +188,33 @@ class _Runs:
         x = [one.rows for one in reads]
         if node.op in JUMPS:
             x = [self._at_a_jump(j, one) for j, one in zip(node.reads, x, strict=True)]
+        if node.op in TAKES_ONE:
+            x = [self._without_ties(one) for one in x]
         y = made(node.op, node.attributes, x, self.rows, in_place)
         y = Rows(np.asarray(y.value), False) if isinstance(y.value, np.generic) else y
+        if self.known is not None and self.later:
+            own, bits = self.known.roundings[i]
+            y = self._off(node, y, y.first, own)
+            return self._as_stored(i, y, Operand(y.first, EXACT, bits))
         looks = tuple(self.found[j].operand for j in self.plan.sees(i) if j in self.found)
         operands = tuple(self._seen(node, one) for one in reads)
         s = Site(node, operands, y.first, self.within, looks, in_place, self.plan.feeds(i), chance=True)
-        y = self._off(node, y, s.y, self.plan.own(rule, i, s))
-        operand = Operand(y.first, EXACT, rule.bits(s))
-        operand = with_terms(rule, s, operand) if s.feeds else operand
+        own, bits = in_blocks(rule, s, lambda part: _in_one(self.plan.own(rule, i, part), part)), rule.bits(s)
+        if own.exact is not None:
+            own = own._replace(exact=s.xp.nonzero(s.xp.reshape(own.exact, (-1,)))[0])
+        if self.known is not None and self.exact:
+            self.known.keep(i, own, bits)
+        y = self._off(node, y, s.y, own)
+        operand = Operand(y.first, EXACT, bits)
+        return self._as_stored(i, y, with_terms(rule, s, operand) if s.feeds else operand)
+
+    def _as_stored(self, i: int, y: Rows, operand: Operand) -> _Value:
+        """The values as the contract stores them."""
         site = self.plan.site(i)
-        if site is not None:
-            y = Rows(site.rounded(y.value), y.several)
-            operand = Operand(y.first, EXACT, min(operand.bits, bits_of(site.dtype)))
-        return _Value(y, operand)
+        if site is None:
+            return _Value(y, operand)
+        y = Rows(site.rounded(y.value), y.several)
+        return _Value(y, Operand(y.first, EXACT, min(operand.bits, bits_of(site.dtype))))
 
     def _seen(self, node: Node, one: _Value) -> Operand:
         """exp(0) is exact where it is 0 in all runs: how far they are apart is the error that its rule looks at."""
@@ -195,23 +227,34 @@ class _Runs:
 
     def _off(self, node: Node, y: Rows, first: Any, own: Own) -> Rows:
         """Values with roundings within the bounds."""
-        if none(own.random) and none(own.common) and not own.alike:
+        if own.is_none or (self.exact and self.rows == 1):
             return y
-        shape = (self.rows, *first.shape)
-        off = self.draws.uniform(shape)
-        off *= own.random
-        if not none(own.common):
-            off += own.common / 2 * (self.draws.uniform(shape) + self._shared(node, "common", first.ndim))
-        if own.alike:
-            off += own.alike * finite(first) * self._shared(node, node.op, first.ndim)
+        shape, r = (self.rows, *first.shape), own.relative
+        alike = own.alike * self._shared(node, node.op, first) if own.alike else 0.0
+        if r:  # a rounding is a factor, which leaves 0 and infinities as they are
+            one = isinstance(alike, float)  # of one run: it moves the ends
+            centre = 1.0 + alike if one else 1.0
+            off = self.draws.uniform(shape, centre - r, centre + r)
+            if own.exact is not None:
+                off.reshape(self.rows, -1)[:, own.exact] = centre
+            if not one:
+                off += alike
+            off *= y.value
+        else:
+            off = product_sum(self.draws.uniform(shape), own.random, y.value, alike)
+            if not none(own.common):
+                off = add_scaled(off, own.common, self._shared(node, "common", first) / 2)
         if self.exact:
-            off[0, ...] = 0.0
-        off += y.value
+            off[0, ...] = y.first
         return Rows(off, True)
 
-    def _shared(self, node: Node, name: str, ndim: int) -> Any:
+    def _shared(self, node: Node, name: str, like: Any) -> Any:
         """One draw a run for all calls of a primitive at one line."""
-        return self.draws.shared((node.line, name), (self.rows, *(1,) * ndim))
+        drawn = self.draws.shared((node.line, name), self.rows)
+        if self.rows == 1:
+            return float(drawn[0])
+        xp = array_namespace(like)
+        return xp.reshape(xp.asarray(drawn, device=device(like)), (self.rows, *(1,) * like.ndim))
 
     def _read(self, i: int, k: int) -> _Value:
         """What a node reads: of a contraction operands that are rounded, as often as they are multiplied."""
@@ -242,37 +285,43 @@ class _Runs:
         probe = Site(self.graph.nodes[0], (), one.operand.value, self.contract)
         if not is_float(one.operand.value) or not probe.rounds(one.operand.bits):
             return one.rows
-        off = self.draws.uniform((self.rows, *one.operand.value.shape))
-        if cut:
-            off -= 1.0
-            off *= relative / 2
-        else:
-            off *= relative
-        small = probe.small(one.operand.held, True)
-        value = one.rows.value
+        if self.exact and self.rows == 1:
+            return one.rows
+        shape, value = (self.rows, *one.operand.value.shape), one.rows.value
+        off = self.draws.uniform(shape, 1.0 - relative, 1.0 if cut else 1.0 + relative)
         off *= value
+        small = probe.small(one.operand.held, True) if self.contract.least[1] else None
         if small is not None:
-            off += small * self.draws.uniform(off.shape)
+            off += small * self.draws.uniform(shape)
         if self.exact:
-            off[0, ...] = 0.0
-        off = array_namespace(off).where(array_namespace(off).isfinite(off), off, 0.0)
-        off += value
+            off[0, ...] = one.rows.first
         return Rows(off, True)
 
     def _at_a_jump(self, j: int, one: Rows) -> Rows:
         """Values that are off by AT_JUMPS times as much."""
-        if self.exact and self.centres is not None and is_float(one.first):
-            self.centres[j] = one.first
+        if self.exact and self.known is not None and is_float(one.first):
+            self.known.centres[j] = one.first
         if not one.several or not is_float(one.first):
             return one
-        centre = one.first if self.exact else (self.centres or {})[j]
+        centre = one.first if self.exact or self.known is None else self.known.centres[j]
         xp = array_namespace(one.value)
         off = one.value - centre
         return Rows(xp.where(xp.isfinite(off), centre + AT_JUMPS * off, one.value), True)
 
+    def _without_ties(self, one: Rows) -> Rows:
+        """Values of which no two are equal, in an order that is drawn: a library may take either."""
+        if not is_float(one.first):
+            return one
+        off = self.draws.uniform((self.rows, *one.first.shape))
+        off *= TIED * (abs(one.value) + smallest_normal("float32"))
+        if self.exact:
+            off[0, ...] = 0.0
+        xp = array_namespace(off)
+        return Rows(xp.where(xp.isfinite(off), one.value + off, one.value), True)
+
     def _free(self, i: int) -> None:
         """What nobody reads any more."""
-        for j in self.plan.reads(i):
+        for j in self.plan.reads(i, bounded=not self.later):
             if j in self.left:
                 self.left[j] -= 1
                 if not self.left[j]:

@@ -12,6 +12,14 @@ class Own(NamedTuple):
     random: Amount = 0.0  #: the same of what is independent from element to element
     common: Amount = 0.0  #: of what is not, and may have any pattern, as truncation
     alike: float = 0.0  #: relative error that all elements of the call share
+    #: where roundings are drawn: their bound as a share of the value, in the place of `random`
+    relative: float = 0.0
+    exact: Any = None  #: where such roundings are none: an array of truths, or places of the flat array
+
+    @property
+    def is_none(self) -> bool:
+        """Whether nothing is rounded."""
+        return none(self.random) and none(self.common) and not self.alike and not self.relative
 
 
 class Error(NamedTuple):
@@ -38,3 +46,12 @@ def none(x: Amount) -> bool:
 def plus(a: Amount, b: Amount) -> Amount:
     """a + b, no array made for a 0."""
     return b if none(a) else a if none(b) else a + b
+
+
+def grown(a: Amount, factor: float, b: Amount) -> Amount:
+    """factor a + b."""
+    if none(a) or none(b):
+        return b if none(a) else a if factor == 1.0 else factor * a
+    if hasattr(b, "add") and hasattr(a, "add"):  # of torch, in one pass
+        return b.add(a, alpha=factor)
+    return a + b if factor == 1.0 else factor * a + b

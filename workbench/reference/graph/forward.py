@@ -13,7 +13,8 @@ import numpy as np
 
 from workbench.floats import array_namespace, to_float64
 from workbench.reference.bound import Budget, deviations
-from workbench.reference.graph.combine import MAY_OPEN, combined, is_float
+from workbench.reference.graph.blocks import in_blocks
+from workbench.reference.graph.combine import MAY_OPEN, TAKES_ONE, combined, is_float
 from workbench.reference.graph.contract import OPERANDS, Contract
 from workbench.reference.graph.error import EXACT, Error, Own, none
 from workbench.reference.graph.judged import budget_of, within_a_tie
@@ -152,10 +153,12 @@ class _Run:
         looks = tuple(self.operands[j] for j in self.plan.sees(i) if j in self.operands)
         feeds = self.plan.feeds(i)
         s = Site(node, reads, y, self.contract, looks, in_place, feeds)
-        own, beyond, expected = self._losses(rule, i, s)
-        error = combined(rule, s, own, beyond, expected, 1 << i)
         if self.keep:
+            own, beyond, expected = self._losses(rule, i, s)
+            error = combined(rule, s, own, beyond, expected, 1 << i)
             self.kept[i] = Kept(s, own, beyond, expected)
+        else:
+            error = in_blocks(rule, s, lambda part: combined(rule, part, *self._losses(rule, i, part), 1 << i))
         operand = Operand(y, error, rule.bits(s))
         operand = with_terms(rule, s, operand) if feeds else operand
         site = self.plan.site(i)
@@ -179,7 +182,8 @@ class _Run:
         small beside the first order, so that forward bounds take the worst of it.
         """
         own = self.plan.own(rule, i, s)
-        beyond = 0.0 if s.exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
+        exact = s.exact and s.node.op not in TAKES_ONE
+        beyond = 0.0 if exact or (hasattr(rule, "error") and not self.keep) else rule.beyond(s)
         if none(beyond) or (isinstance(rule, Elementwise) and s.node.op not in MAY_OPEN and not self.keep):
             return own, beyond, beyond
         return own, beyond, rule.beyond(_likely(s))

@@ -9,6 +9,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from workbench.reference.graph.arrays import BEHIND, METHODS, Traced, as_traced, held, plain_index
 from workbench.reference.graph.contractions import dot, einsum, inner, matmul, outer, tensordot, vdot
+from workbench.reference.graph.patterns import ORDERS
 from workbench.reference.graph.recording import Recording
 from workbench.reference.graph.shaping import (
     array,
@@ -170,9 +171,31 @@ def take_along_axis(x: Traced, places: Any, axis: int = -1) -> Traced:
     x, places, axis = as_traced(run, x), as_traced(run, places), normalize_axis_index(axis, np.ndim(places))
     value = np.take_along_axis(x.value, places.value, axis)
     reads = (x.node_of_run, places.node_of_run)
-    return Traced(
-        run, value, run.add("gather", reads, {"axis": axis}, value, x.dtype), x.dtype, x.fixed and places.fixed
-    )
+    how = {"axis": axis, "own": _is_own_order(run, *reads, axis)}
+    return Traced(run, value, run.add("gather", reads, how, value, x.dtype), x.dtype, x.fixed and places.fixed)
+
+
+def _is_own_order(run: Recording, i: int, places: int, axis: int) -> bool:
+    """Whether places along an axis of node i are those of its own order there, or some of them."""
+    nodes, shape = run.nodes, run.nodes[places].shape
+    while (node := nodes[places]).op in ("named", "cast", "index", "reshape"):
+        index = node.attributes.get("index", ())
+        for k, part in enumerate(index if isinstance(index, tuple) else (index,)):
+            whole = part is None or part is Ellipsis or (isinstance(part, slice) and part == slice(None))
+            if not whole and not (isinstance(part, slice) and k == axis):
+                return False
+        places = node.reads[0]
+    if node.op not in ORDERS or node.attributes["axis"] % len(nodes[node.reads[0]].shape) != axis:
+        return False
+    kept = (*node.shape[:axis], 1, *node.shape[axis:])
+    if len(node.shape) != len(shape) and kept != shape:
+        return False
+    same = []
+    for j in (i, node.reads[0]):
+        while nodes[j].op in ("named", "cast", "negative"):
+            j = nodes[j].reads[0]
+        same.append(j)
+    return same[0] == same[1]
 
 
 def gathered(x: Traced, index: Any) -> Traced | None:

@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from workbench.floats import DTYPES
 from workbench.refusal import Refusal
 
@@ -22,6 +24,12 @@ class Gradients:
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise Refusal(f"gradients are drawn in one of {', '.join(DTYPES)}; got {self.dtype!r}")
+
+    def drawn(self, place: int, shape: tuple[int, ...]) -> np.ndarray:
+        """The gradient of the result at a place, in float64, of numbers that `dtype` holds."""
+        assert self.seed is not None
+        value = np.random.default_rng([self.seed, place]).standard_normal(shape)
+        return np.asarray(value.astype(DTYPES[self.dtype]).astype(np.float64))
 
 
 def split(f: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.floats import smallest_subnormal, unit_roundoff
+from workbench.floats import smallest_normal, smallest_subnormal, unit_roundoff
 from workbench.reference.arithmetic import Arithmetic
 from workbench.reference.graph.combine import is_float
 from workbench.reference.graph.contract import CASTS, OPERANDS, Contract
@@ -26,27 +26,29 @@ class Plan:
         self.graph, self.contract, self.dumps, self.asked = graph, contract, dumps, frozenset(asked)
         self.patterns, self.stored = patterns_of(graph), stored(graph, contract)
         self.order = sorted(upstream(graph, asked, dumps))
-        self.readers = self._readers()
+        self.readers = self.readers_of()
 
-    def _readers(self) -> dict[int, int]:
-        """How many nodes read each."""
+    def readers_of(self, bounded: bool = True) -> dict[int, int]:
+        """How many nodes read each; `bounded`: as of `reads`."""
         left = dict.fromkeys(self.order, 0)
         for i in self.order:
-            for j in self.reads(i):
+            for j in self.reads(i, bounded):
                 if j in left:
                     left[j] += 1
         return left
 
-    def reads(self, i: int) -> tuple[int, ...]:
-        """What a node reads in this pass: a dump that nobody asks for reads nothing."""
+    def reads(self, i: int, bounded: bool = True) -> tuple[int, ...]:
+        """What a node reads in this pass: a dump that nobody asks for reads nothing. `bounded`: what its bound alone
+        looks at, too.
+        """
         if i in self.dumps and i not in self.asked:
             return ()
-        return (*self.graph.nodes[i].reads, *self._looks(i))
+        return (*self.graph.nodes[i].reads, *self._looks(i, bounded))
 
-    def _looks(self, i: int) -> tuple[int, ...]:
-        """What its bound alone looks at, or the judgement of its dump."""
-        ordered = self.patterns.ordered.get(i)
-        found = [*self.sees(i), *(() if ordered is None or i not in self.dumps else ordered[:1])]
+    def _looks(self, i: int, bounded: bool) -> tuple[int, ...]:
+        """What its bound alone looks at, or the judgement of its dump; and the factors of a product that it adds."""
+        ordered = self.patterns.ordered.get(i) if bounded and i in self.dumps else None
+        found = [*(self.sees(i) if bounded else ()), *(() if ordered is None else ordered[:1])]
         if OPERANDS[self.contract.operands][0]:
             found += [f for k in range(len(self.graph.nodes[i].reads)) for f in self.patterns.products.get((i, k), ())]
         return tuple(found)
@@ -86,6 +88,9 @@ class Plan:
         if not self.contract.round or not self._rounded(i):
             return own
         dtype = self.contract.rounds[1]
+        if s.normal and none(own.random) and own.exact is None and smallest_normal(dtype) <= self.contract.floor:
+            return own._replace(relative=(own.relative**2 + unit_roundoff(dtype) ** 2) ** 0.5)
+        own = as_array(s, own)
         once = unit_roundoff(dtype) * abs(s.held) + smallest_subnormal(dtype) / 2 * (s.held != 0)
         random = once if none(own.random) else s.xp.sqrt(own.random * own.random + once * once)
         return own._replace(worst=once + own.worst, random=random)
@@ -96,6 +101,15 @@ class Plan:
         if i in self.graph.saved:
             return True
         return which != "saved" and node.op not in _NO_RESULT and (which == "inside" or i not in self.graph.inside)
+
+
+def as_array(s: Site, own: Own) -> Own:
+    """The same, with roundings that are a share of the value as an array."""
+    if not own.relative:
+        return own
+    random = own.relative * abs(s.held)
+    random = random if own.exact is None else s.xp.where(own.exact, 0.0, random)
+    return own._replace(random=random, relative=0.0, exact=None)
 
 
 #: what makes no new number

@@ -14,6 +14,7 @@ import numpy as np
 from workbench.reference.graph.node import Decision, Graph, Line, Node
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.reference.graph.rules.moves import MOVES
+from workbench.reference.graph.values import Values
 from workbench.refusal import Refusal
 
 _HERE = str(Path(__file__).parent)
@@ -21,7 +22,7 @@ _NUMPY = str(Path(np.__file__).parent)
 #: the recording of the run that is under way, if any
 _RUN: ContextVar["Recording | None"] = ContextVar("run", default=None)
 #: a float64's bits below the leading one
-_FRACTION = (1 << 52) - 1
+FRACTION = (1 << 52) - 1
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,10 @@ class Backward:
 class Recording:
     """The nodes of one run, in order."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: Any = None) -> None:
         self.nodes: list[Node] = []
+        #: of a run whose arrays are blank, since its values are to be on a device of torch
+        self.values = None if device is None else Values(self.nodes, device)
         self.inputs: dict[str, int] = {}
         self.stages: dict[str, list[int]] = {}
         self.decisions: list[Decision] = []
@@ -121,9 +124,9 @@ def _of_torch() -> tuple[str, ...]:
 
 
 @contextmanager
-def recording() -> Iterator[Recording]:
-    """A recording that `stage` writes to."""
-    run = Recording()
+def recording(device: Any = None) -> Iterator[Recording]:
+    """A recording that `stage` writes to. device: of torch, for a run whose arrays are blank."""
+    run = Recording(device)
     token = _RUN.set(run)
     try:
         yield run
@@ -190,7 +193,7 @@ def significant(x: np.ndarray) -> int:
     if x.dtype.kind == "b":
         return int(x.any())
     x = x.astype(np.float64)
-    fractions = x.view(np.int64)[np.isfinite(x)] & _FRACTION if x.ndim else _of_one(x)
+    fractions = x.view(np.int64)[np.isfinite(x)] & FRACTION if x.ndim else _of_one(x)
     whole = int(np.bitwise_or.reduce(fractions, axis=None, initial=0)) if fractions.size else 0
     if not whole:
         return int(bool(np.any(x != 0)))
@@ -198,4 +201,4 @@ def significant(x: np.ndarray) -> int:
 
 
 def _of_one(x: np.ndarray) -> np.ndarray:
-    return np.atleast_1d(x).view(np.int64)[np.isfinite(np.atleast_1d(x))] & _FRACTION
+    return np.atleast_1d(x).view(np.int64)[np.isfinite(np.atleast_1d(x))] & FRACTION

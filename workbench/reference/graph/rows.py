@@ -12,7 +12,7 @@ from workbench.reference.graph.rules import RULES
 from workbench.reference.graph.rules.moves import put
 
 #: primitives that go along an axis, or several, of their operands
-_ALONG = frozenset("sum max min cumsum argmax argmin argsort sort flip roll repeat concat gather".split())
+_ALONG = frozenset("sum max min share cumsum argmax argmin argsort sort flip roll repeat concat gather".split())
 #: of these, what takes several operands of one shape
 _SEVERAL = frozenset(("concat", "gather"))
 

@@ -31,6 +31,7 @@ class Operand:
     rounded: int = 0
     contracted: bool = False  #: whether it is such a product
     lost: Amount = 0.0  #: bound of what those operands lose where the contract's dtype has no normal numbers
+    elements: int = 0  #: of the whole value, where this is a part of it
 
     @cached_property
     def held(self) -> Any:
@@ -67,6 +68,7 @@ class Site:
     in_place: bool = False  #: whether it may write to what it reads first
     feeds: bool = False  #: whether it is a sum that no dump shows, and a later sum reads
     chance: bool = False  #: whether errors are drawn at random: no worst case is needed but that of common errors
+    is_normal: bool | None = None  #: of a part, what is `normal` of the whole
 
     @cached_property
     def xp(self) -> Any:
@@ -82,6 +84,23 @@ class Site:
     def held(self) -> Any:
         """y, 0 where it is not finite."""
         return finite(self.y)
+
+    @cached_property
+    def normal(self) -> bool:
+        """Where errors are drawn: whether no number of y is so small that what is flushed to 0 is more than a rounding
+        of it.
+        """
+        if not self.chance or self.is_normal is not None:
+            return bool(self.is_normal)
+        size, least = abs(self.y), self.contract.floor / self.contract.unit
+        if not prod(size.shape) or bool(self.xp.min(size) >= least):
+            return True
+        return not bool(self.xp.any((size < least) & (size > 0)))
+
+    @cached_property
+    def steepness(self) -> dict[int, Amount]:
+        """|d y / d x| of operands, as far as a rule has asked for it."""
+        return {}
 
     @cached_property
     def truth(self) -> Any:
@@ -130,6 +149,8 @@ class Site:
 def finite(x: Any) -> Any:
     """x, 0 where it is infinite or NaN."""
     xp = array_namespace(x)
+    if bool(xp.isfinite(xp.sum(x))):  # one pass over it; a sum that overflows is looked at again
+        return x
     held = xp.isfinite(x)
     return x if bool(xp.all(held)) else xp.where(held, x, 0.0)
 
@@ -141,5 +162,5 @@ def likely(one: Operand, elements: int | None = None) -> Amount:
     xp = array_namespace(one.value)
     found = one.error.common
     if not isinstance(one.error.variance, float):
-        found = found + deviations(elements or prod(one.value.shape)) * one.error.variance**0.5
+        found = found + deviations(elements or one.elements or prod(one.value.shape)) * one.error.variance**0.5
     return xp.minimum(xp.asarray(found), xp.asarray(one.error.worst))

@@ -48,7 +48,8 @@ class Empty:
         if there is None:
             return
         if any(one is not None and not one.fixed for one in indices):
-            self.read(x)
+            self.read(x)  # so that all of it is written
+            return
         there[tuple(slice(None) if one is None else one.value for one in indices)] = False
         self._done(x)
 

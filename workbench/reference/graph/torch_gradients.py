@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.floats import DTYPES as FLOATS
 from workbench.reference.graph.arrays import Traced
 from workbench.reference.graph.gradients import Gradients
 from workbench.reference.graph.node import Graph, Line, Node
@@ -148,8 +147,7 @@ class Autograd:
         elif self.asked.seed is None:
             raise Refusal(f"{name} is missing among the inputs: the gradient of a result that gradients were made from")
         else:
-            value = np.random.default_rng([self.asked.seed, place]).standard_normal(shape)
-            value = np.asarray(value.astype(FLOATS[self.asked.dtype]).astype(np.float64))
+            value = self.asked.drawn(place, shape)
         held = np.asarray(value.astype(noted).astype(np.float64))
         if name in self.given and not np.array_equal(held, value, equal_nan=True):
             raise Refusal(f"{name} has values that {noted}, the dtype of its result, does not hold")

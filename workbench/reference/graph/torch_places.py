@@ -48,8 +48,10 @@ def _is_mask(x: Traced | None) -> bool:
 
 def within(places: Traced, n: int) -> Traced:
     """Places from 0 to n - 1; torch's error for others, of which NumPy counts the negative ones from behind."""
-    if places.size and not (0 <= int(places.value.min()) and int(places.value.max()) < n):
-        raise IndexError(f"index out of range: places reach from {places.value.min()} to {places.value.max()} of {n}")
+    if places.size:
+        known = places.known
+        if not (0 <= int(known.min()) and int(known.max()) < n):
+            raise IndexError(f"index out of range: places reach from {known.min()} to {known.max()} of {n}")
     return places
 
 

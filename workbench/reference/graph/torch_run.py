@@ -17,7 +17,7 @@ from workbench.reference.graph.recording import Recording, significant
 from workbench.reference.graph.torch_gradients import Autograd
 from workbench.reference.graph.torch_mode import Dispatch
 from workbench.reference.graph.torch_numbers import Numbers
-from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array
+from workbench.reference.graph.torch_tensor import DTYPES, Tensor, plain_array, significant_of
 from workbench.refusal import Refusal
 
 
@@ -46,10 +46,15 @@ class Torch:
             return x
         if x.dtype not in DTYPES:
             raise Refusal(f"input {name} is a tensor of {x.dtype}; inputs hold floats, whole numbers or truths")
-        wide = plain_array(x)
         noted = DTYPES[x.dtype] if dtype is None or not x.is_floating_point() else np.dtype(dtype)
-        held = wide.copy()
-        node = self.run.hold(held, noted, name, significant(held))
+        if self.run.values is not None and x.is_floating_point():
+            wide = np.empty(x.shape)
+            there = x.detach().to(self.run.values.device, torch.float64, copy=True)
+            node = self.run.hold(there, noted, name, significant_of(there))
+        else:
+            wide = plain_array(x)
+            held = wide.copy()
+            node = self.run.hold(held, noted, name, significant(held))
         differentiable = self._autograd is not None and x.is_floating_point() and x.element_size() > 1
         if differentiable and not name.isidentifier():
             raise Refusal(f"input {name} is in a list or a dict. Gradients are of inputs that are tensors themselves")

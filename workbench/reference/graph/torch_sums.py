@@ -104,7 +104,7 @@ def _truth(name: str) -> Callable[..., Traced]:
 def top(x: Traced, dim: Any, largest: bool = True) -> Traced:
     """The largest along dims, which are kept; 0 where it is infinite, as exp(x - max) wants it."""
     made = functions.max_(x, axes(x, dim), keepdims=True)
-    return made if np.isfinite(made.value).all() else functions.where(np.isinf(made), 0.0, made)
+    return made if np.isfinite(made.known).all() else functions.where(np.isinf(made), 0.0, made)
 
 
 def logsumexp(x: Traced, dim: Dim, keepdim: bool = False) -> Traced:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from workbench.reference.graph.arrays import Traced
-from workbench.reference.graph.recording import Recording
+from workbench.reference.graph.recording import FRACTION, Recording
 
 #: torch's dtypes and NumPy's of the same numbers
 DTYPES: Mapping[torch.dtype, np.dtype] = {
@@ -137,7 +137,7 @@ class Tensor(torch.Tensor):
         return Tensor(self.traced)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Tensor({self.traced.value!r}, dtype={self.dtype})"
+        return f"Tensor({self.traced.known!r}, dtype={self.dtype})"
 
 
 def of_torch(dtype: Any) -> torch.dtype:
@@ -149,3 +149,13 @@ def plain_array(x: torch.Tensor) -> np.ndarray:
     """The values of a tensor that is not of the run: float64, or whole numbers as they are."""
     x = x.detach().cpu()
     return x.double().numpy().copy() if x.is_floating_point() else x.numpy().copy()
+
+
+def significant_of(x: torch.Tensor) -> int:
+    """As `recording.significant`, of a tensor of float64 on any device, by the least bit that any value needs."""
+    if not x.numel():
+        return 0
+    fractions = torch.where(torch.isfinite(x), x.contiguous().view(torch.int64) & FRACTION, 0)
+    lowest = fractions & -fractions
+    least = int(torch.where(lowest == 0, 1 << 52, lowest).min())
+    return 53 - (least.bit_length() - 1) if least < 1 << 52 else int(bool((x != 0).any()))

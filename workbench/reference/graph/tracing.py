@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench.reference.graph import functions, ufuncs
 from workbench.reference.graph.arrays import Traced
-from workbench.reference.graph.device import is_worth_it, on_device
+from workbench.reference.graph.device import is_worth_it, off_device, on_device
 from workbench.reference.graph.gradients import Gradients, split
 from workbench.reference.graph.local_names import naming
 from workbench.reference.graph.node import Graph
@@ -26,12 +26,15 @@ def trace(
     inputs: Mapping[str, Any],
     dtype: Any = None,
     gradients: Gradients | None = None,
+    device: Any = None,
 ) -> Graph:
     """The graph of f(**inputs), which runs once, in float64, as it is.
 
     inputs: arrays of NumPy or tensors by name, also in lists and dicts, copied, and whatever else f takes. dtype: what
-    float arrays are to f (`x.dtype`); None: their own. The run is on the CPU, and so are passes over a graph of small
-    arrays; those over a large one are on the device of the tensors. Results are `result`, or `result[0]`, `result[1]`,
+    float arrays are to f (`x.dtype`); None: their own. Tensors on another device than the CPU stay there: the run takes
+    their shapes alone, and a decision of f its value from there. Passes over a graph of large arrays are on that
+    device, those over small ones on the CPU; on `device`, of torch, where it is said. Results are `result`, or
+    `result[0]`, `result[1]`,
     ... of a tuple, or the keys of a dict. gradients: those of all float inputs through torch.autograd, as further
     results `d<input>`; inputs that f does not take are gradients of its results, `d<result>`.
 
@@ -44,27 +47,29 @@ def trace(
     if gradients is not None and library is _OfNumpy:
         raise Refusal(f"gradients go through torch.autograd: {_name(f)} must be in torch, and its inputs tensors")
     front = library if gradients is None else partial(library, gradients=gradients, given=of_results)
+    elsewhere = _elsewhere(inputs) if device is None else device
     with library.apart():
         state = np.random.get_state()
-        graph, values, draws = _run(front, f, inputs, dtype)
+        graph, values, draws = _run(front, f, inputs, dtype, elsewhere)
         if draws:
             np.random.set_state(state)
-            again = _run(front, f, inputs, dtype)[1]
+            again = _run(front, f, inputs, dtype, elsewhere)[1]
             same = values.keys() == again.keys() and all(
-                np.array_equal(x, again[name], equal_nan=True) for name, x in values.items()
+                np.array_equal(x.known, again[name].known, equal_nan=True) for name, x in values.items()
             )
             if not same:
                 raise Refusal(
                     f"{_name(f)} draws other random numbers in a second run. Seed its generator, or pass them in"
                 )
-    elsewhere = _elsewhere(inputs)
-    return on_device(graph, elsewhere) if elsewhere is not None and is_worth_it(graph) else graph
+    if elsewhere is None:
+        return graph
+    return on_device(graph, elsewhere) if device is not None or is_worth_it(graph) else off_device(graph)
 
 
 def _run(
-    front: Any, f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any
-) -> tuple[Graph, dict[str, np.ndarray], bool]:
-    with recording() as run, np.errstate(all="ignore"):
+    front: Any, f: Callable[..., Any], inputs: Mapping[str, Any], dtype: Any, device: Any
+) -> tuple[Graph, dict[str, Traced], bool]:
+    with recording(device) as run, np.errstate(all="ignore"):
         one = front(run)
         given = {name: _each(x, name, lambda name, x: one.given(name, x, dtype)) for name, x in inputs.items()}
         with one.running(f):
@@ -77,7 +82,7 @@ def _run(
                     raise Refusal(
                         f"{_name(f)} returns {made} as {name}, which was not computed from its inputs in this run"
                     )
-                values[name] = array.value
+                values[name] = array
             return one.graph(_name(f), given, results), values, one.draws
 
 

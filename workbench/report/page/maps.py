@@ -8,7 +8,6 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from workbench.case.case import Case
 from workbench.case.ranks import spoken
 from workbench.floats import to_float64
 from workbench.judge.stage import StageDiff
+from workbench.report.page.png import png
 from workbench.report.pictures import style as look
 from workbench.report.pictures.heatmap import WORDS, Slice, default_axes, grid, place, slice_at_worst
 from workbench.report.pictures.shades import (
@@ -94,7 +94,7 @@ def map_of(stage: StageDiff, case: Case | None, detail: Detail) -> Map:
     height = WIDTH * min(1, max(rows / columns, FLATTEST))
     return Map(
         caption=f"{directions}; {place(stage, cut, steps)}",
-        picture=_png(plane.shades, steps),
+        picture=_picture(plane.shades, steps),
         height=round(height, 1),
         ring=_ring(cut, steps, (WIDTH / columns, height / rows)),
         named=[NAMED[name] for name in NAMED if (plane.shades == name).any()],
@@ -242,10 +242,7 @@ def _planes(arrays: Sequence[np.ndarray]) -> Iterator[bytes]:
         yield np.ascontiguousarray(array).view(np.uint8).reshape(-1, array.itemsize).T.tobytes()
 
 
-def _png(shades: np.ndarray, steps: tuple[int, int]) -> str:
-    from PIL import Image
-
+def _picture(shades: np.ndarray, steps: tuple[int, int]) -> str:
     for axis, step in enumerate(steps):
         shades = np.maximum.reduceat(shades, np.arange(0, shades.shape[axis], step), axis=axis)
-    Image.fromarray(colours(shades)).save(written := BytesIO(), "png", optimize=True)
-    return b64encode(written.getvalue()).decode()
+    return b64encode(png(colours(shades))).decode()

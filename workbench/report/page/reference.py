@@ -6,6 +6,7 @@ from io import BytesIO
 from pathlib import Path
 
 from workbench.expectation.elements import Comparison
+from workbench.extras import lacking
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.judge.reference.lines import code, short
 from workbench.judge.stage import StageDiff
@@ -38,16 +39,17 @@ def save(path: str | Path, diffs: Sequence[ReferenceDiff]) -> None:
 
 def page(diff: ReferenceDiff) -> Page:
     """The page of one run."""
+    no_pictures = lacking("pictures of errors need", "matplotlib")
     heading, *rest = [line for line in reference.sentences(diff) if not line.startswith("repeat: ")]
     return Page(
         title=f"{diff.target}: {diff.verdict}",
         verdict=diff.verdict,
         kind=_kind(diff),
         lines=[heading.removeprefix(f"verdict: {diff.verdict}").lstrip(";: ") or diff.headline, *rest],
-        about=[diff.headline],
+        about=[diff.headline, *filter(None, [no_pictures])],
         gates=[line.plain for line in gates([diff])],
         commands=[("repeat", diff.repeat)] if diff.repeat else [],
-        flow=_flow(diff, (IN_FULL, IN_SHORT), drawn=DRAWN),
+        flow=_flow(diff, (IN_FULL, IN_SHORT), drawn=0 if no_pictures else DRAWN),
         parts=_parts(diff),
     )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.expectation.elements import Comparison, State
+from workbench.extras import needed
 from workbench.floats import to_float64
 from workbench.judge.stage import StageDiff
 from workbench.refusal import Refusal
@@ -98,8 +99,9 @@ def worst_line(stage: StageDiff) -> str:
 
 
 def page(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches, which Jupyter shows as a picture."""
-    from matplotlib.figure import Figure
+    """An empty figure of so many inches, which Jupyter shows as a picture; Unavailable without matplotlib."""
+    with needed("pictures need", "matplotlib"):
+        from matplotlib.figure import Figure
 
     class Page(Figure):
         def _repr_png_(self) -> bytes:

@@ -18,6 +18,7 @@ class Named:
 
     text: str  #: what the kernel does, in the names of the reference
     line: Line  #: where the reference does it right
+    family: str = ""  #: of edits: factor, left out, places ...
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import numpy as np
 from workbench.judge.reference.causes.change import TILES, Change, changes
 from workbench.judge.reference.causes.edit import Draft, Edit, Make
 from workbench.judge.reference.causes.loops import classes
+from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
@@ -59,6 +60,8 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
             yield from _in_turns(group, name, step)
     yield from _of_axes(graph, nodes)
     yield from _of_pairs(graph, nodes, names)
+    yield from diagonals(graph, {*nodes}, names)
+    yield from tiled_sums(graph, nodes, names)
 
 
 def _of(
@@ -85,7 +88,7 @@ def _of(
             if len(places) > 1:  # as a product of two that should be a square
                 where = f"{said}, in one operand of {name} only"
                 yield names.of(j), (where, family, size + 2, partial(_of_operand, change, places[:1]))
-    for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i)):
+    for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i), *padded(graph, i, names)):
         yield name, step
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step

@@ -1,6 +1,7 @@
 """Edits of what a step reads: another value of the same shape, such as a stale or an unnormalised one."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 from workbench.judge.reference.causes.edit import Make
 from workbench.judge.reference.causes.names import Names
@@ -12,6 +13,8 @@ from workbench.reference.graph.rules import CONSTANT
 
 #: values that are tried in the place of one, at most: the nearest before it
 MOST = 12
+#: steps with a number whose place a value of the step's own shape may take, and how many values are tried
+NUMBERS, FEW = ("multiply", "divide", "add", "subtract"), 3
 
 
 def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
@@ -20,15 +23,25 @@ def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
     for k, j in enumerate(node.reads):
         one = graph.nodes[j]
         if one.op == CONSTANT and not one.value.ndim:
+            for other in _in_place_of_number(graph, i, names) if node.op in NUMBERS else ():
+                yield f"reads {names.of(other)} in place of {one.value:g}", "operand", 3, _with({i: other}, k)
             continue
         for other, size in _others(graph, i, j, names):
             of, new = names.of(j), names.of(other)
             said = f"is {new}" if of == names.of(i) else f"reads {new} in place of {of}"
-            yield said, "operand", size, _with({i: other}, k)
+            same = of == new  # a variable's earlier value: that a step is left out says so, too
+            said = f"reads {of} of line {graph.nodes[other].line.number}, before it is made anew" if same else said
+            yield said, "operand", size + same, _with({i: other}, k)
     if len(node.reads) == 2 and node.op in ("subtract", "divide", "matmul"):
         a, b = (graph.nodes[j].shape for j in node.reads)
         if node.op != "matmul" or a[-2:] == b[-2:]:
             yield "has its operands in each other's place", "operand", 2, lambda d: d.again(*reversed(d.old.reads))
+
+
+def _in_place_of_number(graph: Graph, i: int, names: Names) -> Iterator[int]:
+    node = graph.nodes[i]
+    alike = (j for j in names.before(i) if graph.nodes[j].shape == node.shape and graph.nodes[j].op != CONSTANT)
+    return islice((j for j in alike if is_whole(graph.nodes[j].dtype) == is_whole(node.dtype)), FEW)
 
 
 def _others(graph: Graph, i: int, j: int, names: Names) -> Iterator[tuple[int, int]]:

@@ -215,7 +215,7 @@ class _Search:
     def _named(self, one: Held) -> Named:
         edit = one.fit.edit
         alone = f", for {' and '.join(one.reach.alone)} only" if one.reach.alone else ""
-        return Named(edit.words + alone, edit.line(self.scene.graph))
+        return Named(edit.words + alone, edit.line(self.scene.graph), edit.family)
 
 
 def _likely(one: Fit) -> tuple[int, int, int]:

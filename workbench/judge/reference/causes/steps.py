@@ -125,9 +125,9 @@ def _constants(graph: Graph, i: int, lengths: Sequence[int]) -> Iterator[Step]:
 
 
 def _said(c: float) -> str:
-    """A number, as 1/n where it is one."""
+    """A number, as 1/n where it is one and takes more than three digits otherwise: 1/64, but 0.001."""
     n = 1 / c if 0 < abs(c) < 1 else 0.5
-    return f"1/{n:g}" if abs(n) >= 2 and n == round(n) else f"{c:g}"
+    return f"1/{n:g}" if abs(n) >= 2 and n == round(n) and float(f"{c:.3g}") != c else f"{c:g}"
 
 
 def _other_numbers(c: float) -> Iterator[tuple[int, float]]:

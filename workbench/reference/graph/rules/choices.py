@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import array_namespace, round_to
-from workbench.reference.graph.error import EXACT, Amount, Error, Own
+from workbench.reference.graph.error import EXACT, Amount, Error, Own, plus
 from workbench.reference.graph.shapes import spread, to_shape
 from workbench.reference.graph.site import Site, finite, likely
 
@@ -92,7 +92,7 @@ class Extreme(Exact):
         first: Any = 0.0
         for i, one in enumerate(s.reads):
             if one.error is not EXACT:
-                first = first + self.linear(s, i, one.error.worst)
+                first = plus(first, self.linear(s, i, one.error.worst))
         return s.xp.maximum(self.end(s, [one.error.worst for one in s.reads]) - first, 0.0)
 
     def _chosen(self, s: Site, i: int) -> Any:
@@ -110,10 +110,15 @@ class Extreme(Exact):
         return same / s.xp.where(several > 0, several, 1.0)
 
 
+def unless_none(s: Site, open_: Any, off: Any) -> Amount:
+    """`off` where a choice is open; no array for what is exact and leaves none."""
+    return 0.0 if s.exact and not bool(s.xp.any(open_)) else s.xp.where(open_, off, 0.0)
+
+
 @dataclass(frozen=True)
 class Share(Flat):
     """Of an element in the extreme along axes: 1, or as many parts of it as there are equal ones, and 0 of the others.
-    Where errors leave open which it is, each that may be has anything from 0 to 1.
+    Where several are equal, or errors leave open which it is, each that may be has anything from 0 to 1.
     """
 
     words: str = "whether {0} is the extreme"
@@ -124,15 +129,11 @@ class Share(Flat):
         return same / xp.sum(same, axis=axis, keepdims=True)
 
     def beyond(self, s: Site) -> Amount:
-        if s.exact:
-            return 0.0
         xp, axis, sign = s.xp, s.attributes["axis"], 1.0 if s.attributes["of"] == "max" else -1.0
         x, e = sign * s.x[0], spread(s.reads[0].error.worst, s.x[0])
         may = x + e >= xp.max(x - e, axis=axis, keepdims=True)
-        off = xp.where(may, e, 0.0)
         several = xp.sum(xp.astype(may, xp.float64), axis=axis, keepdims=True) > 1
-        open_ = may & several & (xp.max(off, axis=axis, keepdims=True) > 0)
-        return xp.where(open_, xp.maximum(s.y, 1.0 - s.y), 0.0)
+        return unless_none(s, may & several, xp.maximum(s.y, 1.0 - s.y))
 
 
 @dataclass(frozen=True)
@@ -274,14 +275,14 @@ class Step(Flat):
         return Error(self._end(s, s.reads[0].error.worst), 0.0, self._end(s, likely(s.reads[0])))
 
     def _end(self, s: Site, e: Amount) -> Any:
-        x, y = s.x[0], s.y
+        x, y = s.xp.astype(s.x[0], s.xp.float64, copy=False), s.y  # of truths, too
         up, down = (s.xp.astype(self.f(x + sign * e, **s.attributes), s.xp.float64) for sign in (1, -1))
         moved = s.xp.maximum(abs(up - y), abs(down - y))
         moved = s.xp.where((up == y) & (down == y), 0.0, moved)
         dtype = s.attributes.get("dtype", "")
         if not dtype.startswith(("int", "uint")):
             return moved
-        least, most = np.iinfo(dtype).min - 1, np.iinfo(dtype).max + 1
+        least, most = float(np.iinfo(dtype).min - 1), float(np.iinfo(dtype).max + 1)
         return s.xp.where((x - e <= least) | (x + e >= most), s.xp.inf, moved)  # machines wrap, or saturate
 
     def bits(self, s: Site) -> int:

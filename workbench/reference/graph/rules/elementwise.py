@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import array_namespace
-from workbench.reference.graph.error import EXACT, Amount, Own
+from workbench.reference.graph.error import EXACT, Amount, Own, plus
 from workbench.reference.graph.rules.roundings import (
+    approximated,
     function,
     held,
     nothing,
@@ -54,13 +55,13 @@ class Elementwise:
 
     def linear(self, s: Site, i: int, e: Any) -> Any:
         """What errors e of operand i move y by, to first order."""
-        slope = self._slope(s, i)
-        return e if isinstance(slope, float) and abs(slope) == 1.0 else abs(slope) * e
+        steep = self._steepness(s, i)
+        return e if isinstance(steep, float) and steep == 1.0 else steep * e
 
     def squared(self, s: Site, i: int, v: Any) -> Any:
         """The same of squares of independent errors."""
-        slope = self._slope(s, i)
-        return v if isinstance(slope, float) and abs(slope) == 1.0 else slope * slope * v
+        steep = self._steepness(s, i)
+        return v if isinstance(steep, float) and steep == 1.0 else steep * (steep * v)
 
     def adjoint(self, s: Site, i: int, g: Any) -> Any:
         """d / d x of operand i, from d / d y."""
@@ -73,7 +74,7 @@ class Elementwise:
         first: Any = 0.0
         for i, one in enumerate(s.reads):
             if one.error is not EXACT:
-                first = first + self.linear(s, i, one.error.worst)
+                first = plus(first, self.linear(s, i, one.error.worst))
         return s.xp.maximum(self.reach(s) - first, 0.0)
 
     def grows(self, s: Site) -> float:
@@ -99,7 +100,16 @@ class Elementwise:
 
     def _slope(self, s: Site, i: int) -> Amount:
         slope = self.slopes[i](s)
-        return slope if isinstance(slope, float) else s.held if slope is s.y else finite(slope)
+        if isinstance(slope, float):
+            return slope
+        known = next((one.held for one in s.reads if one.value is slope), s.held if slope is s.y else None)
+        return finite(slope) if known is None else known
+
+    def _steepness(self, s: Site, i: int) -> Amount:
+        """|slope|, which a bound asks for several times."""
+        if i not in s.steepness:
+            s.steepness[i] = abs(self._slope(s, i))
+        return s.steepness[i]
 
 
 def _reach_of_product(s: Site) -> Any:
@@ -231,7 +241,7 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
     "log2": _unary("log2", LOG_ULPS, lambda s: 1 / (log(2) * s.x[0]), _reach_of_log(log(2))),
     "log10": _unary("log10", LOG_ULPS, lambda s: 1 / (log(10) * s.x[0]), _reach_of_log(log(10))),
     "log1p": _unary("log1p", LOG_ULPS, lambda s: 1 / (1 + s.x[0]), ends(_call("log1p"))),
-    "tanh": _unary("tanh", 2.5, lambda s: 1 - s.y * s.y, _steepest),
+    "tanh": Elementwise(_call("tanh"), (lambda s: 1 - s.y * s.y,), "tanh({0})", approximated("tanh", 2.5), _steepest),
     "sinh": _unary("sinh", 3.0, lambda s: s.xp.cosh(s.x[0]), ends(_call("sinh"))),
     "cosh": _unary("cosh", 2.0, lambda s: s.xp.sinh(s.x[0]),
                    lambda s: s.xp.cosh(abs(s.x[0]) + s.reads[0].error.worst) - s.y),
@@ -239,8 +249,8 @@ ELEMENTWISE: Mapping[str, Elementwise] = {
                        _at_most(1.0)),
     "cos": Elementwise(_call("cos"), (lambda s: -s.xp.sin(s.x[0]),), "cos({0})", lambda s: of_circle(s),
                        _at_most(1.0)),
-    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})", function(2.0),
-                       _at_most(2 / sqrt(pi))),
+    "erf": Elementwise(_erf, (lambda s: 2 / sqrt(pi) * s.xp.exp(-(s.x[0] ** 2)),), "erf({0})",
+                       approximated("erf", 2.0), _at_most(2 / sqrt(pi))),
     "arctan": _unary("arctan", 2.0, lambda s: 1 / (1 + s.x[0] ** 2), ends(_call("arctan"))),
     "arcsinh": _unary("arcsinh", 4.0, lambda s: 1 / s.xp.sqrt(1 + s.x[0] ** 2), ends(_call("arcsinh"))),
     "power": Elementwise(_call("pow"), (lambda s: s.x[1] * s.y / s.x[0], lambda s: s.y * s.xp.log(s.x[0])),

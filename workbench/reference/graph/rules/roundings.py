@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.case.contract import FAST_EXP_ULPS
-from workbench.reference.graph.error import Own, none
+from workbench.reference.graph.contract import FAST
+from workbench.reference.graph.error import Own, none, plus
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site, finite
 from workbench.reference.losses import LOG_ULPS
 
@@ -21,6 +22,8 @@ def rounded(k: float) -> Callable[[Site], Own]:
     """k unit roundoffs of the result."""
 
     def own(s: Site) -> Own:
+        if s.normal:
+            return Own(relative=k * s.u)
         y = s.held
         lost = k * s.u * abs(y)
         lost += s.contract.floor * (y != 0)
@@ -37,10 +40,28 @@ def function(ulps: float | None = None) -> Callable[[Site], Own]:
     def own(s: Site) -> Own:
         some = s.contract.exp_ulps if ulps is None else ulps
         coarse = max(some - ACCURATE, 0.0) if ulps is None else 0.0
+        if s.normal and not coarse:
+            return Own(alike=2 * s.u * min(some, 1.0), relative=2 * s.u * some)
         size, floor = 2 * s.u * abs(s.held), s.contract.floor * (s.held != 0)
         random = (some - coarse) * size + floor
         common = coarse * size if coarse else 0.0
         return Own(random + common if coarse else random, random, common, 2 * s.u * min(some, 1.0))
+
+    return own
+
+
+def approximated(name: str, ulps: float) -> Callable[[Site], Own]:
+    """So many ulps of a library's function; more where the contract says that it is an approximation, one of FAST, of
+    which equal arguments err alike.
+    """
+
+    def own(s: Site) -> Own:
+        found = function(ulps)(s)
+        if name not in s.contract.fast:
+            return found
+        absolute, relative = FAST[name]
+        more = absolute * s.u + relative * abs(s.held)
+        return Own(found.worst + more, found.random, plus(found.common, more), found.alike)
 
     return own
 
@@ -54,7 +75,9 @@ def of_exp(s: Site) -> Own:
         zero = x == 0
         if not s.exact:
             zero = zero & (s.reads[0].error.worst == 0)
-        if bool(s.xp.any(zero)):
+        if own.relative:
+            own = own._replace(exact=zero if bool(s.xp.any(zero)) else None)
+        elif bool(s.xp.any(zero)):
             worst, random = (s.xp.where(zero, 0.0, one) for one in (own.worst, own.random))
             common = own.common if none(own.common) else s.xp.where(zero, 0.0, own.common)
             own = Own(worst, random, common, own.alike)
@@ -62,6 +85,9 @@ def of_exp(s: Site) -> Own:
         return own
     more = in_base_2(s, x, s.looks)
     size = abs(s.held)
+    if own.relative:
+        each = own.relative if own.exact is None else s.xp.where(own.exact, 0.0, own.relative)
+        return Own(0.0, size * s.xp.sqrt(more.random**2 + each**2), size * more.common, own.alike)
     random = s.xp.sqrt(own.random**2 + (size * more.random) ** 2)
     return Own(own.worst + size * more.worst, random, own.common + size * more.common, own.alike)
 
@@ -129,6 +155,8 @@ def of_sum(s: Site) -> Own:
 
 def held(s: Site) -> Own:
     """Of a result whose bits float32 holds: nothing, unless it is too small for them."""
+    if s.normal:
+        return Own()
     size, floor = abs(s.held), s.contract.floor
     small = (size < floor) & (size > 0)
     if not bool(s.xp.any(small)):

@@ -1,0 +1,176 @@
+"""Edits of masks: a diagonal elsewhere, and sums that also have the places behind the end of an axis."""
+
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.reference.causes.change import TILES
+from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.names import Names
+from workbench.judge.reference.causes.steps import SINGLE
+from workbench.judge.reference.causes.sums import Step, summed
+from workbench.reference.graph import Graph
+from workbench.reference.graph.patterns import PASSES
+from workbench.reference.graph.rules import CONSTANT
+
+#: columns of the smallest tile whose mask may be another one, and how many ends of tiles are tried, nearly
+FEWEST, MOST_STARTS = 16, 16
+#: values that are taken for 0 behind the end, at most: the nearest to the sum; sums of a line that go on together
+NEAREST, MOST_SUMS = 6, 64
+
+
+def diagonals(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Masks that no input decides, as causal ones: all that have a diagonal at one place have it at another. With fewer
+    rows than columns a causal mask begins at the top left in some kernels, and ends at the bottom right in others.
+    """
+    alike: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        if node.op == CONSTANT and node.dtype == bool and (at := diagonal(node.value)) is not None:
+            alike.setdefault((node.shape[-2:], at), []).append(i)
+    for ((rows, columns), at), some in alike.items():
+        if not any(i in nodes for i in some):
+            continue
+        first = next((i for i in some if i in names.own), some[0])
+        for new in dict.fromkeys((at - 1, at + 1, 0, columns - rows)):
+            if new != at and -rows < new < columns - 1:
+                said = f"has its diagonal at {new} in place of {at}"
+                group = (first, *(i for i in some if i != first))
+                for words, size, there in _columns(columns):
+                    make = partial(_elsewhere, at, new, there)
+                    yield Edit(group, make, names.of(first), said + words, "mask", size)
+
+
+def _columns(n: int) -> Iterator[tuple[str, int, slice]]:
+    """All of n columns; those before and from the end of a tile on, as where some tiles alone are masked."""
+    yield "", 1, slice(None)
+    step = max(FEWEST, 1 << (n // MOST_STARTS).bit_length())
+    for start in range(step, n, step):
+        yield f", in columns before {start} only", 3, slice(0, start)
+        yield f", in columns from {start} on only", 3, slice(start, None)
+
+
+def diagonal(mask: np.ndarray) -> int | None:
+    """Up to which diagonal a mask of truths is of one kind and the other behind it, counted as `np.tri` does; None of
+    another.
+    """
+    if mask.ndim < 2 or mask.size != mask.shape[-2] * mask.shape[-1] or not mask.size:
+        return None
+    rows, columns = mask.shape[-2:]
+    x = mask.reshape(rows, columns)
+    x = x if x[-1, 0] else ~x
+    k = int(x[0].sum()) - 1 if x[0, 0] else -int(x[:, 0].argmax())
+    return k if k < columns - 1 and np.array_equal(x, np.tri(rows, columns, k, dtype=bool)) else None
+
+
+def _elsewhere(at: int, new: int, columns: slice, d: Draft) -> None:
+    rows, all_columns = d.old.shape[-2:]
+    made = d.old.value.reshape(rows, all_columns).copy()
+    band, other = (np.tri(rows, all_columns, k, dtype=bool) for k in (at, new))
+    made[:, columns] = (other if np.array_equal(made, band) else ~other)[:, columns]
+    d.hold(made.reshape(d.old.shape), bool)
+
+
+def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
+    """Words, family, size and what takes the place of a sum that goes on behind the end of its axis, up to a whole tile
+    or a power of two: there a value that was loaded, or computed from that, is 0, and no mask hides what becomes of it.
+    """
+    if (found := _along(graph, i)) is None:
+        return
+    back, n = found
+    counts = dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))
+    ends, named = _zeros(graph, graph.nodes[i].reads[0], back, names)
+    several = [(frozenset(ends), "what is loaded")] * (len(ends) > 1)
+    for zeros, words in (*((frozenset({j}), names.of(j)) for j in named[:NEAREST]), *several):
+        for more in filter(None, counts):
+            said = f"also adds {more} places behind the end, where {words} is 0"
+            yield said, "mask", 2, partial(_longer, zeros, back, more)
+
+
+def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
+    """All sums of a line, over axes of several lengths, that go on to whole tiles, where what was loaded is 0."""
+    lines: dict[Any, list[int]] = {}
+    for i in nodes:
+        if _along(graph, i) is not None:
+            lines.setdefault(graph.nodes[i].line, []).append(i)
+    for line, some in lines.items():
+        lengths = {found[1] for i in some if (found := _along(graph, i)) is not None}
+        for t in TILES if 1 < len(lengths) and len(some) <= MOST_SUMS else ():
+            said = f"goes on to a whole tile of {t}, where what is loaded is 0"
+            name = f"each sum of line {line.number}"
+            yield Edit(tuple(some), partial(_to_tile, names, t), name, said, "mask", 2)
+
+
+def _along(graph: Graph, i: int) -> tuple[int, int] | None:
+    """The one axis of a sum, counted from the last, and its length."""
+    node = graph.nodes[i]
+    found = summed(graph, node) if node.op == "sum" else []
+    shape = graph.nodes[node.reads[0]].shape if found else ()
+    axis = node.attributes["axis"] if found else None
+    count = len(shape) if axis is None else len(axis) if isinstance(axis, tuple) else 1
+    return (found[0][0] - len(shape), found[0][1]) if len(found) == count == 1 else None
+
+
+def _zeros(graph: Graph, source: int, back: int, names: Names) -> tuple[list[int], list[int]]:
+    """What a sum's terms are computed from, element by element: values that are no such step; and those, and values on
+    the way that have a name, the nearest first.
+    """
+    ends, found, waiting, seen = list[int](), list[int](), [source], set[int]()
+    while waiting:
+        j = waiting.pop(0)
+        node = graph.nodes[j]
+        if node.op == CONSTANT or not _varies(node.shape, back) or j in seen:
+            continue
+        seen.add(j)
+        single = node.op in SINGLE or _passes(graph, j)
+        if single:
+            waiting += node.reads
+        else:
+            ends.append(j)
+        if j != source and (not single or j in names.own):
+            found.append(j)
+    return ends, found
+
+
+def _varies(shape: tuple[int, ...], back: int) -> bool:
+    return len(shape) >= -back and shape[back] > 1
+
+
+def _passes(graph: Graph, j: int) -> bool:
+    node = graph.nodes[j]
+    return node.op in PASSES and node.shape == graph.nodes[node.reads[0]].shape
+
+
+def _to_tile(names: Names, tile: int, d: Draft) -> None:
+    found = _along(d.graph, d.node)
+    assert found is not None
+    back, n = found
+    if -n % tile:
+        _longer(frozenset(_zeros(d.graph, d.old.reads[0], back, names)[0]), back, -n % tile, d)
+    else:
+        d.add("named", d.node)
+
+
+def _longer(zeros: frozenset[int], back: int, more: int, d: Draft) -> None:
+    term = d.add("multiply", _of_zero(d, d.old.reads[0], zeros, back), d.hold(more))
+    shape = d.of(term).shape
+    if not d.old.attributes.get("keepdims") and len(shape) >= -back:
+        term = d.reshape(term, tuple(n for at, n in enumerate(shape) if at - len(shape) != back))
+    d.add("add", d.node, term, shape=d.old.shape)
+
+
+def _of_zero(d: Draft, j: int, zeros: frozenset[int], back: int) -> int:
+    """What node j is where some are 0; IndexError where it depends on the place besides. A mask is not applied."""
+    node = d.graph.nodes[j]
+    if j in zeros:
+        return d.hold(0.0)
+    if not _varies(node.shape, back):
+        return j
+    if node.op == "where":
+        return next(_of_zero(d, k, zeros, back) for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back))
+    if _passes(d.graph, j):
+        return _of_zero(d, node.reads[0], zeros, back)
+    if node.op not in SINGLE:
+        raise IndexError(j)
+    return d.add(node.op, *(_of_zero(d, k, zeros, back) for k in node.reads), **node.attributes)
