@@ -8,7 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, distances, mod_slope, modified, rule, seen
+from workbench.operations.backward_inputs import (
+    DISTRIBUTIONS,
+    OPTIONAL,
+    distances,
+    hidden_by_mod,
+    mod_slope,
+    modified,
+    rule,
+    seen,
+)
 from workbench.operations.backward_stages import stages
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.attention_backward import attention_backward
@@ -53,14 +62,15 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Which keys are seen, what ALiBi's slopes are multiplied by, functions, and what was not given."""
+    """What ALiBi's slopes are multiplied by, functions and which keys they hide, and what was not given."""
     whole = [of.sizes[axis] for axis in "bhqk"]
-    found: dict[str, Any] = {"visible": np.broadcast_to(seen(of, inputs), whole), "own": of.own}
+    found: dict[str, Any] = {"own": of.own}
     if "alibi_slopes" in of.optional:
         lengths = inputs["seqlens_k"][:, None, None, None] if "seqlens_k" in of.optional else None
         found["distances"] = np.broadcast_to(distances(of, lengths), whole).astype(np.float32)
     if "score_mod" in of.functions:
-        found |= {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
+        functions = {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
+        found |= {**functions, "hidden": hidden_by_mod(of)}
     return found
 
 
