@@ -17,6 +17,7 @@ from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
+from workbench.judge.reference.causes.tiles import of_tiles
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT, INPUT
@@ -62,6 +63,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from _of_pairs(graph, nodes, names)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
+    yield from of_tiles(graph, {*nodes}, names)
 
 
 def _of(

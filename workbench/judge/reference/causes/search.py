@@ -70,12 +70,14 @@ class Screen:
         self.actual = to_float64(self.one.x)
         self.budget = np.broadcast_to(np.asarray(found.budget, np.float64), self.actual.shape)
         expected = to_float64(found.expected)
-        self.known = np.isfinite(self.actual) & np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
+        judged = np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
         if self.one.free is not None:
-            self.known &= ~self.one.free
+            judged &= ~self.one.free
+        self.known, self.lost = judged & np.isfinite(self.actual), judged & ~np.isfinite(self.actual)
         first = self._parts(self._rounded(expected))
         self.wrong = first > 1
-        self.error = float(first.sum())
+        self.of_lost = float(first[self.wrong].mean()) if self.wrong.any() else 1.0  # as bad as what is wrong else
+        self.error = float(first.sum()) + self.of_lost * float(self.lost.sum())
 
     def left(self, made: Mapping[int, Any]) -> float:
         """Share of the error, root mean square, that remains with other values of some turns."""
@@ -85,7 +87,8 @@ class Screen:
         nan = np.isnan(parts)
         if (nan & self.wrong).sum() > UNDEFINED * self.wrong.sum():
             return np.inf
-        return float(np.sqrt(parts[~nan].sum() / self.error))
+        lost = self.of_lost * float(np.isfinite(whole[self.lost]).sum())
+        return float(np.sqrt((parts[~nan].sum() + lost) / self.error))
 
     def _rounded(self, x: np.ndarray) -> np.ndarray:
         return round_to(x, self.one.x.dtype) if self.one.narrow else x

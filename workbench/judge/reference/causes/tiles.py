@@ -1,0 +1,289 @@
+"""Edits of loops over tiles of two axes, such as queries and keys: masks of whole tiles, tiles that nobody visits or
+that are read transposed, and rows of another place in their tile.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.masks import diagonal
+from workbench.judge.reference.causes.names import Names
+from workbench.judge.reference.causes.steps import SINGLE
+from workbench.reference.graph import Graph
+from workbench.reference.graph.patterns import PASSES
+from workbench.reference.graph.rules import CONSTANT
+
+#: rows and columns of a tile
+TILES = (16, 32, 64, 128)
+#: rows of half a fragment of a tensor core (PTX ISA, mma.m16n8k16)
+HALF = 8
+#: planes of a graph that are edited, at most: a loop has one a turn, and each takes some 100 edits
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Arrays with an element for each pair of a row and a column."""
+
+    rows: int
+    columns: int
+    products: tuple[int, ...]  #: which make them, of arrays that have rows alone and columns alone
+    nodes: Mapping[int, bool]  #: of their elements -> whether columns stand before rows
+    sums: Mapping[int, bool]  #: which add them up -> over rows; else over columns
+
+
+def of_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """All of them, of some nodes."""
+    yield from _of_masks(graph, nodes, names)
+    for plane in planes(graph, nodes)[:MOST]:
+        visited = [*_visited(graph, plane)]
+        yield from _lost(plane, names, visited)
+        yield from _rows_of_elsewhere(graph, plane, names, visited)
+        yield from _transposed(plane, names)
+        yield from _fragments(graph, plane, names)
+
+
+def planes(graph: Graph, nodes: Collection[int]) -> list[Plane]:
+    """Those of some nodes, by their sizes."""
+    found: dict[tuple[int, int], tuple[list[int], dict[int, bool], dict[int, bool]]] = {}
+    at: dict[int, tuple[tuple[int, int], bool]] = {}
+    for i in sorted(nodes):
+        node = graph.nodes[i]
+        known = next((at[j] for j in node.reads if j in at), None)
+        if known is None:
+            if node.op == "matmul" and min(node.shape[-2:], default=0) > TILES[0] // 2 and len(node.shape) > 1:
+                size = node.shape[-2], node.shape[-1]
+                found.setdefault(size, ([], {}, {}))[0].append(i)
+                at[i] = size, False
+                found[size][1][i] = False
+            continue
+        size, turned = known
+        own = found[size]
+        if node.op in ("matmul", "sum"):
+            over = _summed(graph, i, at)
+            if over is not None:
+                own[2][i] = over
+            continue
+        swaps = node.op == "transpose" and node.attributes["axes"][-2:] == (len(node.shape) - 1, len(node.shape) - 2)
+        if swaps or node.op in SINGLE or node.op in PASSES:
+            turned ^= swaps
+            if node.shape[-2:] == (size[::-1] if turned else size):
+                at[i] = size, turned
+                own[1][i] = turned
+    return [Plane(*size, tuple(some), inside, sums) for size, (some, inside, sums) in found.items() if sums]
+
+
+def _summed(graph: Graph, i: int, at: Mapping[int, tuple[tuple[int, int], bool]]) -> bool | None:
+    """Whether a product or sum is over rows of a plane that it reads first; None of another."""
+    node = graph.nodes[i]
+    first = node.reads[0]
+    if first not in at:
+        return None
+    turned = at[first][1]
+    if node.op == "matmul":
+        return turned
+    n = len(graph.nodes[first].shape)
+    axes = node.attributes["axis"]
+    axes = range(n) if axes is None else axes if isinstance(axes, tuple) else (axes,)
+    last = [axis % n - n for axis in axes]
+    return turned if -1 in last else not turned if -2 in last else None
+
+
+# ---- masks
+
+
+def _of_masks(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Masks that no input decides, with one value in all of a tile."""
+    alike: dict[tuple[Any, bytes], list[int]] = {}
+    for i, node in enumerate(graph.nodes):
+        if i in nodes and node.op == CONSTANT and node.dtype == bool and node.value.ndim > 1:
+            alike.setdefault((node.shape, node.value.tobytes()), []).append(i)
+    for (shape, _), some in alike.items():
+        for t in TILES if min(shape[-2:]) > 1 else ():
+            for value in (True, False):
+                said = f"is {value} in whole tiles of {t} by {t}, where it is {value} in a part of them"
+                yield Edit(tuple(some), partial(_whole, t, value), names.of(some[0]), said, "mask", 2)
+
+
+def _whole(t: int, value: bool, d: Draft) -> None:
+    x = d.old.value == value
+    d.hold(_of_tiles(x, t) if value else ~_of_tiles(x, t), bool)
+
+
+def _of_tiles(x: np.ndarray, t: int) -> np.ndarray:
+    """Where a tile has a True."""
+    rows, columns = (np.arange(0, n, t) for n in x.shape[-2:])
+    some = np.logical_or.reduceat(np.logical_or.reduceat(x, rows, axis=-2), columns, axis=-1)
+    return some.repeat(t, axis=-2).repeat(t, axis=-1)[..., : x.shape[-2], : x.shape[-1]]
+
+
+# ---- which tiles are visited
+
+
+def _visited(graph: Graph, plane: Plane) -> Iterator[np.ndarray]:
+    """Pairs that a loop must visit, [rows, columns]: below each diagonal, or all."""
+    found = []
+    for node in graph.nodes:
+        if node.op == CONSTANT and node.dtype == bool and node.value.shape[-2:] == (plane.rows, plane.columns):
+            at = diagonal(node.value)
+            if at is not None and not any(np.array_equal(np.tri(*x.shape, at, dtype=bool), x) for x in found):
+                found.append(np.tri(plane.rows, plane.columns, at, dtype=bool))
+    yield from found or [np.ones((plane.rows, plane.columns), bool)]
+
+
+def _tiles_of(seen: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
+    """Of each pair: how many columns the rows of its tile see up to the last, and the first row that sees its tile of
+    columns, a multiple of t.
+    """
+    whole = _of_tiles(seen, 1)
+    n, m = whole.shape
+    ends = np.where(whole.any(1), m - whole[:, ::-1].argmax(1), 0)
+    ends = np.array([ends[i : i + t].max() for i in range(0, n, t)]).repeat(t)[:n]
+    tiles = _of_tiles(whole, t)
+    starts = np.where(tiles.any(0), tiles.argmax(0), -(-n // t) * t)
+    return np.broadcast_to(ends[:, None], seen.shape), np.broadcast_to(starts // t * t, seen.shape)
+
+
+def _kept(seen: np.ndarray, t: int) -> Iterator[tuple[str, np.ndarray]]:
+    """Words for what is lost, and the pairs that are not."""
+    n, m = seen.shape
+    rows, columns = np.broadcast_arrays(np.arange(n)[:, None], np.arange(m))
+    ends, starts = _tiles_of(seen, t)
+    last_row, last = (-(-n // t) - 1) * t, np.maximum(-(-ends // t) - 1, 0) * t
+    yield f"the last, partial tile of {t} rows", rows < n // t * t
+    yield f"the last tile of {t} rows", rows < last_row
+    yield f"the first tile of {t} rows", rows >= t
+    yield f"all but the last tile of {t} rows", rows >= last_row
+    yield f"the last, partial tile of {t} columns", columns < ends // t * t
+    yield f"the last tile of {t} columns", columns < last
+    yield f"the first tile of {t} columns", columns >= t
+    yield f"all but the last tile of {t} columns", columns >= last
+    if not seen.all():
+        early = -(-np.maximum(ends - 1, 0) // t) * t
+        late = np.where((seen.sum(1) > 0)[:, None], rows, 0) >= np.minimum(_late(seen, t), n)
+        yield f"the last visible column of a tile of {t} rows, where it begins a tile", columns < early
+        yield f"the first row that sees a tile of {t} columns, where it ends a tile", late
+
+
+def _late(seen: np.ndarray, t: int) -> np.ndarray:
+    """The tile of rows of which a tile of columns is visited first, if one is counted from a row too late."""
+    n, m = seen.shape
+    first = np.where(seen.any(0), seen.argmax(0), n)
+    own = np.array([first[j // t * t] for j in range(m)])
+    return np.broadcast_to((own + 1) // t * t, seen.shape)
+
+
+def _lost(plane: Plane, names: Names, visited: Sequence[np.ndarray]) -> Iterator[Edit]:
+    told = dict[bytes, bool]()
+    over_rows, over_columns = ([i for i, over in plane.sums.items() if over is of] for of in (True, False))
+    groups = [(i,) for i in plane.sums]
+    groups += [tuple(some) for some in (over_rows, over_columns) if len(some) > 1]
+    written = [tuple(some) for some in {tuple(over_rows), tuple(over_columns), tuple(plane.sums)} if some]
+    for seen in visited:
+        for t in TILES:
+            for what, kept in _kept(seen, t):
+                if kept.all() or told.setdefault(kept.tobytes(), False):
+                    continue
+                told[kept.tobytes()] = True
+                for some in dict.fromkeys(groups):
+                    name = " and ".join(map(names.of, some))
+                    yield Edit(some, partial(_only, plane, kept), name, f"leaves out {what}", "part", 2 + len(some))
+                for some in written:
+                    nodes = (*plane.products, *some)
+                    name = " and ".join(map(names.of, plane.products))
+                    said = f"is not computed in {what}, which {' and '.join(map(names.of, some))} leaves out"
+                    yield Edit(tuple(sorted(nodes)), partial(_only, plane, kept), name, said, "part", 4)
+
+
+def _only(plane: Plane, kept: np.ndarray, d: Draft) -> None:
+    """A sum of the pairs that are kept; a product that is NaN elsewhere."""
+    if d.node in plane.products:
+        d.add("where", d.hold(kept, bool), d.node, d.hold(np.nan), shape=d.old.shape)
+        return
+    j = d.old.reads[0]
+    there = kept.T if plane.nodes[j] else kept
+    d.again(d.add("where", d.hold(there, bool), j, d.hold(0.0), shape=d.of(j).shape), *d.old.reads[1:])
+
+
+# ---- rows of another place in their tile
+
+
+def _rows_of_elsewhere(
+    graph: Graph, plane: Plane, names: Names, visited: Sequence[np.ndarray]
+) -> Iterator[Edit]:
+    for i, turned in plane.nodes.items():
+        node = graph.nodes[i]
+        for k, j in enumerate(node.reads if not turned else ()):
+            if graph.nodes[j].shape[-2:] != (plane.rows, 1) or graph.nodes[j].op == CONSTANT:
+                continue
+            for t in TILES:
+                for words, places in _other_rows(plane, t, visited):
+                    said = f"is {words}, in {names.of(i)} only"
+                    yield Edit((i,), partial(_read_at, k, places), names.of(j), said, "places", 3)
+
+
+def _other_rows(plane: Plane, t: int, visited: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Words, and of each pair the row whose value is read."""
+    rows = np.broadcast_to(np.arange(plane.rows)[:, None], (plane.rows, plane.columns))
+    within = rows % t
+    yield f"read at the next row, in tiles of {t}", rows - within + (within + 1) % t
+    yield f"read at the first row of its tile of {t}", rows - within
+    # a thread has rows 2c and 2c + 1 of each 8 in its registers
+    yield f"read by the number of a register, in tiles of {t}", rows - within + 2 * (within >> 3) + (within & 1)
+    if t < plane.rows:
+        for seen in visited:
+            yield f"read in the tile of {t} rows that is visited first", within + _tiles_of(seen, t)[1]
+
+
+def _read_at(k: int, places: np.ndarray, d: Draft) -> None:
+    j = d.old.reads[k]
+    n, lead = d.of(j).shape[-2], d.of(j).shape[:-2]
+    taken = d.add("index", j, shape=(*lead, *places.shape), index=(Ellipsis, np.minimum(places, n - 1), 0))
+    if (places >= n).any():
+        taken = d.add("where", d.hold(places < n, bool), taken, d.hold(0.0))
+    d.again(*(taken if at == k else x for at, x in enumerate(d.old.reads)))
+
+
+# ---- tiles and fragments
+
+
+def _transposed(plane: Plane, names: Names) -> Iterator[Edit]:
+    for i in plane.sums:
+        for t in TILES:
+            yield Edit((i,), partial(_tiles_transposed, t), names.of(i), f"reads tiles of {t} by {t} transposed",
+                       "places", 3)  # fmt: skip
+
+
+def _tiles_transposed(t: int, d: Draft) -> None:
+    j = d.old.reads[0]
+    n, m = d.of(j).shape[-2:]
+    rows, columns = np.arange(n)[:, None], np.arange(m)
+    row, column = rows // t * t + columns % t, columns // t * t + rows % t
+    index = (Ellipsis, np.minimum(row, n - 1), np.minimum(column, m - 1))
+    taken = d.add("index", j, shape=d.of(j).shape, index=index)
+    there = d.hold((row < n) & (column < m), bool)
+    d.again(d.add("where", there, taken, d.hold(0.0), shape=d.of(j).shape), *d.old.reads[1:])
+
+
+def _fragments(graph: Graph, plane: Plane, names: Names) -> Iterator[Edit]:
+    """Rows, or columns, of the operands of products, of which a tensor core takes 16 at once."""
+    for k, axis, of in ((0, -2, "rows"), (1, -1, "columns")):
+        read = [graph.nodes[i].reads[k] for i in plane.products]
+        some = [(i,) for i in plane.products] + [plane.products] * (len(plane.products) > 1)
+        for nodes in some:
+            name = " and ".join(names.of(j) for i, j in zip(plane.products, read, strict=True) if i in nodes)
+            said = f"has the first {HALF} of each {2 * HALF} {of} twice, in {' and '.join(map(names.of, nodes))} only"
+            yield Edit(nodes, partial(_upper_as_lower, k, axis), name, said, "places", 2 + len(nodes))
+
+
+def _upper_as_lower(k: int, axis: int, d: Draft) -> None:
+    j = d.old.reads[k]
+    shape = d.of(j).shape
+    taken = d.take(j, len(shape) + axis, np.arange(shape[axis]) & ~HALF)
+    d.again(*(taken if at == k else x for at, x in enumerate(d.old.reads)))
+
+
