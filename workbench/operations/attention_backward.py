@@ -62,7 +62,7 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """What ALiBi's slopes are multiplied by, functions and which keys they hide, and what was not given."""
+    """What ALiBi's slopes are multiplied by, functions and which keys they show, and what was not given."""
     whole = [of.sizes[axis] for axis in "bhqk"]
     found: dict[str, Any] = {"own": of.own}
     if "alibi_slopes" in of.optional:
@@ -70,7 +70,7 @@ def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
         found["distances"] = np.broadcast_to(distances(of, lengths), whole).astype(np.float32)
     if "score_mod" in of.functions:
         functions = {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
-        found |= {**functions, "hidden": hidden_by_mod(of)}
+        found |= {**functions, "shown": ~hidden_by_mod(of)}
     return found
 
 

@@ -24,7 +24,7 @@ OF_TANH = 2.0**-11
 def attention_backward(
     q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float,
     own: Collection[str] = (), causal: bool = False, window_left: int = -1, window_right: int = -1,
-    seqlens_k: Array | None = None, mask: Array | None = None, hidden: Array | None = None, dlse: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
+    seqlens_k: Array | None = None, mask: Array | None = None, shown: Array | None = None, dlse: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
     alibi_slopes: Array | None = None, distances: Array | None = None, softcap: float = 0.0,
     score_mod: Function | None = None, mod_slope: Function | None = None, dropout_mask: Array | None = None,
     dropout_p: float = 0.0, shared_kv: bool = False, delta: str = "out", delta_dtype: str = "float32",
@@ -38,8 +38,8 @@ def attention_backward(
 
     q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch, heads,
     queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. causal and windows, -1
-    without one, are aligned bottom-right; seqlens_k: keys of each batch. mask: True where a key is visible, hidden: True
-    where score_mod hides it, bool [batch, heads, queries, keys]. bias: of that shape, or with axes of 1; distances: what the slopes [heads] multiply;
+    without one, are aligned bottom-right; seqlens_k: keys of each batch. mask: True where a key is visible, shown: where
+    score_mod does not hide it, bool [batch, heads, queries, keys]. bias: of that shape, or with axes of 1; distances: what the slopes [heads] multiply;
     dropout_mask: True where P is kept. own: which of `out` and `lse` a kernel makes itself, from the same scores; a
     right lse is given all the same.
     score_mod and mod_slope: what is made of scores, and its derivative.
@@ -99,41 +99,41 @@ def attention_backward(
         biased = last
         last = cast("biased_cast", biased, qk_dtype)
 
-    shown = last
-    keys = np.arange(k.shape[2])
-    length = k.shape[2] if seqlens_k is None else seqlens_k[:, None, None, None]
+    keys, length = np.arange(k.shape[2]), k.shape[2] if seqlens_k is None else seqlens_k[:, None, None, None]
     diagonal = np.arange(q.shape[2])[:, None] + length - q.shape[2]
+    masks = []
     if causal:
         until_diagonal = keys <= diagonal
-        shown = np.where(until_diagonal, shown, -np.inf)
+        masks.append(until_diagonal)
     if window_left != -1:
         in_left_window = keys >= diagonal - window_left
-        shown = np.where(in_left_window, shown, -np.inf)
+        masks.append(in_left_window)
     if window_right != -1:
         in_right_window = keys <= diagonal + window_right
-        shown = np.where(in_right_window, shown, -np.inf)
+        masks.append(in_right_window)
     if seqlens_k is not None:
         within_length = keys < length
-        shown = np.where(within_length, shown, -np.inf)
-    if mask is not None:
-        shown = np.where(mask, shown, -np.inf)
-    if hidden is not None:
-        shown = np.where(hidden, -np.inf, shown)
+        masks.append(within_length)
+    masks += [x for x in (mask, shown) if x is not None]
+
+    def masked(x: Array) -> Array:
+        for seen in masks:
+            x = np.where(seen, x, -np.inf)
+        return x
 
     if "lse" in own:
-        terms = shown
+        terms = masked(last)
         if sinks is not None:
             of_sinks = np.broadcast_to(sinks[None, :, None, None], (*whole[:3], 1))
-            terms = np.concatenate([shown, of_sinks], axis=-1)
+            terms = np.concatenate([terms, of_sinks], axis=-1)
         # a row's maximum cancels, and so does any other number, such as lse itself; the log of a sum has digits to lose
         shift = np.where(np.isfinite(lse), lse, 0.0)
         row_sum = np.sum(np.exp(terms - shift[..., None]), axis=-1)
         log_sum = may_lose(np.log(row_sum), 2 * LOG_ULPS * unit_roundoff("float32") * np.log(terms.shape[-1]))
         own_lse = np.where(row_sum > 0, shift + log_sum, -np.inf)
         lse = own_lse
-    row_lse = np.where(np.isfinite(lse), lse, 0.0)
-    shifted = shown - row_lse[..., None]
-    probs = np.exp(shifted)
+    shifted = last - lse[..., None]
+    probs = np.exp(masked(shifted))
     probs_last = cast("probs_cast", probs, probs_dtype)
     values = probs_last
     dprobs = dout @ np.swapaxes(v_rows, -1, -2)
@@ -189,6 +189,7 @@ def attention_backward(
         dkv = np.concatenate([parts[0][..., :first] + parts[1], parts[0][..., first:]], axis=-1)
         made = {"dq": dq, "dkv": dkv}
     if sinks is not None:
+        row_lse = np.where(np.isfinite(lse), lse, 0.0)
         sink_shifted = sinks[:, None] - row_lse
         sink_probs = np.exp(sink_shifted)
         delta_of_sink = offset if dlse is None else offset - dlse

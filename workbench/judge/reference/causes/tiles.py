@@ -5,6 +5,7 @@ that are read transposed, and rows of another place in their tile.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,20 +40,20 @@ class Plane:
 def of_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
     """All of them, of some nodes."""
     yield from _of_masks(graph, nodes, names)
-    for plane in planes(graph, nodes)[:MOST]:
+    for plane in planes(graph)[:MOST]:
         visited = [*_visited(graph, plane)]
-        yield from _lost(plane, names, visited)
-        yield from _rows_of_elsewhere(graph, plane, names, visited)
-        yield from _transposed(plane, names)
-        yield from _fragments(graph, plane, names)
+        found = chain(
+            _lost(plane, names, visited), _rows_of_elsewhere(graph, plane, names, visited), _transposed(plane, names),
+            _fragments(graph, plane, names),
+        )  # fmt: skip
+        yield from (edit for edit in found if any(i in nodes for i in edit.nodes))
 
 
-def planes(graph: Graph, nodes: Collection[int]) -> list[Plane]:
-    """Those of some nodes, by their sizes."""
+def planes(graph: Graph) -> list[Plane]:
+    """Those of a graph, by their sizes."""
     found: dict[tuple[int, int], tuple[list[int], dict[int, bool], dict[int, bool]]] = {}
     at: dict[int, tuple[tuple[int, int], bool]] = {}
-    for i in sorted(nodes):
-        node = graph.nodes[i]
+    for i, node in enumerate(graph.nodes):
         known = next((at[j] for j in node.reads if j in at), None)
         if known is None:
             if node.op == "matmul" and min(node.shape[-2:], default=0) > TILES[0] // 2 and len(node.shape) > 1:
