@@ -5,6 +5,7 @@ inputs; the first wrong one.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,13 +22,13 @@ from workbench.operations.run import OperationRun, shape_of
 from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import Expected
 from workbench.shown import shown_by
-from workbench.work import SEARCH, Work
+from workbench.work import Work
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: trials that a report spends on causes, at most: 3 to 5 s
-QUICK = 10_000.0
+#: share of a search that a report does
+QUICK = 0.5
 
 
 class Condition(NamedTuple):
@@ -102,15 +103,21 @@ class OperationDiff:
 
     @cached_property
     def explained(self) -> OperationExplained:
-        """What a report says of causes: as `explain`, with QUICK trials."""
-        return self._explained(Work(self.effort * QUICK))
+        """What a report says of causes: as `explain`, with a QUICK search."""
+        return self._explained(self._work(self.effort * QUICK))
 
     def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> OperationExplained:
         """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a
         right run. `effort`: how many times as much as usual is tried; `seconds`: a cap, under which what is found may
         depend on the machine.
         """
-        return self._explained(Work(effort * SEARCH, seconds=seconds))
+        return self._explained(self._work(effort, seconds))
+
+    def _work(self, effort: float, seconds: float | None = None) -> Work:
+        """What a search may do, more for large runs, each edit of which costs more."""
+        case, stages = self.run.case, self.run.case.operation.stages(self.run.setting)
+        largest = max(prod(shape_of(case, axes)) for axes in stages.values())
+        return Work.of_search(largest, effort, seconds)
 
     def _explained(self, work: Work) -> OperationExplained:
         found = explain(self.run, work) if self.origin is not None else OperationExplained()

@@ -15,8 +15,10 @@ from workbench.judge.reference.causes.masks import diagonals, padded, tiled_sums
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
+from workbench.judge.reference.causes.products import products
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
+from workbench.judge.reference.causes.tile_masks import tile_masks
 from workbench.judge.reference.causes.tiles import of_tiles
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
@@ -63,7 +65,8 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from _of_pairs(graph, nodes, names)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
-    yield from of_tiles(graph, {*nodes}, names)
+    for some in (of_tiles, tile_masks, products):
+        yield from some(graph, {*nodes}, names)
 
 
 def _of(

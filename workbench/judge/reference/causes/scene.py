@@ -126,8 +126,8 @@ def _compared(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> _Tried:
 
 
 def _is_undefined(before: StageDiff, now: StageDiff) -> bool:
-    """Whether a wrong stage is right but where the edited reference is NaN, as of a row without keys: a few of the
-    wrong elements.
+    """Whether a wrong stage is right but where the edited reference alone is NaN, as of a row without keys: a few of
+    the wrong elements.
     """
     if before.decisive is None or now.decisive is None:
         return False
@@ -137,5 +137,6 @@ def _is_undefined(before: StageDiff, now: StageDiff) -> bool:
 
 
 def _nan(stage: StageDiff) -> np.ndarray:
+    """Where a reference is NaN and a kernel is not."""
     assert stage.decisive is not None
-    return np.isnan(stage.decisive.expected)
+    return np.isnan(stage.decisive.expected) & np.isfinite(stage.decisive.actual)

@@ -1,5 +1,5 @@
-"""Edits of loops over tiles of two axes, such as queries and keys: masks of whole tiles, tiles that nobody visits or
-that are read transposed, and rows of another place in their tile.
+"""Edits of loops over tiles of two axes, such as queries and keys: tiles that nobody visits or that are read
+transposed, and rows of another place in their tile.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,12 +14,11 @@ from workbench.judge.reference.causes.edit import Draft, Edit
 from workbench.judge.reference.causes.masks import diagonal
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.steps import SINGLE
+from workbench.judge.reference.causes.tile_masks import TILES, in_whole_tiles
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT
 
-#: rows and columns of a tile
-TILES = (16, 32, 64, 128)
 #: rows of half a fragment of a tensor core (PTX ISA, mma.m16n8k16)
 HALF = 8
 #: planes of a graph that are edited, at most: a loop has one a turn, and each takes some 100 edits
@@ -39,7 +38,6 @@ class Plane:
 
 def of_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
     """All of them, of some nodes."""
-    yield from _of_masks(graph, nodes, names)
     for plane in planes(graph)[:MOST]:
         visited = [*_visited(graph, plane)]
         found = chain(
@@ -94,34 +92,6 @@ def _summed(graph: Graph, i: int, at: Mapping[int, tuple[tuple[int, int], bool]]
     return turned if -1 in last else not turned if -2 in last else None
 
 
-# ---- masks
-
-
-def _of_masks(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
-    """Masks that no input decides, with one value in all of a tile."""
-    alike: dict[tuple[Any, bytes], list[int]] = {}
-    for i, node in enumerate(graph.nodes):
-        if i in nodes and node.op == CONSTANT and node.dtype == bool and node.value.ndim > 1:
-            alike.setdefault((node.shape, node.value.tobytes()), []).append(i)
-    for (shape, _), some in alike.items():
-        for t in TILES if min(shape[-2:]) > 1 else ():
-            for value in (True, False):
-                said = f"is {value} in whole tiles of {t} by {t}, where it is {value} in a part of them"
-                yield Edit(tuple(some), partial(_whole, t, value), names.of(some[0]), said, "mask", 2)
-
-
-def _whole(t: int, value: bool, d: Draft) -> None:
-    x = d.old.value == value
-    d.hold(_of_tiles(x, t) if value else ~_of_tiles(x, t), bool)
-
-
-def _of_tiles(x: np.ndarray, t: int) -> np.ndarray:
-    """Where a tile has a True."""
-    rows, columns = (np.arange(0, n, t) for n in x.shape[-2:])
-    some = np.logical_or.reduceat(np.logical_or.reduceat(x, rows, axis=-2), columns, axis=-1)
-    return some.repeat(t, axis=-2).repeat(t, axis=-1)[..., : x.shape[-2], : x.shape[-1]]
-
-
 # ---- which tiles are visited
 
 
@@ -140,11 +110,10 @@ def _tiles_of(seen: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
     """Of each pair: how many columns the rows of its tile see up to the last, and the first row that sees its tile of
     columns, a multiple of t.
     """
-    whole = _of_tiles(seen, 1)
-    n, m = whole.shape
-    ends = np.where(whole.any(1), m - whole[:, ::-1].argmax(1), 0)
+    n, m = seen.shape
+    ends = np.where(seen.any(1), m - seen[:, ::-1].argmax(1), 0)
     ends = np.array([ends[i : i + t].max() for i in range(0, n, t)]).repeat(t)[:n]
-    tiles = _of_tiles(whole, t)
+    tiles = in_whole_tiles(seen, t)
     starts = np.where(tiles.any(0), tiles.argmax(0), -(-n // t) * t)
     return np.broadcast_to(ends[:, None], seen.shape), np.broadcast_to(starts // t * t, seen.shape)
 

@@ -1,0 +1,150 @@
+"""Edits of what products read and results keep: an operand of another length, operands that are rounded together, heads
+in groups of another order, and results that are not written to the end.
+"""
+
+from collections.abc import Collection, Iterator
+from functools import partial
+from itertools import islice
+
+import numpy as np
+
+from workbench.judge.reference.causes.change import CASTS, rounded
+from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.names import Names
+from workbench.judge.reference.causes.operands import MOST
+from workbench.judge.reference.causes.places import along, kept
+from workbench.judge.reference.given import is_whole
+from workbench.reference.graph import Graph
+from workbench.reference.graph.rules import CONSTANT
+
+
+def products(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """All of them, of some nodes."""
+    for i in nodes:
+        yield from _of_another_length(graph, i, names)
+        yield from _of_rounded(graph, i, names)
+    yield from _unwritten(graph, nodes, names)
+    found = (edit for edit in _of_groups(graph, names) if any(i in nodes for i in edit.nodes))
+    yield from found
+
+
+# ---- operands
+
+
+def _of_another_length(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+    """A step that reads another array, which is cut or padded with 0 to the length of one axis."""
+    node = graph.nodes[i]
+    for k, j in enumerate(node.reads if node.op in ("matmul", "transpose") else ()):
+        alike = (other for other in names.before(i) if _axis(graph, j, other) is not None)
+        for other in islice(alike, MOST):
+            said = f"is {names.of(other)}, as far as it goes" + f", in {names.of(i)} only" * (names.of(i) != names.of(j))
+            yield Edit((i,), partial(_fitted, k, other), names.of(j), said, "operand", 3)
+
+
+def _axis(graph: Graph, j: int, other: int) -> int | None:
+    """The one of the last two axes in which two arrays differ; None of others."""
+    a, b = graph.nodes[j], graph.nodes[other]
+    if b.op == CONSTANT or is_whole(a.dtype) or is_whole(b.dtype) or len(a.shape) != len(b.shape):
+        return None
+    axes = [axis for axis, (n, m) in enumerate(zip(a.shape, b.shape, strict=True)) if n != m]
+    return axes[0] if len(axes) == 1 and axes[0] >= len(a.shape) - 2 and 1 not in (a.shape + b.shape)[-2:] else None
+
+
+def _fitted(k: int, other: int, d: Draft) -> None:
+    j = d.old.reads[k]
+    axis = _axis(d.graph, j, other)
+    assert axis is not None
+    n, m = d.of(j).shape[axis], d.of(other).shape[axis]
+    read = d.take(other, axis, np.minimum(np.arange(n), m - 1))
+    read = kept(d, read, axis, slice(m, n), 0) if m < n else read
+    d.again(*(read if at == k else x for at, x in enumerate(d.old.reads)))
+
+
+def _of_rounded(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+    """A product of elements in a dtype of fewer bits."""
+    node = graph.nodes[i]
+    if node.op == "multiply" and all(graph.nodes[j].op != CONSTANT for j in node.reads):
+        for dtype in ("bfloat16", "float16"):
+            said = f"is computed in {CASTS[dtype][0]}, of rounded operands"
+            yield Edit((i,), partial(_rounded, dtype), names.of(i), said, "cast", 2)
+
+
+def _rounded(dtype: str, d: Draft) -> None:
+    rounded(d, d.again(*(rounded(d, j, dtype) for j in d.old.reads)), dtype)
+
+
+# ---- results
+
+
+def _unwritten(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Results that are written as far as the last axis of another array is long."""
+    lengths = {graph.nodes[i].shape[-1] for i in graph.inputs.values() if graph.nodes[i].shape}
+    for i in dict.fromkeys(graph.results.values()):
+        while graph.nodes[i].op in ("cast", "named"):
+            i = graph.nodes[i].reads[0]
+        shape = graph.nodes[i].shape
+        for m in sorted(lengths) if i in nodes and shape else ():
+            for words, value in (("is not written", np.nan), ("is 0", 0.0)) if 1 < m < shape[-1] else ():
+                said = f"{words} from {m} on along axis {len(shape) - 1}"
+                yield Edit((i,), partial(_until, m, value), names.of(i), said, "part", 3)
+
+
+def _until(m: int, value: float, d: Draft) -> None:
+    there = along(d.old.shape, len(d.old.shape) - 1)
+    there[..., m:] = False
+    d.add("where", d.hold(there, bool), d.node, d.hold(value), shape=d.old.shape)
+
+
+# ---- groups of heads
+
+
+def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
+    """Heads i that read, or are added to, head i modulo n in the place of head i // group."""
+    reads = [i for i, node in enumerate(graph.nodes) if node.op == "repeat" and _repeated(graph, i) is not None]
+    sums = [i for i in range(len(graph.nodes)) if _grouped(graph, i) is not None]
+    for some, said in (
+        (reads, "read at i modulo the heads of their input, in place of i // group"),
+        (sums, "added up over heads with the same i modulo the heads of the sum, in place of i // group"),
+        ([*reads, *sums] if reads and sums else [], "read, and added up, at i modulo their heads, in place of i // group"),
+    ):
+        if some:
+            name = " and ".join(names.of(i) for i in some)
+            yield Edit(tuple(sorted(some)), _modulo, name, f"{'is' if len(some) == 1 else 'are'} {said}", "places", 3)
+
+
+def _repeated(graph: Graph, i: int) -> tuple[int, int] | None:
+    """The axis along which a node repeats each of several elements, and how often."""
+    how, shape = graph.nodes[i].attributes, graph.nodes[graph.nodes[i].reads[0]].shape
+    times, axis = how["repeats"], how["axis"]
+    return (axis, times) if isinstance(times, int) and axis is not None and times > 1 < shape[axis] else None
+
+
+def _grouped(graph: Graph, i: int) -> int | None:
+    """The axis over which a node sums what was one axis with that before it, which has a length above 1."""
+    node = graph.nodes[i]
+    if node.op != "sum" or graph.nodes[node.reads[0]].op != "reshape":
+        return None
+    whole, axis = graph.nodes[node.reads[0]], node.attributes["axis"]
+    axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
+    if not isinstance(axis, int) or node.attributes.get("keepdims"):
+        return None
+    axis %= len(whole.shape)
+    before = graph.nodes[whole.reads[0]].shape
+    one = (*whole.shape[: axis - 1], whole.shape[axis - 1] * whole.shape[axis], *whole.shape[axis + 1 :])
+    return axis if axis and one == before and min(whole.shape[axis - 1 : axis + 1]) > 1 else None
+
+
+def _modulo(d: Draft) -> None:
+    if d.old.op == "repeat":
+        found = _repeated(d.graph, d.node)
+        assert found is not None
+        axis, times = found
+        n = d.of(d.old.reads[0]).shape[axis]
+        d.take(d.old.reads[0], axis, np.arange(n * times) % n)
+        return
+    axis = _grouped(d.graph, d.node)
+    assert axis is not None
+    whole = d.of(d.old.reads[0])
+    n, group = whole.shape[axis - 1 : axis + 1]
+    shape = (*whole.shape[: axis - 1], group, n, *whole.shape[axis + 1 :])
+    d.again(d.reshape(whole.reads[0], shape), axis=(axis - 1,))
