@@ -1,5 +1,6 @@
-"""Edits of what products read and results keep: an operand of another length, operands that are rounded together, heads
-in groups of another order, and results that are not written to the end.
+"""Edits of several nodes, or of what one reads: an operand of another length, operands that are rounded together, a
+function that is applied twice, two steps left out, heads in groups of another order, and results that are not written to
+the end.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,9 +14,14 @@ from workbench.judge.reference.causes.edit import Draft, Edit
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import MOST
 from workbench.judge.reference.causes.places import along, kept
+from workbench.judge.reference.causes.steps import SINGLE
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Graph
+from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT
+
+#: functions of elements that may be applied twice
+TWICE = ("exp", "exp2", "log", "log2", "sqrt", "square", "tanh", "erf")
 
 
 def products(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
@@ -23,6 +29,8 @@ def products(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edi
     for i in nodes:
         yield from _of_another_length(graph, i, names)
         yield from _of_rounded(graph, i, names)
+        yield from _twice(graph, i, names)
+        yield from _two_steps_left_out(graph, i, names)
     yield from _unwritten(graph, nodes, names)
     found = (edit for edit in _of_groups(graph, names) if any(i in nodes for i in edit.nodes))
     yield from found
@@ -73,6 +81,43 @@ def _rounded(dtype: str, d: Draft) -> None:
     rounded(d, d.again(*(rounded(d, j, dtype) for j in d.old.reads)), dtype)
 
 
+# ---- steps
+
+
+def _twice(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+    """A step that reads f(f(x)) in the place of f(x)."""
+    node = graph.nodes[i]
+    for k, j in enumerate(node.reads):
+        of = j
+        while graph.nodes[of].op in PASSES and graph.nodes[of].shape == graph.nodes[graph.nodes[of].reads[0]].shape:
+            of = graph.nodes[of].reads[0]
+        if graph.nodes[of].op in TWICE:
+            said = f"has its {graph.nodes[of].op} taken twice, in {names.of(i)} only"
+            yield Edit((i,), partial(_again, k, graph.nodes[of].op), names.of(j), said, "step", 3)
+
+
+def _again(k: int, op: str, d: Draft) -> None:
+    made = d.add(op, d.old.reads[k])
+    d.again(*(made if at == k else x for at, x in enumerate(d.old.reads)))
+
+
+def _two_steps_left_out(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+    """A value with a name that is another, of which it is made in two steps of elements."""
+    node = graph.nodes[i]
+    if i not in names.own or node.op not in SINGLE:
+        return
+    for j in node.reads:
+        inner = graph.nodes[j]
+        for other in inner.reads if inner.op in SINGLE and j not in names.own else ():
+            one = graph.nodes[other]
+            if other in names.own and one.shape == node.shape and not is_whole(one.dtype):
+                yield Edit((i,), partial(_is, other), names.of(i), f"is {names.of(other)}", "left out", 2)
+
+
+def _is(other: int, d: Draft) -> None:
+    d.add("named", other)
+
+
 # ---- results
 
 
@@ -86,7 +131,7 @@ def _unwritten(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[E
         for m in sorted(lengths) if i in nodes and shape else ():
             for words, value in (("is not written", np.nan), ("is 0", 0.0)) if 1 < m < shape[-1] else ():
                 said = f"{words} from {m} on along axis {len(shape) - 1}"
-                yield Edit((i,), partial(_until, m, value), names.of(i), said, "part", 3)
+                yield Edit((i,), partial(_until, m, value), names.of(i), said, "unwritten", 3)
 
 
 def _until(m: int, value: float, d: Draft) -> None:

@@ -36,6 +36,9 @@ NAMED = 3
 FRESH, MORE = 2, 6
 #: errors that remain are the same ones where they differ by such a share: float64 rounds as much
 SAME = 1e-6
+#: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, or it multiplies one by 0. By
+#: others, such as the square root of what is negative, an element is NaN by accident
+MAKE_NAN = ("unwritten", "mask", "order", "left out")
 #: what budgets cost beside values alone
 BUDGETS = 20
 
@@ -79,15 +82,15 @@ class Screen:
         self.of_lost = float(first[self.wrong].mean()) if self.wrong.any() else 1.0  # as bad as what is wrong else
         self.error = float(first.sum()) + self.of_lost * float(self.lost.sum())
 
-    def left(self, made: Mapping[int, Any]) -> float:
-        """Share of the error, root mean square, that remains with other values of some turns."""
+    def left(self, made: Mapping[int, Any], family: str) -> float:
+        """Share of the error, root mean square, that remains with other values of some turns, by an edit of a family."""
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
         parts = self._parts(self._rounded(whole))
         nan = np.isnan(parts)
         if (nan & self.wrong).sum() > UNDEFINED * self.wrong.sum():
             return np.inf
-        lost = self.of_lost * float(np.isfinite(whole[self.lost]).sum())
+        lost = self.of_lost * float((np.isfinite(whole[self.lost]) | (family not in MAKE_NAN)).sum())
         return float(np.sqrt((parts[~nan].sum() + lost) / self.error))
 
     def _rounded(self, x: np.ndarray) -> np.ndarray:
@@ -159,7 +162,7 @@ class _Search:
                 continue
             self.tried += 1
             made = replay.of(edit, self.work)
-            if made and (left := screen.left(made)) <= LEFT:
+            if made and (left := screen.left(made, edit.family)) <= LEFT:
                 found.append(Fit(edit, left))
         return sorted(found, key=_likely)
 

@@ -1,5 +1,5 @@
-"""Edits of masks in loops over tiles: masks of whole tiles, and values that are multiplied by 0 where a mask hides
-them, in the place of 0.
+"""Edits of masks: masks of whole tiles, masks that should not be there, and values that are multiplied by 0 where a mask
+hides them, in the place of 0.
 """
 
 from collections.abc import Collection, Iterator
@@ -21,6 +21,7 @@ def tile_masks(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[E
     """All of them, of some nodes."""
     yield from _of_whole_tiles(graph, nodes, names)
     yield from _times_0(graph, nodes, names)
+    yield from _added(graph, nodes, names)
 
 
 def _of_whole_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
@@ -84,3 +85,24 @@ def _multiplied(i: int, masks: tuple[int, ...], t: int, d: Draft) -> None:
     if t:
         some = np.logical_and.reduce(np.broadcast_arrays(*(d.of(j).value for j in masks)))
         d.add("where", d.hold(in_whole_tiles(some, t), bool), made, d.hold(0.0))
+
+
+def _added(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Exponentials of a mask that should not be there, up to a diagonal or from one on."""
+    for i in nodes:
+        node = graph.nodes[i]
+        if node.op not in ("exp", "exp2") or min(node.shape[-2:], default=0) < TILES[0] // 2 or len(node.shape) < 2:
+            continue
+        rows, columns = node.shape[-2:]
+        for at in dict.fromkeys((columns - rows, 0)):
+            for k, below, words in (
+                (at, True, f"behind its diagonal {at}"), (at - 1, True, f"from its diagonal {at} on"),
+                (at, False, f"up to its diagonal {at}"), (at - 1, False, f"before its diagonal {at}"),
+            ):  # fmt: skip
+                shown = np.tri(rows, columns, k, dtype=bool)
+                make = partial(_hidden, shown if below else ~shown)
+                yield Edit((i,), make, names.of(i), f"is 0 {words}", "mask", 3)
+
+
+def _hidden(shown: np.ndarray, d: Draft) -> None:
+    d.add("where", d.hold(shown, bool), d.node, d.hold(0.0), shape=d.old.shape)

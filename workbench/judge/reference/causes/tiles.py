@@ -41,7 +41,7 @@ def of_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edi
     for plane in planes(graph)[:MOST]:
         visited = [*_visited(graph, plane)]
         found = chain(
-            _lost(plane, names, visited), _rows_of_elsewhere(graph, plane, names, visited), _transposed(plane, names),
+            _lost(plane, names, visited), _not_computed(plane, nodes, names, visited), _rows_of_elsewhere(graph, plane, names, visited), _transposed(plane, names),
             _fragments(graph, plane, names),
         )  # fmt: skip
         yield from (edit for edit in found if any(i in nodes for i in edit.nodes))
@@ -148,25 +148,43 @@ def _late(seen: np.ndarray, t: int) -> np.ndarray:
 
 
 def _lost(plane: Plane, names: Names, visited: Sequence[np.ndarray]) -> Iterator[Edit]:
-    told = dict[bytes, bool]()
-    over_rows, over_columns = ([i for i, over in plane.sums.items() if over is of] for of in (True, False))
+    """Sums without the pairs of a tile: of one line, or of all over rows, or over columns."""
     groups = [(i,) for i in plane.sums]
-    groups += [tuple(some) for some in (over_rows, over_columns) if len(some) > 1]
-    written = [tuple(some) for some in {tuple(over_rows), tuple(over_columns), tuple(plane.sums)} if some]
+    groups += [some for some in _groups(plane)[:2] if len(some) > 1]
+    for what, kept in _losses(visited):
+        for some in dict.fromkeys(groups):
+            name = " and ".join(map(names.of, some)) + ": each" * (len(some) > 1)
+            yield Edit(some, partial(_only, plane, kept), name, f"leaves out {what}", "part", 2 + len(some))
+
+
+def _not_computed(
+    plane: Plane, nodes: Collection[int], names: Names, visited: Sequence[np.ndarray]
+) -> Iterator[Edit]:
+    """Products that are not made in a tile, where the last of the nodes is one, and sums without it."""
+    if max(nodes) not in plane.products:
+        return
+    name = " and ".join(map(names.of, plane.products)) + ": each" * (len(plane.products) > 1)
+    for what, kept in _losses(visited):
+        for some in dict.fromkeys(filter(None, _groups(plane))):
+            leave = f"{' and '.join(map(names.of, some))} leave{'s' * (len(some) == 1)} out"
+            said, both = f"is not computed in {what}, which {leave}", tuple(sorted((*plane.products, *some)))
+            yield Edit(both, partial(_only, plane, kept), name, said, "unwritten", 4)
+
+
+def _groups(plane: Plane) -> list[tuple[int, ...]]:
+    """Sums over rows, sums over columns, and all."""
+    return [*(tuple(i for i, over in plane.sums.items() if over is of) for of in (True, False)), tuple(plane.sums)]
+
+
+def _losses(visited: Sequence[np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
+    """Each that leaves something out, once."""
+    told = set[bytes]()
     for seen in visited:
         for t in TILES:
             for what, kept in _kept(seen, t):
-                if kept.all() or told.setdefault(kept.tobytes(), False):
-                    continue
-                told[kept.tobytes()] = True
-                for some in dict.fromkeys(groups):
-                    name = " and ".join(map(names.of, some))
-                    yield Edit(some, partial(_only, plane, kept), name, f"leaves out {what}", "part", 2 + len(some))
-                for some in written:
-                    nodes = (*plane.products, *some)
-                    name = " and ".join(map(names.of, plane.products))
-                    said = f"is not computed in {what}, which {' and '.join(map(names.of, some))} leaves out"
-                    yield Edit(tuple(sorted(nodes)), partial(_only, plane, kept), name, said, "part", 4)
+                if not kept.all() and kept.tobytes() not in told:
+                    told.add(kept.tobytes())
+                    yield what, kept
 
 
 def _only(plane: Plane, kept: np.ndarray, d: Draft) -> None:
