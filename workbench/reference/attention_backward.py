@@ -22,26 +22,26 @@ OF_TANH = 2.0**-11
 
 
 def attention_backward(
-    q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float,
-    own: Collection[str] = (), causal: bool = False, window_left: int = -1, window_right: int = -1,
-    seqlens_k: Array | None = None, mask: Array | None = None, shown: Array | None = None, dlse: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
-    alibi_slopes: Array | None = None, distances: Array | None = None, softcap: float = 0.0,
-    score_mod: Function | None = None, mod_slope: Function | None = None, dropout_mask: Array | None = None,
-    dropout_p: float = 0.0, shared_kv: bool = False, delta: str = "out", delta_dtype: str = "float32",
-    qk_dtype: str = "float32", probs_dtype: str = "inputs", dprobs_dtype: str = "float32", dscores_of: str = "probs",
-    dscores_dtype: str = "inputs", dk_sum_dtype: str = "float32", dv_sum_dtype: str = "float32",
-    accumulation_dtype: str = "float32", dropped_dtype: str = "float32", parts_dtype: str = "float32",
-    tanh: str = "float32", **_: Any,
+    q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float, own: Collection[str] = (),
+    causal: bool = False, window_left: int = -1, window_right: int = -1, seqlens_k: Array | None = None,
+    mask: Array | None = None, shown: Array | None = None, dlse: Array | None = None, sinks: Array | None = None,
+    bias: Array | None = None, alibi_slopes: Array | None = None, distances: Array | None = None,
+    softcap: float = 0.0, score_mod: Function | None = None, mod_slope: Function | None = None,
+    dropout_mask: Array | None = None, dropout_p: float = 0.0, shared_kv: bool = False, delta: str = "out",
+    delta_dtype: str = "float32", qk_dtype: str = "float32", probs_dtype: str = "inputs",
+    dprobs_dtype: str = "float32", dscores_of: str = "probs", dscores_dtype: str = "inputs",
+    dk_sum_dtype: str = "float32", dv_sum_dtype: str = "float32", accumulation_dtype: str = "float32",
+    dropped_dtype: str = "float32", parts_dtype: str = "float32", tanh: str = "float32", **_: Any,
 ) -> dict[str, Array]:  # fmt: skip
     """dq, dk and dv, or dkv where v is the first dims of k (`shared_kv`), and dsink, dbias and dslopes where there are
     sinks, a bias and slopes, each of the shape of its input and in the dtype of q.
 
-    q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch, heads,
-    queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. causal and windows, -1
-    without one, are aligned bottom-right; seqlens_k: keys of each batch. mask: True where a key is visible, shown: where
-    score_mod does not hide it, bool [batch, heads, queries, keys]. bias: of that shape, or with axes of 1; distances: what the slopes [heads] multiply;
-    dropout_mask: True where P is kept. own: which of `out` and `lse` a kernel makes itself, from the same scores; a
-    right lse is given all the same.
+    q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch,
+    heads, queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. causal and
+    the windows (-1: none) are aligned bottom-right; seqlens_k: keys of each batch. mask: True where a key is visible,
+    shown: where score_mod hides it not, bool [batch, heads, queries, keys]. bias: of that shape, or with axes of 1;
+    distances: what the slopes [heads] multiply; dropout_mask: True where P is kept. own: which of `out` and `lse` a
+    kernel makes itself, from the same scores; a right lse is given all the same.
     score_mod and mod_slope: what is made of scores, and its derivative.
 
     The rest says what a kernel may store in the dtype of q (`inputs`), or not (`float32`), how delta is computed (of

@@ -1,6 +1,6 @@
-"""Edits of several nodes, or of what one reads: an operand of another length, operands that are rounded together, a
-function that is applied twice, two steps left out, heads in groups of another order, and results that are not written to
-the end.
+"""Edits of several steps, or of what one reads: an operand of another length, operands that are rounded together, a
+function that is applied twice, two steps left out, results that are not written to the end, and heads in groups of
+another order.
 """
 
 from collections.abc import Collection, Iterator
@@ -45,7 +45,9 @@ def _of_another_length(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
     for k, j in enumerate(node.reads if node.op in ("matmul", "transpose") else ()):
         alike = (other for other in names.before(i) if _axis(graph, j, other) is not None)
         for other in islice(alike, MOST):
-            said = f"is {names.of(other)}, as far as it goes" + f", in {names.of(i)} only" * (names.of(i) != names.of(j))
+            said = f"is {names.of(other)}, as far as it goes" + f", in {names.of(i)} only" * (
+                names.of(i) != names.of(j)
+            )
             yield Edit((i,), partial(_fitted, k, other), names.of(j), said, "operand", 3)
 
 
@@ -150,7 +152,10 @@ def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
     for some, said in (
         (reads, "read at i modulo the heads of their input, in place of i // group"),
         (sums, "added up over heads with the same i modulo the heads of the sum, in place of i // group"),
-        ([*reads, *sums] if reads and sums else [], "read, and added up, at i modulo their heads, in place of i // group"),
+        (
+            [*reads, *sums] if reads and sums else [],
+            "read, and added up, at i modulo their heads, in place of i // group",
+        ),
     ):
         if some:
             name = " and ".join(names.of(i) for i in some)
@@ -187,9 +192,9 @@ def _modulo(d: Draft) -> None:
         n = d.of(d.old.reads[0]).shape[axis]
         d.take(d.old.reads[0], axis, np.arange(n * times) % n)
         return
-    axis = _grouped(d.graph, d.node)
-    assert axis is not None
+    over = _grouped(d.graph, d.node)
+    assert over is not None
     whole = d.of(d.old.reads[0])
-    n, group = whole.shape[axis - 1 : axis + 1]
-    shape = (*whole.shape[: axis - 1], group, n, *whole.shape[axis + 1 :])
-    d.again(d.reshape(whole.reads[0], shape), axis=(axis - 1,))
+    n, group = whole.shape[over - 1 : over + 1]
+    shape = (*whole.shape[: over - 1], group, n, *whole.shape[over + 1 :])
+    d.again(d.reshape(whole.reads[0], shape), axis=(over - 1,))

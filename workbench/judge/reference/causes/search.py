@@ -83,7 +83,7 @@ class Screen:
         self.error = float(first.sum()) + self.of_lost * float(self.lost.sum())
 
     def left(self, made: Mapping[int, Any], family: str) -> float:
-        """Share of the error, root mean square, that remains with other values of some turns, by an edit of a family."""
+        """Share of the error, root mean square, that remains by an edit of a family, which makes some turns anew."""
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
         parts = self._parts(self._rounded(whole))

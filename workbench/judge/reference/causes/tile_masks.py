@@ -1,5 +1,5 @@
-"""Edits of masks: masks of whole tiles, masks that should not be there, and values that are multiplied by 0 where a mask
-hides them, in the place of 0.
+"""Edits of masks: masks of whole tiles, masks that should not be there, and values that are multiplied by 0 where a
+mask hides them, in the place of 0.
 """
 
 from collections.abc import Collection, Iterator

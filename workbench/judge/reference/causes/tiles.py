@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
 
 import numpy as np
 
@@ -21,8 +20,8 @@ from workbench.reference.graph.rules import CONSTANT
 
 #: rows of half a fragment of a tensor core (PTX ISA, mma.m16n8k16)
 HALF = 8
-#: planes of a graph that are edited, at most: a loop has one a turn, and each takes some 100 edits
-MOST = 4
+#: products and sums of a plane, at most: each takes some 50 edits, and a loop over chunks has one of each a turn
+MOST = 16
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,13 @@ class Plane:
 
 def of_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
     """All of them, of some nodes."""
-    for plane in planes(graph)[:MOST]:
+    for plane in planes(graph):
+        if len(plane.products) + len(plane.sums) > MOST:
+            continue
         visited = [*_visited(graph, plane)]
         found = chain(
-            _lost(plane, names, visited), _not_computed(plane, nodes, names, visited), _rows_of_elsewhere(graph, plane, names, visited), _transposed(plane, names),
+            _lost(plane, names, visited), _not_computed(plane, nodes, names, visited),
+            _rows_of_elsewhere(graph, plane, names, visited), _transposed(plane, names),
             _fragments(graph, plane, names),
         )  # fmt: skip
         yield from (edit for edit in found if any(i in nodes for i in edit.nodes))
@@ -97,13 +99,10 @@ def _summed(graph: Graph, i: int, at: Mapping[int, tuple[tuple[int, int], bool]]
 
 def _visited(graph: Graph, plane: Plane) -> Iterator[np.ndarray]:
     """Pairs that a loop must visit, [rows, columns]: below each diagonal, or all."""
-    found = []
-    for node in graph.nodes:
-        if node.op == CONSTANT and node.dtype == bool and node.value.shape[-2:] == (plane.rows, plane.columns):
-            at = diagonal(node.value)
-            if at is not None and not any(np.array_equal(np.tri(*x.shape, at, dtype=bool), x) for x in found):
-                found.append(np.tri(plane.rows, plane.columns, at, dtype=bool))
-    yield from found or [np.ones((plane.rows, plane.columns), bool)]
+    masks = (node.value for node in graph.nodes if node.op == CONSTANT and node.dtype == bool)
+    found = dict.fromkeys(diagonal(x) for x in masks if x.shape[-2:] == (plane.rows, plane.columns))
+    some = [np.tri(plane.rows, plane.columns, at, dtype=bool) for at in found if at is not None]
+    yield from some or [np.ones((plane.rows, plane.columns), bool)]
 
 
 def _tiles_of(seen: np.ndarray, t: int) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +121,7 @@ def _kept(seen: np.ndarray, t: int) -> Iterator[tuple[str, np.ndarray]]:
     """Words for what is lost, and the pairs that are not."""
     n, m = seen.shape
     rows, columns = np.broadcast_arrays(np.arange(n)[:, None], np.arange(m))
-    ends, starts = _tiles_of(seen, t)
+    ends, _ = _tiles_of(seen, t)
     last_row, last = (-(-n // t) - 1) * t, np.maximum(-(-ends // t) - 1, 0) * t
     yield f"the last, partial tile of {t} rows", rows < n // t * t
     yield f"the last tile of {t} rows", rows < last_row
@@ -134,22 +133,14 @@ def _kept(seen: np.ndarray, t: int) -> Iterator[tuple[str, np.ndarray]]:
     yield f"all but the last tile of {t} columns", columns >= last
     if not seen.all():
         early = -(-np.maximum(ends - 1, 0) // t) * t
-        late = np.where((seen.sum(1) > 0)[:, None], rows, 0) >= np.minimum(_late(seen, t), n)
+        first = np.where(seen.any(0), seen.argmax(0), n)[columns // t * t]
         yield f"the last visible column of a tile of {t} rows, where it begins a tile", columns < early
-        yield f"the first row that sees a tile of {t} columns, where it ends a tile", late
-
-
-def _late(seen: np.ndarray, t: int) -> np.ndarray:
-    """The tile of rows of which a tile of columns is visited first, if one is counted from a row too late."""
-    n, m = seen.shape
-    first = np.where(seen.any(0), seen.argmax(0), n)
-    own = np.array([first[j // t * t] for j in range(m)])
-    return np.broadcast_to((own + 1) // t * t, seen.shape)
+        yield f"the first row that sees a tile of {t} columns, where it ends a tile", rows >= (first + 1) // t * t
 
 
 def _lost(plane: Plane, names: Names, visited: Sequence[np.ndarray]) -> Iterator[Edit]:
     """Sums without the pairs of a tile: of one line, or of all over rows, or over columns."""
-    groups = [(i,) for i in plane.sums]
+    groups: list[tuple[int, ...]] = [(i,) for i in plane.sums]
     groups += [some for some in _groups(plane)[:2] if len(some) > 1]
     for what, kept in _losses(visited):
         for some in dict.fromkeys(groups):
@@ -157,9 +148,7 @@ def _lost(plane: Plane, names: Names, visited: Sequence[np.ndarray]) -> Iterator
             yield Edit(some, partial(_only, plane, kept), name, f"leaves out {what}", "part", 2 + len(some))
 
 
-def _not_computed(
-    plane: Plane, nodes: Collection[int], names: Names, visited: Sequence[np.ndarray]
-) -> Iterator[Edit]:
+def _not_computed(plane: Plane, nodes: Collection[int], names: Names, visited: Sequence[np.ndarray]) -> Iterator[Edit]:
     """Products that are not made in a tile, where the last of the nodes is one, and sums without it."""
     if max(nodes) not in plane.products:
         return
@@ -200,9 +189,7 @@ def _only(plane: Plane, kept: np.ndarray, d: Draft) -> None:
 # ---- rows of another place in their tile
 
 
-def _rows_of_elsewhere(
-    graph: Graph, plane: Plane, names: Names, visited: Sequence[np.ndarray]
-) -> Iterator[Edit]:
+def _rows_of_elsewhere(graph: Graph, plane: Plane, names: Names, visited: Sequence[np.ndarray]) -> Iterator[Edit]:
     for i, turned in plane.nodes.items():
         node = graph.nodes[i]
         for k, j in enumerate(node.reads if not turned else ()):
@@ -273,5 +260,3 @@ def _upper_as_lower(k: int, axis: int, d: Draft) -> None:
     shape = d.of(j).shape
     taken = d.take(j, len(shape) + axis, np.arange(shape[axis]) & ~HALF)
     d.again(*(taken if at == k else x for at, x in enumerate(d.old.reads)))
-
-
