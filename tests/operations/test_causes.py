@@ -36,8 +36,8 @@ NAMED = [
     ("rope", "angles in bfloat16", "angles is rounded to bfloat16"),
     ("gated_delta_rule", "recall without the gate", "scaled lacks the multiply"),
     ("gated_delta_rule", "beta twice", "b is squared"),
-    ("attention_backward", "lse of base 2", "row_lse is multiplied by ln(2)"),
-    ("attention_backward", "mask left out", "visible is True everywhere"),
+    ("attention_backward", "lse of base 2", "lse is multiplied by ln(2)"),
+    ("attention_backward", "mask left out", "until_diagonal is True everywhere"),
     ("attention_backward", "delta of the next head", "is read one place on along"),
     ("attention_backward", "delta left out", "centred lacks the subtract"),
     ("attention_backward", "V transposed back", "v is read as if keys and dim_v were in each other's place"),
@@ -165,7 +165,7 @@ def test_gradients_alone_of_a_kernel_have_their_cause() -> None:
     found = diff_operation("backward", "attention_backward", axes=axes, faults=["backward-lse-base-2"],
                            probes="output", backend="emulator")  # fmt: skip
     (cause,) = found.explain().causes
-    assert cause.text.startswith("row_lse is multiplied by ln(2) (workbench/reference/attention_backward.py:")
+    assert cause.text.startswith("lse is multiplied by ln(2) (workbench/reference/attention_backward.py:")
     assert judged(found.run).explained.causes[0].proved
 
 

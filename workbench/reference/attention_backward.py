@@ -116,13 +116,13 @@ def attention_backward(
         masks.append(within_length)
     masks += [x for x in (mask, shown) if x is not None]
 
-    def masked(x: Array) -> Array:
+    def hide(x: Array) -> Array:
         for seen in masks:
             x = np.where(seen, x, -np.inf)
         return x
 
     if "lse" in own:
-        terms = masked(last)
+        terms = hide(last)
         if sinks is not None:
             of_sinks = np.broadcast_to(sinks[None, :, None, None], (*whole[:3], 1))
             terms = np.concatenate([terms, of_sinks], axis=-1)
@@ -133,7 +133,8 @@ def attention_backward(
         own_lse = np.where(row_sum > 0, shift + log_sum, -np.inf)
         lse = own_lse
     shifted = last - lse[..., None]
-    probs = np.exp(masked(shifted))
+    masked = hide(shifted)
+    probs = np.exp(masked)
     probs_last = cast("probs_cast", probs, probs_dtype)
     values = probs_last
     dprobs = dout @ np.swapaxes(v_rows, -1, -2)

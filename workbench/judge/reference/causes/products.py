@@ -15,6 +15,7 @@ from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import MOST
 from workbench.judge.reference.causes.places import along, kept
 from workbench.judge.reference.causes.steps import SINGLE
+from workbench.judge.reference.causes.sums import Step
 from workbench.judge.reference.given import is_whole
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
@@ -24,22 +25,25 @@ from workbench.reference.graph.rules import CONSTANT
 TWICE = ("exp", "exp2", "log", "log2", "sqrt", "square", "tanh", "erf")
 
 
-def products(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
-    """All of them, of some nodes."""
-    for i in nodes:
+def of_reads(graph: Graph, i: int, names: Names, alone: bool) -> Iterator[tuple[str, Step]]:
+    """What one step may read, or be, with the name of what changes; `alone`: no other turn of a loop has the step."""
+    yield from _of_rounded(graph, i, names)
+    yield from _twice(graph, i, names)
+    if alone:
         yield from _of_another_length(graph, i, names)
-        yield from _of_rounded(graph, i, names)
-        yield from _twice(graph, i, names)
         yield from _two_steps_left_out(graph, i, names)
+
+
+def of_several(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """Results that are not written to the end, and heads in other groups."""
     yield from _unwritten(graph, nodes, names)
-    found = (edit for edit in _of_groups(graph, names) if any(i in nodes for i in edit.nodes))
-    yield from found
+    yield from (edit for edit in _of_groups(graph, names) if any(i in nodes for i in edit.nodes))
 
 
 # ---- operands
 
 
-def _of_another_length(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+def _of_another_length(graph: Graph, i: int, names: Names) -> Iterator[tuple[str, Step]]:
     """A step that reads another array, which is cut or padded with 0 to the length of one axis."""
     node = graph.nodes[i]
     for k, j in enumerate(node.reads if node.op in ("matmul", "transpose") else ()):
@@ -48,7 +52,7 @@ def _of_another_length(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
             said = f"is {names.of(other)}, as far as it goes" + f", in {names.of(i)} only" * (
                 names.of(i) != names.of(j)
             )
-            yield Edit((i,), partial(_fitted, k, other), names.of(j), said, "operand", 3)
+            yield names.of(j), (said, "operand", 3, partial(_fitted, k, other))
 
 
 def _axis(graph: Graph, j: int, other: int) -> int | None:
@@ -70,13 +74,13 @@ def _fitted(k: int, other: int, d: Draft) -> None:
     d.again(*(read if at == k else x for at, x in enumerate(d.old.reads)))
 
 
-def _of_rounded(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+def _of_rounded(graph: Graph, i: int, names: Names) -> Iterator[tuple[str, Step]]:
     """A product of elements in a dtype of fewer bits."""
     node = graph.nodes[i]
     if node.op == "multiply" and all(graph.nodes[j].op != CONSTANT for j in node.reads):
         for dtype in ("bfloat16", "float16"):
             said = f"is computed in {CASTS[dtype][0]}, of rounded operands"
-            yield Edit((i,), partial(_rounded, dtype), names.of(i), said, "cast", 2)
+            yield names.of(i), (said, "cast", 2, partial(_rounded, dtype))
 
 
 def _rounded(dtype: str, d: Draft) -> None:
@@ -86,7 +90,7 @@ def _rounded(dtype: str, d: Draft) -> None:
 # ---- steps
 
 
-def _twice(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+def _twice(graph: Graph, i: int, names: Names) -> Iterator[tuple[str, Step]]:
     """A step that reads f(f(x)) in the place of f(x)."""
     node = graph.nodes[i]
     for k, j in enumerate(node.reads):
@@ -95,7 +99,7 @@ def _twice(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
             of = graph.nodes[of].reads[0]
         if graph.nodes[of].op in TWICE:
             said = f"has its {graph.nodes[of].op} taken twice, in {names.of(i)} only"
-            yield Edit((i,), partial(_again, k, graph.nodes[of].op), names.of(j), said, "step", 3)
+            yield names.of(j), (said, "step", 3, partial(_again, k, graph.nodes[of].op))
 
 
 def _again(k: int, op: str, d: Draft) -> None:
@@ -103,7 +107,7 @@ def _again(k: int, op: str, d: Draft) -> None:
     d.again(*(made if at == k else x for at, x in enumerate(d.old.reads)))
 
 
-def _two_steps_left_out(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
+def _two_steps_left_out(graph: Graph, i: int, names: Names) -> Iterator[tuple[str, Step]]:
     """A value with a name that is another, of which it is made in two steps of elements."""
     node = graph.nodes[i]
     if i not in names.own or node.op not in SINGLE:
@@ -113,7 +117,7 @@ def _two_steps_left_out(graph: Graph, i: int, names: Names) -> Iterator[Edit]:
         for other in inner.reads if inner.op in SINGLE and j not in names.own else ():
             one = graph.nodes[other]
             if other in names.own and one.shape == node.shape and not is_whole(one.dtype):
-                yield Edit((i,), partial(_is, other), names.of(i), f"is {names.of(other)}", "left out", 2)
+                yield names.of(i), (f"is {names.of(other)}", "left out", 2, partial(_is, other))
 
 
 def _is(other: int, d: Draft) -> None:
