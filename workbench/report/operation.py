@@ -170,6 +170,7 @@ def document(diff: OperationDiff, explained: OperationExplained | None = None) -
     - `verdict`, `gates`, `origin`: as of `workbench.diff/1`
     - `stages`: `stage`, `verdict`, `role`, `outside`, `size`, `over_budget`
     - `not_given`: stages that the function does not return
+    - `drawn`: stage -> what drawn roundings decided
     - `conditions`: stage -> condition numbers, `median` and `largest`
     - `causes`: `same`, `left`, `moved`, `fresh_runs`, `proved`
     - `explained_by`: conventions under which all is right
