@@ -64,7 +64,7 @@ def test_tiles_that_no_sum_has(graph: Graph) -> None:
     rows = np.arange(ROWS)[:, None]
     found = made(graph, "added leaves out the last, partial tile of 16 rows", "dk")
     np.testing.assert_allclose(found, right(kept=rows < 16)[1])
-    found = made(graph, "out leaves out the last, partial tile of 32 columns")
+    found = made(graph, "out leaves out the last, partial tile of 16 columns")
     np.testing.assert_allclose(found, right(kept=np.arange(KEYS) < 32)[0])
     found = made(graph, "scores is not computed in the last, partial tile of 16 rows, which added leaves out", "scores")
     assert np.isnan(found[:, 16:]).all() and np.isfinite(found[:, :16]).all()

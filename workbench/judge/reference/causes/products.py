@@ -21,6 +21,8 @@ from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
 from workbench.reference.graph.rules import CONSTANT
 
+#: numbers that multiply something, of which factors elsewhere are tried
+FACTORS = 4
 #: functions of elements that may be applied twice
 TWICE = ("exp", "exp2", "log", "log2", "sqrt", "square", "tanh", "erf")
 
@@ -35,7 +37,8 @@ def of_reads(graph: Graph, i: int, names: Names, alone: bool) -> Iterator[tuple[
 
 
 def of_several(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
-    """Results that are not written to the end, and heads in other groups."""
+    """Factors of elsewhere, results that are not written to the end, and heads in other groups."""
+    yield from _of_factors(graph, nodes, names)
     yield from _unwritten(graph, nodes, names)
     yield from (edit for edit in _of_groups(graph, names) if any(i in nodes for i in edit.nodes))
 
@@ -122,6 +125,27 @@ def _two_steps_left_out(graph: Graph, i: int, names: Names) -> Iterator[tuple[st
 
 def _is(other: int, d: Draft) -> None:
     d.add("named", other)
+
+
+def _of_factors(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edit]:
+    """A value outside of loops times a number that multiplies another, as a scale, or over it."""
+    factors = dict[float, int]()
+    for i, node in enumerate(graph.nodes):
+        for j in node.reads if node.op == "multiply" else ():
+            if graph.nodes[j].op == CONSTANT and not graph.nodes[j].value.ndim:
+                factors.setdefault(abs(graph.nodes[j].value.item()), i)
+    several = {i for turns in graph.stages.values() if len(turns) > 1 for i in turns}
+    for i in nodes:
+        if i not in names.own or i in several or is_whole(graph.nodes[i].dtype) or graph.nodes[i].op == CONSTANT:
+            continue
+        for c, of in [*factors.items()][:FACTORS]:
+            for by, words in ((c, "multiplied"), (1 / c, "divided")) if c not in (0.0, 0.5, 1.0, 2.0) else ():
+                said = f"is {words} by {c:g}, as {names.of(of)} is multiplied"
+                yield Edit((i,), partial(_times, by), names.of(i), said, "factor", 2)
+
+
+def _times(by: float, d: Draft) -> None:
+    d.add("multiply", d.node, d.hold(by))
 
 
 # ---- results
