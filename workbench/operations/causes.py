@@ -26,6 +26,8 @@ from workbench.work import ENDED, Work
 LARGEST = 2**22
 #: turns of a loop, at most: a search of 64 takes 18 s, since budgets of its whole graph are drawn for what fits
 TURNS = 64
+#: turns of the runs that are searched in the place of a longer one: the first in which something is wrong
+FEWER = (16, TURNS)
 #: withdrawn edits that are said
 MOST = 4
 
@@ -86,6 +88,7 @@ class OperationExplained:
     withdrawn: tuple[str, ...] = ()  #: what fitted the run, and not a fresh one
     tried: int = 0  #: edits
     ended_by: str = ""  #: what ended the search before all were tried: effort, the user's seconds, size
+    shorter: str = ""  #: what was searched in its place, where the run is too long: such as 16 tokens
     #: the OperationDiff that was explained, which shows it
     judged: Any = field(default=None, repr=False, compare=False)
 
@@ -102,6 +105,7 @@ class OperationExplained:
             word = f"cause in {', '.join(one.stages)}" if apart else "cause"
             sure = "" if one.proved else "perhaps "
             fresh = f"confirmed on {one.of.fresh} fresh cases" if one.of.fresh else "not tried on a fresh case"
+            fresh += f", of {self.shorter}" * bool(self.shorter)
             said.append(f"{word}: {sure}{one.text}; {fresh}")
             if same := one.texts[1:]:
                 said.append(f"  same result: {'; '.join(same)}")
@@ -117,6 +121,7 @@ class OperationExplained:
             "tried": self.tried,
             "complete": self.complete,
             "ended_by": self.ended_by,
+            "shorter": self.shorter,
         }
 
     def __str__(self) -> str:
@@ -129,13 +134,16 @@ class OperationExplained:
 @np.errstate(all="ignore")
 def explain(run: OperationRun, work: Work) -> OperationExplained:
     """The causes of what is wrong in a run, searched for until `work` is over; what fits is tried on fresh runs.
-    Nothing is searched of runs with more than LARGEST numbers as inputs, or more than TURNS turns of a loop.
+    Nothing is searched of runs with more than LARGEST numbers as inputs. Of a loop with more than TURNS turns, a run
+    with fewer is.
 
     A result may be made by a chain of its own, of none of the stages that were dumped. Where no edit explains it from
     these, those that make it from the inputs are tried.
     """
     turns = size_of(run.case, "t") if run.case.operation.walked else 1
-    if sum(x.size for x in run.inputs.values()) > LARGEST or turns > TURNS:
+    if turns > TURNS:
+        return _of_fewer_turns(run, work)
+    if sum(x.size for x in run.inputs.values()) > LARGEST:
         return OperationExplained(ended_by="size")
     whole = scene_of(run)
     found = [(whole, search.explain(whole, work), False)]
@@ -147,6 +155,22 @@ def explain(run: OperationRun, work: Work) -> OperationExplained:
     causes = tuple(OperationCause(one, axes, scene.graph, alone) for scene, some, alone in found for one in some.causes)
     withdrawn = dict.fromkeys(_with_axes(one.text, axes) for _, some, _ in found for one in some.withdrawn)
     return OperationExplained(causes, tuple(withdrawn), _tried(found), next((e for e in _ends(found) if e), ""))
+
+
+def _of_fewer_turns(run: OperationRun, work: Work) -> OperationExplained:
+    """The causes of what is wrong in a run of the same function with fewer turns, the last one as long."""
+    case, axis = run.case, run.case.operation.walked
+    tile, tokens, tried = case.operation.tile(run.setting), case.sizes[axis], 0
+    for turns in FEWER if run.again is not None else ():
+        assert run.again is not None
+        fewer = (turns - 1) * tile + (tokens - 1) % tile + 1
+        made = run.again(replace(case, sizes={**case.sizes, axis: fewer}))
+        stages = {name: x for name, x in made.stages.items() if name in run.stages}
+        found = explain(replace(made, stages=stages), work)
+        tried += found.tried
+        if found.causes:
+            return replace(found, tried=tried, shorter=f"{fewer} {case.operation.axes[axis]}")
+    return OperationExplained(tried=tried, ended_by="size")
 
 
 def _tried(found: list[tuple[Scene, Explained, bool]]) -> int:

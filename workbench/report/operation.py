@@ -173,6 +173,7 @@ def document(diff: OperationDiff, explained: OperationExplained | None = None) -
     - `drawn`: stage -> what drawn roundings decided
     - `conditions`: stage -> condition numbers, `median` and `largest`
     - `causes`: `same`, `left`, `moved`, `fresh_runs`, `proved`
+    - `shorter`: the run that was searched, if this one is too long
     - `explained_by`: conventions under which all is right
     - `repeat`: the command
     """
