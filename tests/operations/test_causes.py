@@ -177,6 +177,16 @@ def test_gradients_alone_of_a_kernel_have_their_cause() -> None:
     assert judged(found.run).explained.causes[0].proved
 
 
+@pytest.mark.campaign
+def test_what_nobody_wrote_is_explained_by_no_more_than_that() -> None:
+    """A reference that is NaN everywhere is NaN where the kernel is, too."""
+    axes = {"queries": 72, "keys": 48, "dim": 8, "dim_v": 8}
+    found = diff_operation("backward", "attention_backward", axes=axes, faults=["backward-last-queries-skipped"],
+                           backend="emulator")  # fmt: skip
+    said = "qk and dprobs: each is not computed in the last, partial tile of 16 rows, which dk_sum and dv_sum leave out"
+    assert [one.text.split(" (")[0] for one in found.explain().causes] == [said]
+
+
 #: how many faults are named, with all stages and from results alone
 NAMED_OF_ALL = {"rmsnorm": (12, 12), "rope": (9, 6), "gated_delta_rule": (9, 8)}
 

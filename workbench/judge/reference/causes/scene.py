@@ -133,7 +133,7 @@ def _is_undefined(before: StageDiff, now: StageDiff) -> bool:
         return False
     was, nan = np.asarray(before.decisive.outside), _nan(now)
     wrong = np.asarray(now.decisive.outside) | (np.asarray(now.decisive.state) == State.SUSPICIOUS)
-    return bool((nan & was).sum() <= UNDEFINED * was.sum() and not (wrong & ~nan).any())
+    return bool(nan.sum() <= UNDEFINED * was.sum() and not (wrong & ~nan).any())
 
 
 def _nan(stage: StageDiff) -> np.ndarray:

@@ -88,7 +88,7 @@ class Screen:
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
         parts = self._parts(self._rounded(whole))
         nan = np.isnan(parts)
-        if (nan & self.wrong).sum() > UNDEFINED * self.wrong.sum():
+        if nan.sum() > UNDEFINED * (self.wrong.sum() + self.lost.sum()):  # where the kernel has a number
             return np.inf
         lost = self.of_lost * float((np.isfinite(whole[self.lost]) | (family not in MAKE_NAN)).sum())
         return float(np.sqrt((parts[~nan].sum() + lost) / self.error))
