@@ -25,7 +25,7 @@ from workbench.judge.against.runs import Runs
 from workbench.judge.reference.causes.cause import Explained as ReferenceExplained
 from workbench.judge.reference.diff import ReferenceDiff
 from workbench.operations.backward_measure import BackwardMeasured
-from workbench.operations.causes.explain import OperationExplained
+from workbench.operations.causes import OperationExplained
 from workbench.operations.judge import OperationDiff
 from workbench.readings.contract.measured import MeasuredContract
 from workbench.readings.reader import Measured

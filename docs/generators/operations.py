@@ -20,7 +20,7 @@ def _told(one: Operation) -> str:
         ["optional inputs", _arrays(one, one.optional)],
         ["numbers and flags", ", ".join(f"{code(name)}{_usual(said)}" for name, said in one.numbers.items())],
         ["functions", ", ".join(map(code, one.functions))],
-        ["stages", ", ".join(map(code, one.table(OperationCase(one).setting)))],
+        ["stages", ", ".join(map(code, one.stages(OperationCase(one).setting)))],
         ["results", ", ".join(map(code, one.results))],
         *(
             [f"convention {code(name)}, default first", escaped(", ".join(map(str, values)))]

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +14,10 @@ from workbench import Refusal, Unavailable
 from workbench.operations.backward_inputs import forward, mod_slope
 from workbench.operations.case import OperationCase
 from workbench.operations.every import OPERATIONS
-from workbench.operations.expected import Reference, problem
+from workbench.operations.expected import Reference
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import OWN, OperationRun, results, run_operation
 from workbench.reference.graph import Expected
-from workbench.reference.walk import values
 
 BACKWARD = OPERATIONS["attention_backward"]
 SIZES = {"batch": 3, "heads": 4, "kv_heads": 2, "queries": 9, "keys": 12, "dim": 5, "dim_v": 7}
@@ -77,6 +75,11 @@ def expected(run: OperationRun, *names: str) -> dict[str, Expected]:
     return Reference(run).expected({}, names)
 
 
+def values(run: OperationRun, *names: str, **given: np.ndarray) -> dict[str, np.ndarray]:
+    """Stages in float64, of inputs and those that are given."""
+    return Reference(run).values(given, names)
+
+
 def case_of(name: str, **changes: Any) -> OperationCase:
     """A case of DOMAIN."""
     numbers, optional, sizes = DOMAIN[name]
@@ -92,10 +95,9 @@ def case_of(name: str, **changes: Any) -> OperationCase:
 def test_gradients_are_those_of_autograd(name: str, delta: str, own: tuple[str, ...]) -> None:
     case = case_of(name, conventions={"delta": delta})
     inputs = case.inputs()
-    of = problem(OperationRun("mine", case, inputs, {}, own), {})
-    exact = {**of.inputs, **forward(case.setting, inputs)}
+    exact = {**inputs, **forward(case.setting, inputs)}
     wanted = gradients(case.setting, inputs)
-    made = values(replace(of, inputs=exact))
+    made = values(OperationRun("mine", case, exact, {}, own), *results(case))
     names = [stage for one, stage in gradients_of(case.numbers).items() if one in inputs]
     assert results(case) == names
     for one in names:
@@ -158,7 +160,7 @@ def test_faults_of_what_a_case_may_have(fault: str, dtype: str) -> None:
 def test_gradients_of_shared_memory_may_be_stored_before_they_are_added(told: str) -> None:
     case = OperationCase(BACKWARD, {"dim_v": 24}, "bfloat16", numbers={"shared_kv": 1})
     inputs = case.inputs()
-    made = values(problem(OperationRun("mine", case, inputs, {}), {}))
+    made = values(OperationRun("mine", case, inputs, {}), "dq", "dk", "dv")
     dtype = inputs["q"].dtype
     dk, dv = (made[name].astype(dtype).astype(np.float32) for name in ("dk", "dv"))
     dk[..., :24] += dv
@@ -228,9 +230,9 @@ def test_delta_may_be_stored_in_16_bits(told: str) -> None:
     inputs = case.inputs()
     inputs = {**inputs, "v": (4 + inputs["v"].astype(np.float32)).astype(inputs["v"].dtype)}
     inputs |= {name: x.astype(inputs[name].dtype) for name, x in forward(case.setting, inputs).items()}
-    exact = values(problem(OperationRun("mine", case, inputs, {}), {}), ["delta"])["delta"]
+    exact = values(OperationRun("mine", case, inputs, {}), "delta")["delta"]
     stored = exact.astype(inputs["q"].dtype).astype(np.float64)
-    made = values(problem(OperationRun("mine", case, inputs, {}), {"delta": stored}), ["dq"])
+    made = values(OperationRun("mine", case, inputs, {}), "dq", delta=stored)
 
     def function(*given: Any, **numbers: Any) -> dict[str, Any]:
         conventions = {"dscores_dtype": "float32", "delta_dtype": told}
@@ -250,10 +252,9 @@ def test_an_error_of_a_row_is_one_over_its_keys() -> None:
     inputs |= {name: x.astype(np.float32) for name, x in forward(case.setting, inputs).items()}
     found = judged(run_operation(backward(), case, name="mine", inputs=inputs))["delta"].isolated
     assert found is not None and found.summary.judged
-    of = problem(OperationRun("mine", case, inputs, {}), {})
     off = found.expected.copy()
     off[..., 3] += 0.99 * (found.statistical * found.budget)[..., 3]  # of all rows at once no chance is
-    made = values(replace(of, given={"delta": off}), ["dq", "dk", "dv"])
+    made = values(OperationRun("mine", case, inputs, {}), "dq", "dk", "dv", delta=off)
 
     def function(*given: Any, **numbers: Any) -> tuple[np.ndarray, ...]:
         return tuple(made[name].astype(np.float32) for name in ("dq", "dk", "dv"))

@@ -10,18 +10,13 @@ import pytest
 
 from tests.operations import backwards, deltas, norms, ropes
 from tests.refusals import invoked
-from workbench.judge.explain.hypothesis import edited
 from workbench.operations.call import diff_operation
-from workbench.operations.causes.explain import library
-from workbench.operations.causes.scene import Scene
-from workbench.operations.expected import problem
 from workbench.operations.judge import OperationDiff, judged
-from workbench.reference.walk import values
 
 AXES = {
     "rmsnorm": {"rows": 40, "dim": 96},
     "rope": {"batch": 2, "heads": 2, "tokens": 24, "dim": 16},
-    "gated_delta_rule": {"heads": 2, "tokens": 10, "dim": 8, "dim_v": 8},
+    "gated_delta_rule": {"heads": 2, "tokens": 5, "dim": 8, "dim_v": 8},
     "attention_backward": {"heads": 4, "kv_heads": 2, "queries": 24, "keys": 28, "dim": 8, "dim_v": 8},
 }
 FUNCTIONS = {
@@ -32,23 +27,23 @@ FUNCTIONS = {
 }
 #: what is named of a fault, with all stages and from results alone
 NAMED = [
-    ("rmsnorm", "mean over the padded width", "the mean is over 128"),
-    ("rmsnorm", "last vector lost", "the last tile of 8 is left out"),
-    ("rmsnorm", "rstd of the row before", "from one place earlier along rows"),
-    ("rmsnorm", "rstd twice", "squared"),
-    ("rmsnorm", "weight left out", "reads 1 in place of"),
-    ("rope", "position off by one", "angles reads positions +1"),
+    ("rmsnorm", "mean over the padded width", "mean is multiplied by 1/128 in place of 1/96"),
+    ("rmsnorm", "last vector lost", "squares leaves out its last tile of 8 terms"),
+    ("rmsnorm", "rstd of the row before", "is read one place back along"),
+    ("rmsnorm", "rstd twice", "rstd is squared"),
+    ("rmsnorm", "weight left out", "out lacks the multiply"),
+    ("rope", "position off by one", "positions is larger by 1"),
     ("rope", "angles in bfloat16", "angles is rounded to bfloat16"),
-    ("gated_delta_rule", "recall without the gate", "scaled reads 1 in place of gate"),
-    ("gated_delta_rule", "beta twice", "written reads beta squared"),
-    ("attention_backward", "lse of base 2", "ln(2)"),
-    ("attention_backward", "mask left out", "the causal mask is left out when P is recomputed"),
-    ("attention_backward", "delta of the next head", "from one place later along heads"),
-    ("attention_backward", "delta left out", "reads 0 in place of delta"),
-    ("attention_backward", "V transposed back", "v_rows as if stored as"),
-    ("attention_backward", "scale left out of dq", "multiplied by 1/scale"),
-    ("attention_backward", "heads of a group overwritten", "each kv head gets dK of the last query head"),
-    ("attention_backward", "last tile of queries left out of dk", "tiles of 16 queries are rounded down"),
+    ("gated_delta_rule", "recall without the gate", "scaled lacks the multiply"),
+    ("gated_delta_rule", "beta twice", "b is squared"),
+    ("attention_backward", "lse of base 2", "lse is multiplied by ln(2)"),
+    ("attention_backward", "mask left out", "until_diagonal is True everywhere"),
+    ("attention_backward", "delta of the next head", "is read one place on along"),
+    ("attention_backward", "delta left out", "centred lacks the subtract"),
+    ("attention_backward", "V transposed back", "v is read as if keys and dim_v were in each other's place"),
+    ("attention_backward", "scale left out of dq", "dq lacks the multiply of 0.353553"),
+    ("attention_backward", "heads of a group overwritten", "dk_group leaves out its first term"),
+    ("attention_backward", "last tile of queries left out of dk", "dk_sum leaves out its last, partial tile of 16"),
 ]
 
 
@@ -65,9 +60,9 @@ def test_a_cause_is_named_and_predicts_runs_that_no_search_has_seen(
 ) -> None:
     found = diff(name, FUNCTIONS[name](fault, dumps=dumps))
     causes = found.explain().causes
-    assert any(said in text for one in causes for text in [one.text, *(x.text for x in one.members)]), causes
+    assert any(said in text for one in causes for text in one.texts), causes
     unseen = diff(name, FUNCTIONS[name](fault, dumps=dumps), seed=77).run
-    assert all(one.fresh == 2 and one.predicts(unseen) for one in causes)
+    assert all(one.proved and one.predicts(unseen) for one in causes)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -92,7 +87,7 @@ def once() -> Callable[..., Any]:
 
 def test_what_a_fresh_run_contradicts_is_withdrawn() -> None:
     found = diff("attention_backward", once()).explain()
-    assert found.causes == () and any("dk is multiplied by scale" in text for text in found.withdrawn)
+    assert found.causes == () and any("dk is multiplied by 1 / sqrt(8)" in text for text in found.withdrawn)
     assert any(text.startswith("withdrawn: ") for text in found.sentences)
 
 
@@ -100,30 +95,30 @@ def test_what_cannot_be_run_again_is_no_proof() -> None:
     found = diff("attention_backward", backwards.backward("scale left out of dq"))
     at_rest = replace(found, run=replace(found.run, again=None)).explain()
     assert at_rest.causes and not any(one.proved for one in at_rest.causes)
-    assert at_rest.sentences[0].startswith("cause: perhaps dq is multiplied by 1/scale (not tried on a fresh case)")
+    assert at_rest.sentences[0].startswith("cause: perhaps dq lacks the multiply of 0.353553 (")
+    assert at_rest.sentences[0].endswith("; not tried on a fresh case")
     again = found.explain()
     assert again.causes[0].proved and "perhaps" not in again.sentences[0]
 
 
 def test_few_wrong_elements_prove_nothing() -> None:
-    found = diff("rmsnorm", norms.rmsnorm("weight left out"), axes={"rows": 1, "dim": 16}).explain()
+    found = diff("rmsnorm", norms.rmsnorm("weight left out"), axes={"rows": 1, "dim": 4}).explain()
     assert found.causes and not found.causes[0].proved
 
 
-def test_wide_budgets_ask_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An edit whose budgets are ten times as wide leaves a tenth as much."""
+@pytest.mark.campaign
+def test_of_a_long_loop_a_shorter_run_is_searched() -> None:
+    axes = {**AXES["gated_delta_rule"], "tokens": 65}
+    found = diff("gated_delta_rule", deltas.gated_delta_rule("beta twice"), axes=axes).explain()
+    assert found.causes[0].text.startswith("b is squared (") and found.shorter == "16 tokens"
+    assert found.sentences[0].endswith("; confirmed on 2 fresh cases, of 16 tokens")
 
-    def backward(*arrays: Any, **numbers: Any) -> Any:
-        dq, dk, dv = backwards.backward("scale left out of dq", dumps=False)(*arrays, **numbers)
-        return dq * np.float32(1.05), dk, dv
 
-    scene = Scene(diff("attention_backward", backward).run)
-    (hypothesis,) = (one for one in library(scene.run) if one.id == "factor.dq.1/scale")
-    assert scene.fit(hypothesis, scene.wrong) is None
-    for wider, fits in ((1.0, True), (10.0, False)):
-        monkeypatch.setattr(scene, "within", lambda h, names, way, wider=wider: dict.fromkeys(names, wider))
-        found = scene.fit(hypothesis, scene.wrong)
-        assert (found is not None) == fits and (found is None or 0.02 < found.left < 0.2)
+def test_a_long_loop_that_cannot_run_again_is_not_searched() -> None:
+    found = diff("gated_delta_rule", deltas.gated_delta_rule("beta twice"),
+                 axes={**AXES["gated_delta_rule"], "tokens": 65})  # fmt: skip
+    explained = replace(found, run=replace(found.run, again=None)).explain()
+    assert explained.sentences == ["cause unknown: 0 edits tried; the run is too large for a search"]
 
 
 def test_what_is_in_no_library_is_unknown() -> None:
@@ -133,7 +128,7 @@ def test_what_is_in_no_library_is_unknown() -> None:
 
     found = diff("attention_backward", backward).explain()
     assert found.causes == () and found.tried > 500
-    assert found.sentences == [f"cause unknown: {found.tried} hypotheses tried"]
+    assert found.sentences == [f"cause unknown: {found.tried} edits tried"]
 
 
 def test_two_faults_in_two_gradients_are_told_apart() -> None:
@@ -144,8 +139,8 @@ def test_two_faults_in_two_gradients_are_told_apart() -> None:
 
     found = diff("attention_backward", backward).explain()
     by_stage = {one.stages: one.text for one in found.causes}
-    assert by_stage[("dq",)] == "dq is multiplied by 1/scale"
-    assert by_stage[("dk",)].startswith("each kv head gets dK of the last query head")
+    assert by_stage[("dq",)].startswith("dq lacks the multiply of 0.353553 (")
+    assert by_stage[("dk",)].startswith("dk_group leaves out its first term (")
     assert found.sentences[0].startswith("cause in dq: ")
 
 
@@ -160,55 +155,40 @@ def test_causes_of_what_a_case_may_have_are_never_false(fault: str) -> None:
         assert cause.predicts(unseen), cause.text
 
 
-CASES: dict[str, dict[str, Any]] = {
-    "plain": {"numbers": {"causal": True}},
-    "all of it": {
-        "numbers": {"softcap": 2.0, "window_left": 5, "window_right": 3, "dropout_p": 0.25},
-        "optional": ("sinks", "dlse", "bias", "alibi_slopes", "dropout_mask", "mask", "seqlens_k"),
-        "dtype": "bfloat16",
-    },
-}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_hypothesis_of_the_backward_pass_is_an_edit_of_its_table(case: str) -> None:
-    """With other names each, and of what the table has; what it has not is edited by none."""
-    run = diff("attention_backward", backwards.backward(), **CASES[case]).run
-    some = [*library(run)]
-    assert len({one.id for one in some}) == len(some) > 1000
-    own = [one for one in some if one.id.startswith("backward.")]
-    table = run.case.operation.table(run.setting)
-    fitting = [one for one in own if edited(table, one) is not None]
-    assert len(fitting) > len(own) / 2 > 40
-    p = problem(run, {})
-    for one in fitting:
-        with np.errstate(all="ignore"):
-            made = values(replace(p, table=edited(table, one)), ("dq", "dk", "dv"))
-        assert all(made[name].shape == run.stages[name].shape for name in ("dq", "dk", "dv")), one.id
-
-
 def test_the_report_and_the_command_name_it(tmp_path: Any) -> None:
     given = ["--operation", "attention_backward", "--axes", "heads=4,queries=24,keys=28,dim=8,dim_v=8"]
     given += ["--fault", "backward-dk-scaled-twice", "--backend", "emulator"]
-    line = "  cause: dk is multiplied by scale (confirmed on 2 fresh cases)"
     page = tmp_path / "page.html"
     ran = invoked("diff", "backward", *given, "--html", str(page))
-    assert ran.exit_code == 1 and line in ran.stdout.splitlines(), ran.output
-    assert "dk is multiplied by scale" in page.read_text()
+    (line,) = [line for line in ran.stdout.splitlines() if line.startswith("  cause: ")]
+    assert ran.exit_code == 1 and line.startswith("  cause: dk is multiplied by 1 / sqrt(8) ("), ran.output
+    assert "attention_backward.py:" in line and line.endswith("; confirmed on 2 fresh cases")
+    assert "dk is multiplied by 1 / sqrt(8)" in page.read_text()
     told = json.loads(invoked("explain", "backward", *given, "--json").stdout)
-    assert [one["text"] for one in told["causes"]] == ["dk is multiplied by scale"] and told["causes"][0]["proved"]
+    assert told["causes"][0]["text"] in line and told["causes"][0]["proved"]
 
 
 def test_gradients_alone_of_a_kernel_have_their_cause() -> None:
     axes = {"heads": 4, "queries": 24, "keys": 28, "dim": 8, "dim_v": 8}
     found = diff_operation("backward", "attention_backward", axes=axes, faults=["backward-lse-base-2"],
                            probes="output", backend="emulator")  # fmt: skip
-    assert [one.text for one in found.explain().causes] == ["row_lse is multiplied by ln(2)"]
-    assert judged(found.run).explained.causes[0].fresh == 2
+    (cause,) = found.explain().causes
+    assert cause.text.startswith("lse is multiplied by ln(2) (workbench/reference/attention_backward.py:")
+    assert judged(found.run).explained.causes[0].proved
+
+
+@pytest.mark.campaign
+def test_what_nobody_wrote_is_explained_by_no_more_than_that() -> None:
+    """A reference that is NaN everywhere is NaN where the kernel is, too."""
+    axes = {"queries": 72, "keys": 48, "dim": 8, "dim_v": 8}
+    found = diff_operation("backward", "attention_backward", axes=axes, faults=["backward-last-queries-skipped"],
+                           backend="emulator")  # fmt: skip
+    said = "qk and dprobs: each is not computed in the last, partial tile of 16 rows, which dk_sum and dv_sum leave out"
+    assert [one.text.split(" (")[0] for one in found.explain().causes] == [said]
 
 
 #: how many faults are named, with all stages and from results alone
-NAMED_OF_ALL = {"rmsnorm": (12, 12), "rope": (6, 5), "gated_delta_rule": (5, 6)}
+NAMED_OF_ALL = {"rmsnorm": (12, 12), "rope": (9, 6), "gated_delta_rule": (9, 8)}
 
 
 @pytest.mark.campaign
@@ -237,4 +217,5 @@ def test_what_moves_nothing_is_no_cause_of_small_elements() -> None:
         return (x / np.sqrt((x * x).mean(-1, keepdims=True)) * weight.astype(np.float32) + eps).astype(np.float16)
 
     found = diff_operation(shifted, "rmsnorm", dtype="float16", axes={"rows": 32, "dim": 256})
-    assert found.verdict == "bug" and found.explain().causes == ()
+    assert found.verdict == "bug"
+    assert [one.text.split(" (")[0] for one in found.explain().causes] == ["out is larger by 1e-06"]

@@ -11,12 +11,10 @@ from tests.operations.deltas import gated_delta_rule
 from workbench import Refusal
 from workbench.floats import to_float64
 from workbench.operations.case import OperationCase
-from workbench.operations.chunk_steps import Gates
 from workbench.operations.every import OPERATIONS
-from workbench.operations.expected import problem
+from workbench.operations.expected import Reference
 from workbench.operations.judge import OperationDiff, judged
 from workbench.operations.run import run_operation
-from workbench.reference.walk import budgets, values
 
 DELTA = OPERATIONS["gated_delta_rule"]
 CASE = OperationCase(DELTA, {"tokens": 40, "dim": 16, "dim_v": 16}, numbers={"scale": 0.25})
@@ -46,7 +44,7 @@ def is_right(seed: int) -> None:
 
 
 def test_right_functions_are_right() -> None:
-    for seed in (*range(12), 67):  # of float16, whose operands underflow
+    for seed in (2, 5, 9, 67):  # a last chunk of one token; several batches; of float16, whose operands underflow
         is_right(seed)
 
 
@@ -64,7 +62,7 @@ def test_it_is_the_recurrent_one_in_float64(distribution: str, chunk: int) -> No
     for conventions in ({}, {"chunk": chunk}):
         one = replace(case, conventions=conventions)
         run = run_operation(lambda q, k, v, *rest, scale: np.zeros(v.shape, v.dtype), one, name="none")
-        found.append(values(problem(run, {}), ["out", "state"]))
+        found.append(Reference(run).values({}, ["out", "state"]))
     by_token, by_chunk = found
     ends = [*range(chunk - 1, 130, chunk), 129]
     for name, of_tokens in (("out", by_token["out"]), ("state", by_token["state"][:, :, ends])):
@@ -105,16 +103,18 @@ def test_an_inverse_of_blocks_is_right() -> None:
             made[..., rows, rows] = own
         return made
 
-    for seed in range(4):
-        case = OperationCase(DELTA, {"tokens": 200, "dim": 16}, distribution="never-forgets", seed=seed)
+    for seed in range(2):
+        case = OperationCase(DELTA, {"tokens": 100, "dim": 16}, distribution="never-forgets", seed=seed)
         assert diff(chunks.in_numpy(64, inverse=by_blocks), case).verdict in RIGHT
 
 
-@pytest.mark.parametrize(("tokens", "worst", "likely"), [(64, 900, 90), (2048, 1750, 105)])
+@pytest.mark.parametrize(("tokens", "worst", "likely"), [(64, 2500, 50), (256, 100, 50)])
 def test_budgets_of_out_alone(tokens: int, worst: float, likely: float) -> None:
-    """Errors of the state go through its signed transition; those of the gates are of one run with other gates."""
+    """Of one chunk its worst case decides; that of many explodes, and drawn roundings do."""
     case = OperationCase(DELTA, {"heads": 1, "tokens": tokens, "dim": 32, "dim_v": 32})
-    found = diff(chunks.in_numpy(64, names=("out",)), case)["out"].isolated
+    judgement = diff(chunks.in_numpy(64, names=("out",)), case)
+    assert ("samples alone judge" in judgement.drawn.get("out", "")) == (tokens > 64)
+    found = judgement["out"].isolated
     assert found is not None
     error = np.median(abs(found.error)[found.error != 0])
     assert 1 < np.median(found.budget) / error < worst
@@ -144,44 +144,3 @@ def test_chunks_explain_no_state_of_tokens() -> None:
     assert got.origin == "state" and {*got.assumed} == {"chunk"} and got.explained_by == ()
     alone = diff(gated_delta_rule("beta twice", dumps=False))
     assert alone.origin == "out" and alone.explained_by == ()
-
-
-def moved(case: OperationCase, changes: dict[str, Any], **more: Any) -> dict[str, tuple[Any, Any]]:
-    """Of out and state, how far float64 is moved by other inputs, and the budgets with `more` in the problem."""
-    run = run_operation(chunks.in_numpy(16, names=("out", "state")), case, name="mine")
-    of, names = problem(run, {}), ["out", "state"]
-    made, other = (values(one, names) for one in (of, replace(of, inputs={**of.inputs, **changes})))
-    bounds = budgets(replace(of, **more), made, names)
-    return {name: (abs(other[name] - made[name]), bounds[name].bound) for name in names}
-
-
-def test_errors_of_a_state_go_through_its_signed_transition() -> None:
-    case = OperationCase(DELTA, {"tokens": 90, "dim": 24, "dim_v": 20}, distribution="never-forgets")
-    state = to_float64(case.inputs()["initial_state"])
-    off = 1e-2 * np.random.default_rng(1).choice([-1, 1], state.shape)
-    norms = np.broadcast_to(np.sqrt(np.sum(off**2, axis=-2, keepdims=True)), off.shape)
-    found = moved(case, {"initial_state": state + off}, input_errors={"initial_state": norms})
-    for name, (actual, budget) in found.items():
-        assert np.all(actual <= budget), name
-        # through absolute values, which double with each token, it would be 2^90 times as large
-        assert np.median(budget) < 60 * np.median(actual), name
-    # of one chunk it is by the norm of the product of the transitions of its tokens
-    case = OperationCase(DELTA, {"heads": 1, "tokens": 16, "dim": 4}, distribution="never-forgets")
-    inputs = {name: to_float64(x)[0, 0] for name, x in case.inputs().items()}
-    transition = np.eye(4)
-    for k, beta in zip(inputs["k"], inputs["beta"], strict=True):
-        transition = transition - beta * np.outer(k, k @ transition)
-    off = np.full((1, 1, 4, 32), 0.2)
-    _, budget = moved(case, {}, input_errors={"initial_state": off})["state"]
-    np.testing.assert_allclose(budget, 0.2 * np.linalg.norm(transition, 2), rtol=1e-2)
-
-
-def test_errors_of_gates_are_those_of_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Gates, "losses", staticmethod(lambda at, log: 1e-3 * abs(log)))
-    for distribution in ("normal", "forgetful"):
-        case = OperationCase(DELTA, {"tokens": 90, "dim": 24, "dim_v": 20}, distribution=distribution)
-        gate = to_float64(case.inputs()["gate"])
-        other = gate ** (1 + 1e-3 * np.random.default_rng(1).choice([-1, 1], gate.shape))
-        for name, (actual, budget) in moved(case, {"gate": other}).items():
-            assert np.all(actual <= budget), name
-            assert np.median(budget) < 100 * np.median(actual), name

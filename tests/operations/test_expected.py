@@ -10,7 +10,7 @@ import pytest
 from tests.operations import norms, ropes
 from workbench.floats import to_float64, ulp
 from workbench.operations.case import OperationCase
-from workbench.operations.causes.scene import Scene
+from workbench.operations.causes import scene_of
 from workbench.operations.every import OPERATIONS
 from workbench.operations.expected import Reference
 from workbench.operations.judge import judged
@@ -83,4 +83,4 @@ def test_a_judgement_and_its_causes_are_by_the_plain_function() -> None:
     for reference, wrong in ((of.reference, ()), (eps_outside, ("rstd",))):
         case = OperationCase(replace(of, reference=reference), sizes, numbers={"eps": 0.1})
         run = run_operation(norms.rmsnorm(), case, name="right")
-        assert judged(run).origins == Scene(run).wrong == wrong
+        assert judged(run).origins == tuple(stage.name for stage in scene_of(run).origins) == wrong

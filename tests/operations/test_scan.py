@@ -25,7 +25,7 @@ def by_token(q: Any, k: Any, v: Any, gate: Any, beta: Any, initial_state: Any, *
     for t in range(q.shape[2]):
         one = slice(t, t + 1)
         rows = (x[:, :, one] for x in (q, k, v, gate, beta))
-        out, state = token(*rows, state, scale=scale)
+        *_, state, _, out = token(*rows, state, scale=scale)
         found.append((out, state))
     return np.concatenate([out for out, _ in found], axis=2), np.stack([after for _, after in found], axis=2)
 

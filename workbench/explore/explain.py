@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workbench.cuda.check import Checked
     from workbench.explore.laws.law import Laws
     from workbench.judge.reference.causes.cause import Explained as ReferenceExplained
-    from workbench.operations.causes.explain import OperationExplained
+    from workbench.operations.causes import OperationExplained
 
 
 @overload

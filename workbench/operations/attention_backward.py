@@ -8,10 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from workbench.operations.backward_causes import hypotheses
-from workbench.operations.backward_inputs import DISTRIBUTIONS, OPTIONAL, distances, mod_slope, modified, rule, seen
-from workbench.operations.backward_steps import added_to_first
-from workbench.operations.backward_table import table
+from workbench.operations.backward_inputs import (
+    DISTRIBUTIONS,
+    OPTIONAL,
+    distances,
+    hidden_by_mod,
+    mod_slope,
+    modified,
+    rule,
+    seen,
+)
+from workbench.operations.backward_stages import stages
 from workbench.operations.operation import Operation, Setting, Sizes
 from workbench.reference.attention_backward import attention_backward
 from workbench.reference.graph import Contract
@@ -49,25 +56,27 @@ def _terms(of: Setting, made: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]
     found["dq"] = scale * np.einsum("bhqk,bhkd->bhqd", of_scaled, keys)
     found["dk"] = scale * per_group(np.einsum("bhqk,bhqd->bhkd", of_scaled, abs(made["q"])))
     if "dkv" in made:
-        found["dkv"] = added_to_first(found["dk"], found["dv"])
+        found["dkv"] = found["dk"].copy()
+        found["dkv"][..., : of.sizes["e"]] += found["dv"]
     return found
 
 
 def _beside(of: Setting, inputs: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Which keys are seen, what ALiBi's slopes are multiplied by, functions, and what was not given."""
+    """What ALiBi's slopes are multiplied by, functions and which keys they show, and what was not given."""
     whole = [of.sizes[axis] for axis in "bhqk"]
-    found: dict[str, Any] = {"visible": np.broadcast_to(seen(of, inputs), whole), "own": of.own}
+    found: dict[str, Any] = {"own": of.own}
     if "alibi_slopes" in of.optional:
         lengths = inputs["seqlens_k"][:, None, None, None] if "seqlens_k" in of.optional else None
         found["distances"] = np.broadcast_to(distances(of, lengths), whole).astype(np.float32)
     if "score_mod" in of.functions:
-        found |= {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
+        functions = {"score_mod": partial(modified, of), "mod_slope": partial(mod_slope, of)}
+        found |= {**functions, "shown": ~hidden_by_mod(of)}
     return found
 
 
 def _budgeted(of: Setting) -> list[str]:
     narrow = ["accumulation_dtype"] if of.dtype != "float32" else []
-    return narrow + (["tanh"] if of.numbers.get("softcap") else [])
+    return ["delta", "dscores_of", *narrow, *(["tanh"] if of.numbers.get("softcap") else [])]
 
 
 def _scale(sizes: Sizes) -> float:
@@ -83,7 +92,7 @@ ATTENTION_BACKWARD = Operation(
     sizes={"b": 1, "h": 2, "g": 2, "q": 64, "k": 64, "d": 32, "e": 32, "m": 1, "n": "h", "r": "q"},
     inputs={"q": "bhqd", "k": "bgkd", "v": "bgke", "out": "bhqe", "lse": "bhq", "dout": "bhqe"},
     optional=OPTIONAL,
-    table=table,
+    stages=stages,
     reference=attention_backward,
     beside=_beside,
     contract=lambda of: Contract(exp="base2"),
@@ -124,5 +133,4 @@ ATTENTION_BACKWARD = Operation(
     free=_free,
     terms=_terms,
     rule=rule,
-    hypotheses=hypotheses,
 )  # fmt: skip

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from workbench.floats import to_float64, ulp, unit_roundoff
-from workbench.operations.backward_table import of_scaled
-from workbench.operations.expected import Reference, problem
+from workbench.operations.backward_stages import of_scaled
+from workbench.operations.expected import Reference
 from workbench.operations.run import OperationRun
-from workbench.reference.walk import values
 from workbench.refusal import Refusal
 
 #: rows that are read, the first and the last among them: each costs a call for every query head of a group
@@ -119,10 +118,8 @@ def measured(run: OperationRun) -> BackwardMeasured:
         raise Refusal(f"{run.target}: measuring needs a function to call again that returns dq, dk and dv")
     group = case.sizes["h"] // case.sizes["g"]
     rows = tuple(dict.fromkeys(int(x) for x in np.linspace(0, case.sizes["q"] - 1, ROWS).round()))
-    table = case.operation.table(run.setting)
-    names = "dropped" if "dropped" in table else "probs", of_scaled(run.setting)
-    whole = problem(run, {})
-    exact = values(whole, names)
+    names = "dropped" if "dropout_mask" in case.optional else "probs", of_scaled(run.setting)
+    exact = Reference(run).values({}, names)
     shape = (case.sizes["b"], case.sizes["h"], len(rows), case.sizes["k"])
     read = {name: (np.full(shape, np.nan), np.full(shape, np.inf)) for name in names}
     for n, row in enumerate(rows):
@@ -164,7 +161,8 @@ def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: 
     if weights.lost.any() or scores.lost.any():
         return ""  # what does not arrive was not read
     at, case = list(rows), run.case
-    p, names = problem(run, {}), ("probs", scores.stage)
+    reference = Reference(run)
+    right = reference.values({}, ("probs", "dq"))
     # how many times the terms of a right run those of this one are: so are their errors
     grown = max(1.0, *(_size(one.actual) / max(_size(one.expected), np.finfo(float).tiny) for one in (weights, scores)))
     if not np.isfinite(grown):
@@ -172,9 +170,9 @@ def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: 
     if weights.wrong.any():
         if weights.stage != "probs":
             return ""
-        probs = values(p, names)["probs"].copy()
+        probs = right["probs"].copy()
         probs[:, :, at] = weights.actual
-        follows = values(problem(run, {"probs": probs}), (scores.stage,))[scores.stage][:, :, at]
+        follows = reference.values({"probs": probs}, (scores.stage,))[scores.stage][:, :, at]
         # the budget of P times what multiplies it
         change = abs(np.where(weights.actual == 0, 0.0, follows / weights.actual))
         allowed = grown * (scores.budget.max(-1, keepdims=True) + weights.budget * change)
@@ -186,10 +184,9 @@ def _origin(run: OperationRun, rows: tuple[int, ...], weights: Reading, scores: 
     keys = np.repeat(to_float64(run.inputs["k"]), case.sizes["h"] // case.sizes["g"], 1)
     scale = case.numbers["scale"]
     dq, dumped = scale * (scores.actual @ keys), run.stages["dq"][:, :, at]
-    right = values(p, ("dq",))["dq"][:, :, at]
-    own = Reference(run).expected({}, ("dq",))["dq"].budget.bound[:, :, at]
+    own = reference.expected({}, ("dq",))["dq"].budget.bound[:, :, at]
     allowed = grown * (own + abs(scale) * (scores.budget @ abs(keys))) + ulp(abs(dq), dumped.dtype)
-    follows, wrong = abs(to_float64(dumped) - dq) <= allowed, abs(to_float64(dumped) - right) > allowed
+    follows, wrong = abs(to_float64(dumped) - dq) <= allowed, abs(to_float64(dumped) - right["dq"][:, :, at]) > allowed
     return scores.stage if bool(follows.all()) and bool(wrong.any()) else ""
 
 

@@ -74,7 +74,7 @@ class OperationCase:
 
     @property
     def setting(self) -> Setting:
-        """What its table of stages depends on."""
+        """What its stages depend on."""
         return Setting(self.sizes, self.numbers, self.conventions, self.dtype, self.optional, functions=self.functions)
 
     @property

@@ -1,49 +1,35 @@
-"""The gated delta rule, one token after the other: S_t = a_t (I - b_t k_t k_t^T) S_(t-1) + b_t k_t v_t^T, out_t = scale
-S_t^T q_t, with a gate a and a step b of each token and head (Yang, Kautz and Hatamizadeh 2024, arXiv 2412.06464). In
-chunks of tokens it is in `chunked_delta_rule`.
-"""
-
-from dataclasses import dataclass
-from typing import Any
+"""The gated delta rule as an operation, by token and by chunk."""
 
 import numpy as np
 
-from workbench.operations.chunked_delta_rule import chunked
 from workbench.operations.operation import Operation, Setting, Turn
-from workbench.reference.delta_rule import token
-from workbench.reference.stage import Ref, Stage, Table
-from workbench.reference.steps.neutral import Sum, difference, product, scaled
+from workbench.reference.delta_rule import gated_delta_rule, token
+from workbench.reference.graph import Contract
 
 #: most kernels take chunks of 64 tokens, which loses more where gates forget: sums of their logarithms are large
 _BY_TOKEN = Turn(token, begins="initial_state", written="written", otherwise={"chunk": 64})
 
 
-@dataclass(frozen=True)
-class Update:
-    """gate * state + k written^T."""
-
-    keys: Ref
-    written: Ref
-    gate: Ref
-    previous: Ref
-
-    def value(self, at: Any) -> np.ndarray:
-        made = np.einsum("bhkd,bhke->bhde", at(self.keys), at(self.written))
-        return np.asarray(at(self.gate)[..., None] * at(self.previous) + made)
-
-    words = "{gate} * {previous} + {keys} {written}^T"
+#: what is made in a chunk, and what is stored as products read it
+_IN_CHUNKS = {
+    "gates": "bhk", "overlap": "bhkc", "inverse": "bhkc", "u": "bhke", "w": "bhkd", "scores": "bhkc",
+    "written": "bhke", "read": "bhke",
+}  # fmt: skip
+_STORED = ("inverse", "u", "w", "written")
 
 
-def _recurrent(of: Setting) -> Table:
-    return {
-        "recalled": Stage("bhke", Sum("bhkd,bhde->bhke", ("k", "-state"))),
-        "scaled": Stage("bhke", product("gate", "recalled")),
-        "delta": Stage("bhke", difference("v", "scaled")),
-        "written": Stage("bhke", product("beta", "delta")),
-        "state": Stage("bhtde", Update("k", "written", "gate", "-state"), initial=0.0, begins="initial_state"),
-        "read": Stage("bhke", Sum("bhkd,bhde->bhke", ("q", "state"))),
-        "out": Stage("bhke", scaled("read", of.numbers["scale"])),
-    }
+def _stages(of: Setting) -> dict[str, str]:
+    if of.conventions["chunk"] > 1:
+        return {**_IN_CHUNKS, "out": "bhke", "state": "bhtde"}
+    before = dict.fromkeys(("recalled", "scaled", "delta", "written"), "bhke")
+    return {**before, "state": "bhtde", "read": "bhke", "out": "bhke"}
+
+
+def _contract(of: Setting) -> Contract:
+    narrow = of.conventions["operands"] == "inputs" and of.dtype != "float32" and of.conventions["chunk"] > 1
+    if narrow:
+        return Contract(operands=of.dtype, exp="base2", stored=dict.fromkeys(_STORED, of.dtype))
+    return Contract(exp="base2")
 
 
 def _drawn(of: Setting, rng: np.random.Generator, low: float, high: float) -> dict[str, np.ndarray]:
@@ -65,7 +51,9 @@ GATED_DELTA_RULE = Operation(
     axes={"b": "batch", "h": "heads", "k": "tokens", "d": "dim", "e": "dim_v"},
     sizes={"b": 1, "h": 2, "k": 64, "d": 32, "e": 32},
     inputs={"q": "bhkd", "k": "bhkd", "v": "bhke", "gate": "bhk", "beta": "bhk", "initial_state": "bhde"},
-    table=lambda of: _recurrent(of) if of.conventions["chunk"] == 1 else chunked(of),
+    stages=_stages,
+    reference=gated_delta_rule,
+    contract=_contract,
     results=("out", "state"),
     turn=lambda of: _BY_TOKEN if of.conventions["chunk"] == 1 else None,
     distributions={
@@ -76,6 +64,7 @@ GATED_DELTA_RULE = Operation(
     numbers={"scale": 1.0},
     # tokens that are computed at once; and what products read of results in a chunk, in the inputs' dtype or not
     conventions={"chunk": (1, 16, 32, 64, 128, 256), "operands": ("float32", "inputs")},
+    budgeted=lambda of: ("operands",) if of.conventions["chunk"] > 1 else (),
     tile=lambda of: int(of.conventions["chunk"]),
     dtypes={"gate": "float32", "beta": "float32", "initial_state": "float32"},
     walked="k",

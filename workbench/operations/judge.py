@@ -5,27 +5,32 @@ inputs; the first wrong one.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from workbench.expectation.elements import Comparison
 from workbench.floats import to_float64
+from workbench.judge.reference.lines import definition
+from workbench.judge.reference.stages import JUDGED
 from workbench.judge.stage import RIGHT_VERDICTS, SEVERITY, StageDiff, in_role, verdict_of
-from workbench.operations.causes.explain import OperationExplained, explain
+from workbench.operations.causes import OperationExplained, explain
+from workbench.operations.drawn import compared, otherwise
 from workbench.operations.expected import Reference, held
 from workbench.operations.run import OperationRun, shape_of
-from workbench.reference.bound import NEGLIGIBLE
-from workbench.reference.dataflow import nearest_dumped
+from workbench.reference.bound import NEGLIGIBLE, Budget
 from workbench.reference.graph import Expected
 from workbench.shown import shown_by
-from workbench.work import SEARCH, Work
+from workbench.work import SEARCH, Work, trials
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: trials that a report spends on causes, at most: 3 to 5 s
-QUICK = 10_000.0
+#: share of a search that a report does
+QUICK = 0.5
+#: how much more a search may do for larger runs: of 80,000 scores 36,000 trials are all edits, and take 4 s
+MOST_FOR_SIZE = 2.0
 
 
 class Condition(NamedTuple):
@@ -43,6 +48,7 @@ class OperationDiff:
     stages: tuple[StageDiff, ...]  #: that were given, in data-flow order
     others: tuple[str, ...]  #: that were not
     conditions: Mapping[str, Condition] = field(default_factory=dict)  #: of the stages of whose terms anything is known
+    drawn: Mapping[str, str] = field(default_factory=dict)  #: stage -> what roundings decided that were drawn, in words
     effort: float = 1.0  #: how many times as many causes as usual a report tries
 
     @property
@@ -74,7 +80,7 @@ class OperationDiff:
     def assumed(self) -> dict[str, Any]:
         """Convention -> its usual value, of those that its stages depend on and the function did not tell."""
         operation, setting, asked = self.run.case.operation, self.run.setting, _Asked(self.run.case.conventions)
-        operation.table(replace(setting, conventions=asked))
+        operation.stages(replace(setting, conventions=asked))
         usual = {name: choices[0] for name, choices in operation.conventions.items() if name not in self.run.told}
         names = asked.names | {*operation.budgeted(setting)}
         return {name: x for name, x in usual.items() if name in names and x == self.run.case.conventions[name]}
@@ -99,15 +105,21 @@ class OperationDiff:
 
     @cached_property
     def explained(self) -> OperationExplained:
-        """What a report says of causes: as `explain`, with QUICK trials."""
-        return self._explained(Work(self.effort * QUICK))
+        """What a report says of causes: as `explain`, with a QUICK search."""
+        return self._explained(self._work(self.effort * QUICK))
 
     def explain(self, effort: float = 1.0, *, seconds: float | None = None) -> OperationExplained:
         """What is wrong in it: causes that fit all of it, and fresh runs where the function can be called; none of a
         right run. `effort`: how many times as much as usual is tried; `seconds`: a cap, under which what is found may
         depend on the machine.
         """
-        return self._explained(Work(effort * SEARCH, seconds=seconds))
+        return self._explained(self._work(effort, seconds))
+
+    def _work(self, effort: float, seconds: float | None = None) -> Work:
+        """What a search may do, more for large runs, each edit of which costs more."""
+        case, stages = self.run.case, self.run.case.operation.stages(self.run.setting)
+        largest = max(prod(shape_of(case, axes)) for axes in stages.values())
+        return Work(effort * SEARCH * min(MOST_FOR_SIZE, max(1.0, trials(largest))), seconds=seconds)
 
     def _explained(self, work: Work) -> OperationExplained:
         found = explain(self.run, work) if self.origin is not None else OperationExplained()
@@ -116,8 +128,8 @@ class OperationDiff:
     def _right_with(self, conventions: Mapping[str, Any]) -> bool:
         case = self.run.case
         changed = replace(self.run, case=replace(case, conventions={**case.conventions, **conventions}))
-        table = case.operation.table(changed.setting)
-        fits = all(name in table and x.shape == shape_of(changed.case, table[name].axes)
+        stages = case.operation.stages(changed.setting)
+        fits = all(name in stages and x.shape == shape_of(changed.case, stages[name])
                    for name, x in changed.stages.items())  # fmt: skip
         return fits and judged(changed).verdict in RIGHT_VERDICTS
 
@@ -125,6 +137,10 @@ class OperationDiff:
     def verdict(self) -> str:
         """Of the whole run: the worst of its stages."""
         return max((one.verdict for one in self.stages), key=SEVERITY.index, default="untestable")
+
+    def definition(self, name: str) -> str:
+        """What a stage is: its line of the plain function, and where that stands."""
+        return definition(name, Reference(self.run).line(name))
 
     def __getitem__(self, name: str) -> StageDiff:
         return next(one for one in self.stages if one.name == name)
@@ -167,28 +183,33 @@ def _said(conventions: Mapping[str, Any]) -> str:
 
 def judged(run: OperationRun) -> OperationDiff:
     """Every stage that was given, from the nearest stages before it that were (isolated), and from the inputs."""
-    operation, setting = run.case.operation, run.setting
-    table = operation.table(setting)
-    reference, inputs = Reference(run), {name: to_float64(x) for name, x in run.inputs.items()}
+    operation, reference = run.case.operation, Reference(run)
     made = reference.values({}, [*run.stages])
-    free = operation.free(setting, inputs)
+    free = operation.free(run.setting, reference.inputs)
     # what nobody need write is read as what it should be
     given = {name: np.where(free.get(name, False), made[name], to_float64(x)) for name, x in run.stages.items()}
-    terms = operation.terms(setting, {**inputs, **made})
-    isolated, propagated = (_compared(run, reference.expected(of, [*run.stages]), free, terms) for of in (given, {}))
+    terms = operation.terms(run.setting, {**reference.inputs, **made})
+    if reference.is_drawn:
+        found = compared(reference)
+    else:
+        wider = otherwise(run)
+        both = (_compared(run, reference.expected(of, [*run.stages]), free, terms, wider) for of in (given, {}))
+        isolated, propagated = both
+        found = {name: (isolated[name], propagated[name], "") for name in run.stages}
     stages = []
-    for name in run.stages:
-        pair = isolated[name], propagated[name]
-        verdict, reason = verdict_of(pair[0].summary)
-        from_ = nearest_dumped(table, name, given)
+    for name, (own, whole, by) in found.items():
+        verdict, reason = verdict_of(own.summary)
+        if by and verdict in RIGHT_VERDICTS and own.summary.judged < JUDGED * own.summary.size:
+            verdict, reason = "untestable", "roundings alone may change too many of its elements entirely"
         stages.append(
             StageDiff(
-                name, table[name].axes, verdict, *pair, judged_from=from_, reason=reason, dumped=run.stages[name],
-                run=f"{run.target}: {run.case}",
+                name, reference.stages[name], verdict, own, whole, judged_from=reference.before(name, given),
+                reason=reason, dumped=run.stages[name], run=f"{run.target}: {run.case}",
             )
         )  # fmt: skip
     conditions = {name: _condition(terms[name], made[name], free.get(name)) for name in run.stages if name in terms}
-    return OperationDiff(run, tuple(stages), tuple(name for name in table if name not in given), conditions)
+    others = tuple(name for name in reference.stages if name not in given)
+    return OperationDiff(run, tuple(stages), others, conditions, {name: by for name, (_, _, by) in found.items() if by})
 
 
 def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) -> Condition:
@@ -201,11 +222,15 @@ def _condition(terms: np.ndarray, value: np.ndarray, free: np.ndarray | None) ->
 
 def _compared(
     run: OperationRun, expected: Mapping[str, Expected], free: Mapping[str, np.ndarray],
-    terms: Mapping[str, np.ndarray],
+    terms: Mapping[str, np.ndarray], wider: Mapping[str, Budget],
 ) -> dict[str, Comparison]:  # fmt: skip
     found = {}
     for name, x in run.stages.items():
         value, budget = expected[name].value, expected[name].budget
+        if name in wider:
+            other = wider[name]
+            bound, likely = np.maximum(budget.bound, other.bound), np.maximum(budget.statistical, other.statistical)
+            budget = Budget(bound, likely, budget.size)
         if name in terms:
             # of no terms at all an element is 0, which can be told
             size = np.where(terms[name] == 0, np.inf, np.maximum(terms[name], NEGLIGIBLE))

@@ -1,17 +1,15 @@
-"""An operation as a record: its axes, inputs, table of stages, conventions and distributions of inputs.
+"""An operation as a record: its axes, inputs, plain function, stages, conventions and distributions of inputs.
 
 What runs it, judges it and shows it knows none of its stages by name.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from workbench.judge.explain.hypothesis import Hypothesis
 from workbench.reference.graph import Contract
-from workbench.reference.stage import Table
 
 #: axis letter -> how long it is
 Sizes = Mapping[str, int]
@@ -19,7 +17,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Setting:
-    """What a table of stages depends on."""
+    """What stages depend on."""
 
     sizes: Sizes
     numbers: Mapping[str, float]  #: flags among them, False or True
@@ -55,17 +53,17 @@ class Operation:
     axes: Mapping[str, str]  #: letter -> its name, as in `--axes rows=64,dim=512`
     sizes: Mapping[str, int | str]  #: where nothing is said; a letter: as long as that axis
     inputs: Mapping[str, str]  #: name -> axes, in the order in which a function takes them
-    table: Callable[[Setting], Table]
-    results: tuple[str, ...]  #: stages that a function returns, in this order; those that the table has
-    distributions: Mapping[str, Draw]  #: by name, the usual first
+    stages: Callable[[Setting], Mapping[str, str]]  #: name -> axes of what a function may dump, in data-flow order
     #: what it computes in plain code, of its inputs, numbers and conventions by name, with stages as local variables:
-    #: its graph gives values and budgets; None: the table gives them
-    reference: Callable[..., Any] | None = None
+    #: its graph gives values, budgets and causes
+    reference: Callable[..., Any]
+    results: tuple[str, ...]  #: stages that a function returns, in this order; those that it has
+    distributions: Mapping[str, Draw]  #: by name, the usual first
     #: what `reference` takes beside its inputs, numbers and conventions, of these inputs in float64
     beside: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, Any]] = lambda of, inputs: {}
-    #: the same of a loop along `walked`, in place of `reference`; None: as of that
+    #: a turn of its loop along `walked`, which gives sharper budgets than the whole loop; None: that gives them
     turn: Callable[[Setting], Turn | None] = lambda of: None
-    contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it, where it has a reference
+    contract: Callable[[Setting], Contract] = lambda of: Contract()  #: how kernels compute it
     optional: Mapping[str, str] = field(default_factory=dict)  #: input that a case may have, a keyword -> its axes
     #: keyword -> its usual value, a number or a flag; what makes it of the sizes; or its type alone: a case has it only
     #: where it is said
@@ -73,7 +71,7 @@ class Operation:
     functions: tuple[str, ...] = ()  #: keywords of functions of single elements that a case may have
     #: name -> what a function may do, the usual first
     conventions: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    #: conventions on which budgets depend, beside those on which the table does
+    #: conventions on which values and budgets depend, beside those on which the names of stages do
     budgeted: Callable[[Setting], Collection[str]] = lambda of: ()
     #: whose it is -> what known kernels do, all of it at once, that is not the usual
     known: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -86,7 +84,5 @@ class Operation:
     #: stage -> sum of absolute terms per element of inputs and stages; over the value it is the condition number.
     #: A budget as large as it is vacuous
     terms: Callable[[Setting, Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = lambda of, values: {}
-    #: what may be wrong in it, beside what any table has
-    hypotheses: Callable[[Setting], Iterable[Hypothesis]] = lambda of: ()
     walked: str = ""  #: letter of the axis along which a state is carried, whose tiles are "t", and their places "c"
     tile: Callable[[Setting], int] = lambda of: 1  #: how long a tile of it is

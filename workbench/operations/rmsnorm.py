@@ -1,34 +1,15 @@
-"""RMSNorm as an operation: its values and budgets are of the plain function, the table is what causes edit."""
+"""RMSNorm as an operation."""
 
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
-from workbench.operations.rmsnorm_causes import hypotheses
 from workbench.reference.graph import Contract
 from workbench.reference.rmsnorm import rmsnorm
-from workbench.reference.stage import Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, Sum, product
 
 
-def _table(of: Setting) -> Table:
-    dim, eps, offset = of.sizes["d"], of.numbers["eps"], of.conventions["weight_offset"]
-
-    def inverse(squares: np.ndarray) -> np.ndarray:
-        return np.asarray(1 / np.sqrt(squares / dim + eps))
-
-    table: Table = {
-        "squares": Stage("n", Sum("nd,nd->n", ("x", "x"))),
-        "rstd": Stage("n", Map(("squares",), inverse, f"1 / sqrt({{0}} / {dim} + {eps:g})")),
-        "normed": Stage("nd", product("x", "rstd")),
-    }  # fmt: skip
-    normed = "normed"
-    if of.conventions["cast"] == "before weight" and of.dtype != "float32":
-        table["normed_cast"] = Stage("nd", CastTo("normed", of.dtype))
-        normed = "normed_cast"
-    out = Map(
-        (normed, "weight"), lambda x, w: x * (w + offset), f"{{0}} * ({{1}} + {offset})" if offset else "{0} * {1}"
-    )
-    return {**table, "out": Stage("nd", out)}
+def _stages(of: Setting) -> dict[str, str]:
+    cast = of.conventions["cast"] == "before weight" and of.dtype != "float32"
+    return {"squares": "n", "rstd": "n", "normed": "nd", **({"normed_cast": "nd"} if cast else {}), "out": "nd"}
 
 
 def _contract(of: Setting) -> Contract:
@@ -58,12 +39,12 @@ RMSNORM = Operation(
     axes={"n": "rows", "d": "dim"},
     sizes={"n": 64, "d": 512},
     inputs={"x": "nd", "weight": "d"},
-    table=_table,
+    stages=_stages,
+    reference=rmsnorm,
     results=("out", "rstd"),
     distributions={"normal": _normal, "near-eps": _near_eps, "outlier": _outlier},
-    reference=rmsnorm,
     contract=_contract,
     numbers={"eps": 1e-6},
-    hypotheses=hypotheses,
+    budgeted=lambda of: ("weight_offset", "cast"),
     conventions={"weight_offset": (0, 1), "cast": ("after weight", "before weight")},
 )

@@ -1,12 +1,10 @@
-"""RoPE as an operation: its values and budgets are of the plain function, the table is what causes edit."""
+"""RoPE as an operation."""
 
 import numpy as np
 
 from workbench.operations.operation import Operation, Setting
 from workbench.reference.graph import Contract
 from workbench.reference.rope import pair_of, partner_of, rope
-from workbench.reference.stage import Stage, Table
-from workbench.reference.steps.neutral import CastTo, Map, product
 
 
 def _rule(of: Setting) -> str:
@@ -16,32 +14,16 @@ def _rule(of: Setting) -> str:
     return "" if 0 < base < np.inf else f"base must be above 0; got {base:g}"
 
 
-def _table(of: Setting) -> Table:
-    dim, base, pairs = of.sizes["d"], of.numbers["base"], of.conventions["pairs"]
-    exponents = np.log(base) * 2 * pair_of(dim, pairs) / dim
-    table: Table = {
-        "exponent": Stage("d", Map((), lambda: exponents, f"ln({base:g}) * 2 pair / {dim}")),
-        "inv_freq": Stage("d", Map(("exponent",), lambda e: np.exp(-e), f"{base:g} ** (-2 pair / {dim})")),
-        "angles": Stage("bnd", product("positions", "inv_freq")),
-        "cos": Stage("bnd", Map(("angles",), np.cos, "cos({0})")),
-        "sin": Stage("bnd", Map(("angles",), np.sin, "sin({0})")),
-        "partner": Stage(
-            "bhnd", Map(("x",), lambda x: partner_of(x, pairs), "(-x2, x1) for each pair (x1, x2) of {0}")
-        ),
-    }
+def _stages(of: Setting) -> dict[str, str]:
+    def stored(axes: str, convention: str, *names: str) -> dict[str, str]:
+        """The stages as they are read: cast, where the convention says so."""
+        cast = of.conventions[convention] != "float32" and of.dtype != "float32"
+        return dict.fromkeys([*names, *([f"{name}_cast" for name in names] if cast else [])], axes)
 
-    def stored(name: str, axes: str, convention: str) -> str:
-        """The name of a stage as it is read: cast, where the convention says so."""
-        if of.conventions[convention] == "float32" or of.dtype == "float32":
-            return name
-        table[f"{name}_cast"] = Stage(axes, CastTo(name, of.dtype))
-        return f"{name}_cast"
-
-    cos, sin = (stored(name, "bnd", "table_dtype") for name in ("cos", "sin"))
-    table["kept"] = Stage("bhnd", product("x", cos))
-    table["turned"] = Stage("bhnd", product("partner", sin))
-    kept, turned = (stored(name, "bhnd", "product_dtype") for name in ("kept", "turned"))
-    return {**table, "out": Stage("bhnd", Map((kept, turned), np.add, "{0} + {1}"))}
+    return {
+        "exponent": "d", "inv_freq": "d", "angles": "bnd", **stored("bnd", "table_dtype", "cos", "sin"),
+        "partner": "bhnd", **stored("bhnd", "product_dtype", "kept", "turned"), "out": "bhnd",
+    }  # fmt: skip
 
 
 def _contract(of: Setting) -> Contract:
@@ -83,10 +65,10 @@ ROPE = Operation(
     axes={"b": "batch", "h": "heads", "n": "tokens", "d": "dim"},
     sizes={"b": 2, "h": 2, "n": 64, "d": 64},
     inputs={"x": "bhnd", "positions": "bn"},
-    table=_table,
+    stages=_stages,
+    reference=rope,
     results=("out",),
     distributions={"normal": _normal, "far": _far, "cancelling": _cancelling},
-    reference=rope,
     contract=_contract,
     numbers={"base": 10000.0},
     conventions={
@@ -94,6 +76,7 @@ ROPE = Operation(
         "table_dtype": ("float32", "inputs"),
         "product_dtype": ("float32", "inputs"),
     },
+    budgeted=lambda of: ("pairs", "table_dtype", "product_dtype"),
     rule=_rule,
     dtypes={"positions": "float32"},  # whole numbers, exact below 2^24
 )

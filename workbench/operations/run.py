@@ -45,7 +45,7 @@ class OperationRun:
 
     @property
     def setting(self) -> Setting:
-        """What its table of stages depends on."""
+        """What its stages depend on."""
         return replace(self.case.setting, own=self.own)
 
 
@@ -97,18 +97,18 @@ def run_operation(
     case = replace(case, conventions={**case.conventions, **told})
     inputs |= {one: as_numpy(x, f"{name}: {one}").copy() for one, x in given.pop(READ, {}).items()}
     own = tuple(given.pop(OWN, ()))
-    table = case.operation.table(replace(case.setting, own=own))
-    if unknown := [stage for stage in given if stage not in table]:
-        known = f"stages of {case.operation.name}: {', '.join(table)}"
+    known_stages = case.operation.stages(replace(case.setting, own=own))
+    if unknown := [stage for stage in given if stage not in known_stages]:
+        known = f"stages of {case.operation.name}: {', '.join(known_stages)}"
         raise Refusal(f"{name} returned unknown stages {', '.join(unknown)}; {known}")
-    stages = {stage: as_numpy(given[stage], f"{name}: {stage}").copy() for stage in table if stage in given}
+    stages = {stage: as_numpy(given[stage], f"{name}: {stage}").copy() for stage in known_stages if stage in given}
     for stage, x in stages.items():
-        wanted = shape_of(case, table[stage].axes)
+        wanted = shape_of(case, known_stages[stage])
         if x.shape != wanted:
-            names = ", ".join({"t": "tiles", "c": "tile", **case.operation.axes}[axis] for axis in table[stage].axes)
+            names = ", ".join({"t": "tiles", "c": "tile", **case.operation.axes}[axis] for axis in known_stages[stage])
             raise Refusal(f"{name}: {stage} has axes [{names}] and must have shape {list(wanted)}; got {list(x.shape)}")
     if not stages:
-        raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(table)}")
+        raise Refusal(f"{name} returned no stage of {case.operation.name}: {', '.join(known_stages)}")
     return OperationRun(name, case, inputs, stages, own, (*told,), gates)
 
 
@@ -137,8 +137,8 @@ def _by_name(made: Any, case: OperationCase, name: str) -> dict[str, Any]:
 
 def results(case: OperationCase) -> list[str]:
     """The stages that a function of a case returns, in order."""
-    table = case.operation.table(case.setting)
-    return [name for name in case.operation.results if name in table and table[name].dumped]
+    stages = case.operation.stages(case.setting)
+    return [name for name in case.operation.results if name in stages]
 
 
 def _fitting(inputs: Mapping[str, np.ndarray], case: OperationCase, name: str) -> dict[str, np.ndarray]:

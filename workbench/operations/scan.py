@@ -38,7 +38,7 @@ def scans_of(run: OperationRun) -> "list[Scan]":
     turn = operation.turn(run.setting)
     if turn is None:
         return []
-    axes = {**operation.inputs, **{name: stage.axes for name, stage in operation.table(run.setting).items()}}
+    axes = {**operation.inputs, **operation.stages(run.setting)}
     sizes = {axis: size_of(case, axis) for axis in "".join(axes.values())}
     state = prod(sizes[axis] for axis in axes[STATE])
     d, e = (sizes[axis] for axis in axes[STATE][-2:])
@@ -104,6 +104,11 @@ class Scan:
         for i in (places[name] for name in (*names, STATE)):
             found |= upstream(self.graph, [i]) - {i}
         return any(places[name] in found or name == STATE for name in given)
+
+    def nodes(self, names: Collection[str]) -> dict[int, str]:
+        """Node of a turn -> the stage of `names` whose value it has; of a state also what it was before the turn."""
+        found = {i: name for name, i in self.graph.places().items() if name in names}
+        return found | ({self.graph.inputs[BEFORE]: STATE} if STATE in names else {})
 
     # values
 

@@ -63,11 +63,11 @@ def load(path: str | Path) -> OperationRun:
         inputs = {name: arrays[f"{_READ}{name}"] for name in case.takes}
         made = {name.removeprefix(_MADE): x for name, x in arrays.items() if name.startswith(_MADE)}
         run = OperationRun(told["target"], case, inputs, made, tuple(told["own"]), tuple(told["told"]))
-        table = case.operation.table(run.setting)
+        stages = case.operation.stages(run.setting)
         for name, x in made.items():
-            if name not in table or x.shape != shape_of(case, table[name].axes):
+            if name not in stages or x.shape != shape_of(case, stages[name]):
                 raise Refusal(f"{path}: {name} with shape {list(x.shape)} matches no stage of {case}")
-        return replace(run, stages={name: made[name] for name in table if name in made})
+        return replace(run, stages={name: made[name] for name in stages if name in made})
     except KeyError as error:
         raise Refusal(f"{path}: {error.args[0]!r} is missing") from None
 

@@ -22,24 +22,26 @@ OF_TANH = 2.0**-11
 
 
 def attention_backward(
-    q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float, visible: Array,
-    own: Collection[str] = (), dlse: Array | None = None, sinks: Array | None = None, bias: Array | None = None,
-    alibi_slopes: Array | None = None, distances: Array | None = None, softcap: float = 0.0,
-    score_mod: Function | None = None, mod_slope: Function | None = None, dropout_mask: Array | None = None,
-    dropout_p: float = 0.0, shared_kv: bool = False, delta: str = "out", delta_dtype: str = "float32",
-    qk_dtype: str = "float32", probs_dtype: str = "inputs", dprobs_dtype: str = "float32", dscores_of: str = "probs",
-    dscores_dtype: str = "inputs", dk_sum_dtype: str = "float32", dv_sum_dtype: str = "float32",
-    accumulation_dtype: str = "float32", dropped_dtype: str = "float32", parts_dtype: str = "float32",
-    tanh: str = "float32", **_: Any,
+    q: Array, k: Array, v: Array, out: Array, lse: Array, dout: Array, *, scale: float, own: Collection[str] = (),
+    causal: bool = False, window_left: int = -1, window_right: int = -1, seqlens_k: Array | None = None,
+    mask: Array | None = None, shown: Array | None = None, dlse: Array | None = None, sinks: Array | None = None,
+    bias: Array | None = None, alibi_slopes: Array | None = None, distances: Array | None = None,
+    softcap: float = 0.0, score_mod: Function | None = None, mod_slope: Function | None = None,
+    dropout_mask: Array | None = None, dropout_p: float = 0.0, shared_kv: bool = False, delta: str = "out",
+    delta_dtype: str = "float32", qk_dtype: str = "float32", probs_dtype: str = "inputs",
+    dprobs_dtype: str = "float32", dscores_of: str = "probs", dscores_dtype: str = "inputs",
+    dk_sum_dtype: str = "float32", dv_sum_dtype: str = "float32", accumulation_dtype: str = "float32",
+    dropped_dtype: str = "float32", parts_dtype: str = "float32", tanh: str = "float32", **_: Any,
 ) -> dict[str, Array]:  # fmt: skip
     """dq, dk and dv, or dkv where v is the first dims of k (`shared_kv`), and dsink, dbias and dslopes where there are
     sinks, a bias and slopes, each of the shape of its input and in the dtype of q.
 
-    q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch, heads,
-    queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. visible: bool [batch,
-    heads, queries, keys]. bias: of that shape, or with axes of 1; distances: what the slopes [heads] multiply;
-    dropout_mask: True where P is kept. own: which of `out` and `lse` a kernel makes itself, from the same scores; a
-    right lse is given all the same.
+    q: [batch, heads, queries, dim], k: [batch, kv_heads, keys, dim], v: [.., keys, dim_v], out and dout: [batch,
+    heads, queries, dim_v], lse and dlse: [batch, heads, queries], of base e, -inf of a row without keys. causal and
+    the windows (-1: none) are aligned bottom-right; seqlens_k: keys of each batch. mask: True where a key is visible,
+    shown: where score_mod hides it not, bool [batch, heads, queries, keys]. bias: of that shape, or with axes of 1;
+    distances: what the slopes [heads] multiply; dropout_mask: True where P is kept. own: which of `out` and `lse` a
+    kernel makes itself, from the same scores; a right lse is given all the same.
     score_mod and mod_slope: what is made of scores, and its derivative.
 
     The rest says what a kernel may store in the dtype of q (`inputs`), or not (`float32`), how delta is computed (of
@@ -97,20 +99,42 @@ def attention_backward(
         biased = last
         last = cast("biased_cast", biased, qk_dtype)
 
+    keys, length = np.arange(k.shape[2]), k.shape[2] if seqlens_k is None else seqlens_k[:, None, None, None]
+    diagonal = np.arange(q.shape[2])[:, None] + length - q.shape[2]
+    masks = []
+    if causal:
+        until_diagonal = keys <= diagonal
+        masks.append(until_diagonal)
+    if window_left != -1:
+        in_left_window = keys >= diagonal - window_left
+        masks.append(in_left_window)
+    if window_right != -1:
+        in_right_window = keys <= diagonal + window_right
+        masks.append(in_right_window)
+    if seqlens_k is not None:
+        within_length = keys < length
+        masks.append(within_length)
+    masks += [x for x in (mask, shown) if x is not None]
+
+    def hide(x: Array) -> Array:
+        for seen in masks:
+            x = np.where(seen, x, -np.inf)
+        return x
+
     if "lse" in own:
-        shown = np.where(visible, last, -np.inf)
+        terms = hide(last)
         if sinks is not None:
             of_sinks = np.broadcast_to(sinks[None, :, None, None], (*whole[:3], 1))
-            shown = np.concatenate([shown, of_sinks], axis=-1)
+            terms = np.concatenate([terms, of_sinks], axis=-1)
         # a row's maximum cancels, and so does any other number, such as lse itself; the log of a sum has digits to lose
         shift = np.where(np.isfinite(lse), lse, 0.0)
-        row_sum = np.sum(np.exp(shown - shift[..., None]), axis=-1)
-        log_sum = may_lose(np.log(row_sum), 2 * LOG_ULPS * unit_roundoff("float32") * np.log(shown.shape[-1]))
+        row_sum = np.sum(np.exp(terms - shift[..., None]), axis=-1)
+        log_sum = may_lose(np.log(row_sum), 2 * LOG_ULPS * unit_roundoff("float32") * np.log(terms.shape[-1]))
         own_lse = np.where(row_sum > 0, shift + log_sum, -np.inf)
         lse = own_lse
-    row_lse = np.where(np.isfinite(lse), lse, 0.0)
-    shifted = np.where(visible, last - row_lse[..., None], 0.0)
-    probs = np.where(visible, np.exp(shifted), 0.0)
+    shifted = last - lse[..., None]
+    masked = hide(shifted)
+    probs = np.exp(masked)
     probs_last = cast("probs_cast", probs, probs_dtype)
     values = probs_last
     dprobs = dout @ np.swapaxes(v_rows, -1, -2)
@@ -166,6 +190,7 @@ def attention_backward(
         dkv = np.concatenate([parts[0][..., :first] + parts[1], parts[0][..., first:]], axis=-1)
         made = {"dq": dq, "dkv": dkv}
     if sinks is not None:
+        row_lse = np.where(np.isfinite(lse), lse, 0.0)
         sink_shifted = sinks[:, None] - row_lse
         sink_probs = np.exp(sink_shifted)
         delta_of_sink = offset if dlse is None else offset - dlse

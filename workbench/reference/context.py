@@ -12,7 +12,7 @@ from workbench.floats import array_namespace, largest, smallest_subnormal, unit_
 from workbench.reference.arithmetic import FLOAT32, Arithmetic
 from workbench.reference.bound import EXACT, Bound, added, changed, part, statistical
 from workbench.reference.mode import VALUE, Mode
-from workbench.reference.problem import Problem
+from workbench.reference.problem import OF_ATTENTION, Problem
 from workbench.reference.sites import Sites, sites_of
 from workbench.reference.stage import Bounded, Same, Step, reads
 
@@ -124,7 +124,7 @@ class Context:
     def axes(self, ref: str) -> str:
         """Its axes."""
         name = self._resolved(ref)[0]
-        return self.table[name].axes if name in self.table else self.p.axes[name]
+        return self.table[name].axes if name in self.table else OF_ATTENTION[name]
 
     def arithmetic(self, site: str) -> Arithmetic:
         """What the kernel of an operation promises of a rounding site; float32 where it says nothing."""
@@ -282,7 +282,7 @@ class Context:
 
     def _axes(self, name: str) -> tuple[bool, bool, tuple]:
         """Whether what has a name has tiles, or keys, and the index of what follows these."""
-        return _of_axes(self.table[name].axes if name in self.table else self.p.axes[name])
+        return _of_axes(self.table[name].axes if name in self.table else OF_ATTENTION[name])
 
     def _before_first(self, name: str, array: np.ndarray) -> np.ndarray:
         like, stage, xp = array[(..., 0, *self._axes(name)[2])], self.table[name], array_namespace(array)

@@ -15,7 +15,7 @@ from workbench.reference.sites import sites_of
 from workbench.reference.stage import Table
 
 Arrays = Mapping[str, np.ndarray]
-#: axes of the inputs of attention
+#: axes of the inputs of attention, where h is the query head of q and the kv head of k and v
 OF_ATTENTION: Mapping[str, str] = {**INPUT_AXES, "mask": "bhqk", "dropout_mask": "bhqk", "sinks": "bhq"}
 
 
@@ -68,16 +68,11 @@ class Problem:
     passes_over_nan: bool = False
     score_mod: Callable[[np.ndarray], np.ndarray] | None = None  #: of scaled and capped scores [b, h, q, k]
     cut: Cut | None = None  #: of what the inputs have left; None: they are whole
-    #: input -> its axes, a letter each; those of attention where h is the query head of q and the kv head of k and v
-    axes: Mapping[str, str] = field(default_factory=lambda: OF_ATTENTION)
-    sizes: Mapping[str, int] | None = None  #: of each axis; None: those of q, k and v
     #: rounding site -> what is promised there; empty: float32
     arithmetic: Mapping[str, Arithmetic] = field(default_factory=dict)
 
     def size_of(self, axis: str) -> int:
         """How long an axis of a stage is, by its letter."""
-        if self.sizes is not None:
-            return self.sizes[axis]
         b, h, q, _ = self.inputs["q"].shape
         sizes = {
             "b": b,

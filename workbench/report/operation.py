@@ -12,12 +12,11 @@ from workbench.expectation.elements import State
 from workbench.explore.operation_shrink import OperationShrunk
 from workbench.foreign.target import known
 from workbench.judge.stage import StageDiff
-from workbench.operations.causes.explain import OperationExplained
+from workbench.operations.causes import OperationExplained
 from workbench.operations.every import OPERATIONS
 from workbench.operations.judge import Condition, OperationDiff
 from workbench.operations.run import OperationRun
 from workbench.records import number
-from workbench.reference.tables import definition
 from workbench.report.numbers import mismatches, times, value
 from workbench.report.tables import Table
 from workbench.report.tables import lines as lines_html
@@ -63,18 +62,18 @@ def html(diff: OperationDiff, explained: OperationExplained | None = None) -> st
 
 def sentences(diff: OperationDiff, explained: OperationExplained | None = None) -> list[str]:
     """What the table does not say."""
-    table = diff.run.case.operation.table(diff.run.setting)
     said = []
     if diff.origin is None:
         said.append(f"verdict: {diff.verdict}" + (": every judged element is within its budget"
                     if diff.verdict in ("exact", "rounding") else ""))  # fmt: skip
     else:
-        known = f", should be {definition(table, diff.origin)}"
+        known = f", should be {diff.definition(diff.origin)}"
         if not diff[diff.origin].judged_from and diff.others:  # a stage that was not given may be the wrong one
             known = f" or one before it (not given: {', '.join(diff.others)})"
         said.append(f"verdict: {diff.verdict}; first wrong stage: {diff.origin}{known}")
         said += _of_origin(diff[diff.origin])
         said += [f"  {text}" for text in (explained or diff.explained).sentences]
+    said += [f"  {name}: {words}" for name, words in diff.drawn.items()]
     if diff.others and diff.origin is None:
         said.append(f"  not given: {', '.join(diff.others)}")
     if diff.assumed:
@@ -171,8 +170,10 @@ def document(diff: OperationDiff, explained: OperationExplained | None = None) -
     - `verdict`, `gates`, `origin`: as of `workbench.diff/1`
     - `stages`: `stage`, `verdict`, `role`, `outside`, `size`, `over_budget`
     - `not_given`: stages that the function does not return
+    - `drawn`: stage -> what drawn roundings decided
     - `conditions`: stage -> condition numbers, `median` and `largest`
     - `causes`: `same`, `left`, `moved`, `fresh_runs`, `proved`
+    - `shorter`: the run that was searched, if this one is too long
     - `explained_by`: conventions under which all is right
     - `repeat`: the command
     """
@@ -185,6 +186,7 @@ def document(diff: OperationDiff, explained: OperationExplained | None = None) -
         "origin": diff.origin,
         "stages": [_stage(stage) for stage in diff.stages],
         "not_given": list(diff.others),
+        "drawn": dict(diff.drawn),
         "conditions": {name: number(one._asdict()) for name, one in diff.conditions.items()},
         **(explained or diff.explained).as_dict(),
         "explained_by": [dict(one) for _, one in diff.explained_by],

@@ -24,6 +24,8 @@ class Given:
     x: np.ndarray
     unwritten: np.ndarray  #: slots that nobody wrote
     result: bool  #: whether the reference returns it
+    #: elements that nobody need write, of which nothing is judged; None: there are none
+    free: np.ndarray | None = None
 
     @property
     def narrow(self) -> bool:

@@ -172,6 +172,9 @@ def _compared(
         same = nan & xp.isnan(actual)
         found.state[nan], found.over_budget[nan] = int(State.NAN), np.inf
         found.state[same], found.over_budget[same] = int(State.EXACT), 0.0
+    if one.free is not None:
+        free = as_those(one.free, value)
+        found.state[free], found.over_budget[free] = int(State.ABSENT), np.nan
     return kept(one.x, found), by
 
 

@@ -3,7 +3,11 @@
 import linecache
 from pathlib import Path
 
+import workbench
 from workbench.reference.graph.node import Line
+
+#: where references of ours are
+_OURS = Path(workbench.__file__).parent
 
 
 def short(line: Line) -> str:
@@ -11,6 +15,8 @@ def short(line: Line) -> str:
     by autograd.
     """
     path = Path(line.file)
+    if path.is_relative_to(_OURS):
+        return f"{'backward of ' * line.backward}{path.relative_to(_OURS.parent)}:{line.number}"
     path = Path("cell") if path.parent.name.startswith("ipykernel_") else path  # whose file lasts as long as its kernel
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"{'backward of ' * line.backward}{path}:{line.number}"

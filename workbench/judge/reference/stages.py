@@ -84,7 +84,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
             verdict, why = "untestable", ""
     if isolated.summary.count(State.NAN) and np.isnan(isolated.expected[isolated.state == State.NAN]).any():
         why = "the reference is NaN where the kernel is not"
-    by_samples = "" if by is None or verdict in ("missing", "untestable") else _drawn(isolated, by)
+    by_samples = "" if by is None or verdict in ("missing", "untestable") else drawn(isolated, by)
     return StageDiff(
         name,
         AXES[: x.ndim],
@@ -98,7 +98,7 @@ def _judged(graph: Graph, contract: Contract, one: Held, given: Sequence[Given])
     )
 
 
-def _drawn(found: Comparison, by: BySamples) -> str:
+def drawn(found: Comparison, by: BySamples) -> str:
     """What samples decided, and what the worst case did."""
 
     def said(some: np.ndarray) -> str:

@@ -36,6 +36,8 @@ def made(op: str, attributes: Mapping[str, Any], x: Sequence[Rows], rows: int, i
         if in_place:
             return Rows(put(x[0].value, x[1].value, **attributes), False)
         return Rows(RULES[op].value(*(one.value for one in x), **attributes), False)
+    if op == "lose":  # what it reads second is a size alone
+        return Rows(x[0].value + 0.0, x[0].several)
     if op == "write":
         return Rows(_written(attributes, x[0], x[1], rows, in_place), True)
     return Rows(_made(op, attributes, x, rows), True)

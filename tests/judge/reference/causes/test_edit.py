@@ -124,9 +124,14 @@ def test_an_array_may_be_read_as_if_it_were_stored_otherwise_and_a_mask_ignored(
     graph = trace(masked, {"x": x, "seen": seen})
     made = {
         words: budgets(edited(graph, named(graph, words))[0], Contract())["y"].value
-        for words in ("x is read as if axes 0 and 1 were in each other's place", "seen is True everywhere")
+        for words in (
+            "x is read as if axes 0 and 1 were in each other's place",
+            "seen is True everywhere",
+            "x has neighbours of axis 1 in each other's place, with 0 where there is none",
+        )
     }
-    other, whole = made.values()
+    other, whole, pairs = made.values()
+    np.testing.assert_array_equal(pairs, np.where(seen, [[1, 0, 0], [4, 3, 0]], 0.0))
     np.testing.assert_array_equal(other, np.where(seen, x.reshape(3, 2).T, 0.0))
     np.testing.assert_array_equal(whole, x)
 

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.judge.reference.causes.edit import Edit
+from workbench.judge.reference.causes.scene import Reach
 from workbench.reference.graph.node import Line
 from workbench.shown import shown_by
 
@@ -30,6 +32,8 @@ class Cause:
     fresh: int  #: fresh inputs on which it reproduced the kernel, too
     moved: int  #: wrong elements that it reproduced, in this run and on fresh inputs together
     left: float  #: root mean square of the error that remains, as a share
+    edit: Edit = field(repr=False, compare=False)  #: the likeliest
+    reach: Reach = field(repr=False, compare=False)  #: what that explains
 
     @property
     def proved(self) -> bool:

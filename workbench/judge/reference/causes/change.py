@@ -95,7 +95,7 @@ def _grown(axis: int, factors: np.ndarray) -> Change:
 
 def _of_whole(node: Node, lengths: Sequence[int]) -> Iterator[Changed]:
     if np.dtype(node.dtype).kind == "b":
-        yield Changed("is True everywhere", "operand", 1, lambda d, x: d.hold(np.ones(d.of(x).shape, bool), bool))
+        yield Changed("is True everywhere", "operand", 0, lambda d, x: d.hold(np.ones(d.of(x).shape, bool), bool))
         return
     yield Changed("is larger by 1", "offset", 1, _larger(1, np.int64))
     yield Changed("is smaller by 1", "offset", 1, _larger(-1, np.int64))

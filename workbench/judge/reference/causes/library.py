@@ -16,9 +16,12 @@ from workbench.judge.reference.causes.means import masked_means
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import exchanged, of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
+from workbench.judge.reference.causes.products import of_reads, of_several
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.strides import strided
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
+from workbench.judge.reference.causes.tile_masks import tile_masks
+from workbench.judge.reference.causes.tiles import of_tiles
 from workbench.judge.reference.causes.weights import weights
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
@@ -69,6 +72,8 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from tiled_sums(graph, nodes, names)
     yield from strided(graph, nodes, names)
     yield from masked_means(graph, nodes, names)
+    for some in (of_tiles, tile_masks, of_several):
+        yield from some(graph, {*nodes}, names)
 
 
 def _of(
@@ -99,6 +104,7 @@ def _of(
                 yield names.of(j), (where, family, size + 2, partial(_of_operand, change, places[:1]))
     for step in (*steps_of(graph, i, _lengths(graph, i)), *parts_of(graph, i), *padded(graph, i, names)):
         yield name, step
+    yield from of_reads(graph, i, names, len(group) == 1)
     for step in of_turns(graph, group, turns, names) if len(group) > 1 else operands_of(graph, i, names):
         yield name, step
 

@@ -18,8 +18,8 @@ class Names:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.own = {i: name for name, i in graph.inputs.items()}
-        for name, turns in graph.stages.items():
-            self.own |= {i: name for i in turns if "." not in name or i not in self.own}
+        for name, turns in graph.stages.items():  # of several names of one value the first, of the reference's own
+            self.own |= {i: name for i in turns if i not in self.own or "." in self.own[i] and "." not in name}
         for given in graph.gradients.values():  # which has no variable: what only moves its elements has its name, too
             i = graph.results[given]
             while i not in self.own:

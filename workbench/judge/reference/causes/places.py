@@ -107,13 +107,16 @@ def _transposed(d: Draft, x: int) -> int:
 
 
 def _shifted(node: Node, axis: int, of: str) -> Iterator[Changed]:
-    """Read one place on or back, with 0, or of truths also 1, where there is none."""
+    """Read one place on or back, with 0, or of truths also 1, where there is none; or, of an odd length, neighbours."""
     n = node.shape[axis]
     for fill in (0, 1) if node.dtype == bool else (0,):
         for way, by, lost in (("on", 1, n - 1), ("back", -1, 0)):
             words = f"is read one place {way} along {of}, with {fill} where it ends"
             places = np.clip(np.arange(n) + by, 0, n - 1)
             yield Changed(words, "places", 1, partial(_filled, axis, places, lost, fill))
+    if n % 2:
+        words = f"has neighbours of {of} in each other's place, with 0 where there is none"
+        yield Changed(words, "places", 2, partial(_filled, axis, np.minimum(np.arange(n) ^ 1, n - 1), n - 1, 0))
 
 
 def _filled(axis: int, places: np.ndarray, lost: int, fill: int, d: Draft, x: int) -> int:

@@ -126,16 +126,17 @@ def _compared(before: Sequence[StageDiff], now: Sequence[StageDiff]) -> _Tried:
 
 
 def _is_undefined(before: StageDiff, now: StageDiff) -> bool:
-    """Whether a wrong stage is right but where the edited reference is NaN, as of a row without keys: a few of the
-    wrong elements.
+    """Whether a wrong stage is right but where the edited reference alone is NaN, as of a row without keys: a few of
+    the wrong elements.
     """
     if before.decisive is None or now.decisive is None:
         return False
     was, nan = np.asarray(before.decisive.outside), _nan(now)
     wrong = np.asarray(now.decisive.outside) | (np.asarray(now.decisive.state) == State.SUSPICIOUS)
-    return bool((nan & was).sum() <= UNDEFINED * was.sum() and not (wrong & ~nan).any())
+    return bool(nan.sum() <= UNDEFINED * was.sum() and not (wrong & ~nan).any())
 
 
 def _nan(stage: StageDiff) -> np.ndarray:
+    """Where a reference is NaN and a kernel is not."""
     assert stage.decisive is not None
-    return np.isnan(stage.decisive.expected)
+    return np.isnan(stage.decisive.expected) & np.isfinite(stage.decisive.actual)

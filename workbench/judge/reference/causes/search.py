@@ -36,6 +36,9 @@ NAMED = 3
 FRESH, MORE = 2, 6
 #: errors that remain are the same ones where they differ by such a share: float64 rounds as much
 SAME = 1e-6
+#: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, or it multiplies one by 0. By
+#: others, such as the square root of what is negative, an element is NaN by accident
+MAKE_NAN = ("unwritten", "mask", "order", "left out")
 #: what budgets cost beside values alone
 BUDGETS = 20
 
@@ -70,20 +73,25 @@ class Screen:
         self.actual = to_float64(self.one.x)
         self.budget = np.broadcast_to(np.asarray(found.budget, np.float64), self.actual.shape)
         expected = to_float64(found.expected)
-        self.known = np.isfinite(self.actual) & np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
+        judged = np.isfinite(expected) & np.isfinite(self.budget) & (self.budget > 0)
+        if self.one.free is not None:
+            judged &= ~self.one.free
+        self.known, self.lost = judged & np.isfinite(self.actual), judged & ~np.isfinite(self.actual)
         first = self._parts(self._rounded(expected))
         self.wrong = first > 1
-        self.error = float(first.sum())
+        self.of_lost = float(first[self.wrong].mean()) if self.wrong.any() else 1.0  # as bad as what is wrong else
+        self.error = float(first.sum()) + self.of_lost * float(self.lost.sum())
 
-    def left(self, made: Mapping[int, Any]) -> float:
-        """Share of the error, root mean square, that remains with other values of some turns."""
+    def left(self, made: Mapping[int, Any], family: str) -> float:
+        """Share of the error, root mean square, that remains by an edit of a family, which makes some turns anew."""
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
         parts = self._parts(self._rounded(whole))
         nan = np.isnan(parts)
-        if (nan & self.wrong).sum() > UNDEFINED * self.wrong.sum():
+        if nan.sum() > UNDEFINED * (self.wrong.sum() + self.lost.sum()):  # where the kernel has a number
             return np.inf
-        return float(np.sqrt(parts[~nan].sum() / self.error))
+        lost = self.of_lost * float((np.isfinite(whole[self.lost]) | (family not in MAKE_NAN)).sum())
+        return float(np.sqrt((parts[~nan].sum() + lost) / self.error))
 
     def _rounded(self, x: np.ndarray) -> np.ndarray:
         return round_to(x, self.one.x.dtype) if self.one.narrow else x
@@ -154,7 +162,7 @@ class _Search:
                 continue
             self.tried += 1
             made = replay.of(edit, self.work)
-            if made and (left := screen.left(made)) <= LEFT:
+            if made and (left := screen.left(made, edit.family)) <= LEFT:
                 found.append(Fit(edit, left))
         return sorted(found, key=_likely)
 
@@ -180,7 +188,11 @@ class _Search:
         elements = sum(one.decisive.summary.outside for one in self.scene.stages
                        if one.name in stages and one.decisive is not None)  # fmt: skip
         nan = alive[0].reach.undefined
-        return Cause(tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, alive[0].fit.left)
+        best = alive[0]
+        return Cause(
+            tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, best.fit.left, best.fit.edit,
+            best.reach,
+        )  # fmt: skip
 
     def _on_fresh_inputs(self, held: list[Held], stage: StageDiff) -> tuple[list[Held], int, int]:
         """Those that reproduce the kernel there, too; how many elements they moved; and how many inputs."""
