@@ -132,7 +132,7 @@ def test_a_mask_of_whole_tiles() -> None:
     ("kernel", "text"),
     [
         (exchanged, "row and column stand in each other's place"),
-        (one_condition_less, "seen reads (|column - column|) < 3 in place of near"),
+        (one_condition_less, "(|row - row|) < 2 is True everywhere"),
         (from_each_tile, "row - row is read modulo 32 along axis 1"),
     ],
 )
