@@ -467,9 +467,7 @@ def real(file: Path | None, **options: Any) -> None:
     """Judge kernels of public projects before and after real fixes, or today's; 1 where a verdict is wrong."""
     from campaigns.real import measure as real_campaign
 
-    found = measured(real_campaign, False, **options)
-    if file is not None:
-        file.write_text(json.dumps(found))
+    found = measured(real_campaign, False, file=file, **options)
     sys.exit(BUG if real_campaign.wrong(found) else 0)
 
 

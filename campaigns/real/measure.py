@@ -16,6 +16,7 @@ from campaigns.real.rows import CASES, NUMBERS, PROJECTS, WRONG
 from campaigns.real.said import apart
 from campaigns.real.tables import tables, wrong
 from workbench.bench.harness import gathered
+from workbench.files import write_atomically
 from workbench.refusal import Refusal, unknown
 
 __all__ = ["measure", "tables", "wrong"]
@@ -38,13 +39,14 @@ def measure(
     jobs: int = 1,
     limit: float = 60.0,
     whole: float = 3600.0,
+    file: Path | None = None,
 ) -> dict[str, Any]:
     """The JSON document: rows of bugs before and after their fix; `audit`: of the newest commits' cases instead.
 
     checkouts: a folder with a clone of each project, or a folder for each commit in `<project>/`. rows: numbers of
     bugs, from 1 on; names: operations of an audit. limit: seconds of a process; whole: of all of them. What one has not
-    said by then is missing, which a row says. Refusal for a project and for rows that there are not, and where this
-    process has used the device.
+    said by then is missing, which a row says. file: has what is known after each process. Refusal for a project and for
+    rows that there are not, and where this process has used the device.
     """
     if project is not None and project not in PROJECTS:
         raise Refusal(unknown("project", project, PROJECTS))
@@ -60,10 +62,14 @@ def measure(
             one["arrays"] = None if audit else f"{folder}/{i}"
         several = gathered("judge real kernels", RUN_S * len(each) / jobs,
                            _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
-        found = [row for some in several for row in some]
-        if not audit:
-            _compare(each, found)
-    return {"schema": SCHEMA, "audit": audit, "seed": seed, "device": device, "rows": found}
+        document: dict[str, Any] = {"schema": SCHEMA, "audit": audit, "seed": seed, "device": device, "rows": []}
+        for some in several:
+            document["rows"] += some
+            if not audit:
+                _compare(each, some, document["rows"])
+            if file is not None:
+                write_atomically(file, json.dumps(document).encode())
+    return document
 
 
 def _bugs(project: str | None, rows: Sequence[int]) -> Iterator[dict[str, Any]]:
@@ -173,12 +179,17 @@ def _read(asked: Mapping[str, Any], file: Path, why: str) -> list[dict[str, Any]
     return [*rows.values(), *(said | {"what": what, "error": why or "ended early"} for what in missing)]
 
 
-def _compare(each: Sequence[Mapping[str, Any]], rows: Sequence[dict[str, Any]]) -> None:
-    """Says in the row of each wrong half how far it is from the right one."""
+def _compare(
+    each: Sequence[Mapping[str, Any]], some: Sequence[Mapping[str, Any]], rows: Iterable[dict[str, Any]]
+) -> None:
+    """Says in the rows of a bug's wrong half how far it is from the right one, once both are there. some: rows that
+    have just come; each: the runs of their bug.
+    """
     files = {(one["wrong"], one["dtype"], one["before"]): one["arrays"] for one in each}
-    for row in rows:
+    new = {(row["wrong"], row["dtype"]) for row in some}
+    for row in (row for row in rows if row["before"] and (row["wrong"], row["dtype"]) in new):
         was, now = (
             Path(f"{files.get((row['wrong'], row['dtype'], before))}.{row['what']}.npz") for before in (True, False)
         )
-        if row["before"] and was.exists() and now.exists():
+        if was.exists() and now.exists():
             row |= apart(was, now, WRONG[row["wrong"]].shows)
