@@ -138,7 +138,7 @@ def test_a_cause_is_the_truth_on_its_line_and_of_its_kind(tmp_path):
     file.write_text("a = x\nout = F.linear(gated, linear)\n")
 
     def told(*names: Named, moved: int = PROOF, also: str = "") -> str:
-        causes = (Cause(names, ("out",), 10, 0, 1, moved, 0.0),) if names else ()
+        causes = (Cause(names, ("out",), 10, 0, 1, moved, 0.0, None, None),) if names else ()
         return said.told(Explained(causes), Truth("linear(gated", "operand", also))
 
     right, elsewhere = (Named("gated is normed", Line(str(file), n), "operand") for n in (2, 1))
@@ -148,7 +148,10 @@ def test_a_cause_is_the_truth_on_its_line_and_of_its_kind(tmp_path):
     few = PROOF - 1
     assert [told(x, moved=few) for x in (right, elsewhere)] == ["perhaps named", "perhaps false"]
     assert told(other, right, moved=few) == "perhaps among"
-    assert said.told(Explained((Cause((right,), ("out",), 1, 0, 1, PROOF, 0.0),)), Truth("", "no edit")) == "false"
+    assert (
+        said.told(Explained((Cause((right,), ("out",), 1, 0, 1, PROOF, 0.0, None, None),)), Truth("", "no edit"))
+        == "false"
+    )
 
 
 def test_how_far_halves_are_apart(tmp_path):
