@@ -15,8 +15,8 @@ FINDINGS = Path(__file__).parent / "findings"
 
 
 def audit(documents: Sequence[Mapping[str, Any]]) -> str:
-    """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function, dtype and pass. The
-    last document with a seed that judged a run says what it was.
+    """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function and dtype. The last
+    document with a seed that judged a run says what it was.
     """
     found: dict[tuple[str, ...], dict[int, Row]] = {}
     for one in documents:
@@ -26,7 +26,13 @@ def audit(documents: Sequence[Mapping[str, Any]]) -> str:
                 found.setdefault(key, {})[one["seed"]] = row
     every = {key: [*by_seed.values()] for key, by_seed in found.items()}
     judged = {key: rows for key, some in every.items() if (rows := [row for row in some if is_judged(row)])}
-    failed = {key: why for key, some in every.items() if key not in judged for why in [some[0]["error"]]}
+    passes: dict[tuple[str, ...], dict[str, list[Row]]] = {}
+    failed: dict[tuple[str, ...], dict[str, str]] = {}
+    for key, some in every.items():
+        if key in judged:
+            passes.setdefault(key[:3], {})[key[3]] = judged[key]
+        else:
+            failed.setdefault((*key[:2], some[0]["error"][:160]), {})[f"{key[2]} {key[3]}"] = ""
     seeds = " and ".join(map(str, sorted({one["seed"] for one in documents})))
     runs = [row for rows in judged.values() for row in rows]
     lines = [
@@ -39,11 +45,11 @@ def audit(documents: Sequence[Mapping[str, Any]]) -> str:
         "Each script shows its finding against float64, without the workbench.", "",
         *(f"- [{file.name}](../../campaigns/real/findings/{file.name}): {said}" for file, said in findings()), "",
         "## Functions", "",
-        *_table([_line(key, rows) for key, rows in judged.items()]), "",
+        *_table([_line(key, some) for key, some in passes.items()]), "",
     ]  # fmt: skip
     if failed:
-        keys = ("project", "function", "dtype", "pass")
-        rows = [dict(zip(keys, key, strict=True)) | {"cannot run": why[:200]} for key, why in failed.items()]
+        rows = [{"project": key[0], "function": key[1], "runs": ", ".join(of), "cannot run": key[2]}
+                for key, of in failed.items()]  # fmt: skip
         lines += ["## What could not run", "", *_table(rows), ""]
     return "\n".join(lines)
 
@@ -55,16 +61,18 @@ def findings() -> list[tuple[Path, str]]:
     ]
 
 
-def _line(key: tuple[str, ...], rows: Sequence[Row]) -> dict[str, str]:
-    project, operation, dtype, what = key
+def _line(key: tuple[str, ...], passes: Mapping[str, Sequence[Row]]) -> dict[str, str]:
+    project, operation, dtype = key
     path = next(case.kernel.path for case in CASES[project] if case.operation == operation)
+    rows = [row for some in passes.values() for row in some]
     worst = max(rows, key=lambda x: (x["fails"], x["over_budget"]))
+    said = {what: _each(f"{x['verdict']} {x['doubt']}".strip() for x in some) for what, some in passes.items()}
     return {
         "project": project, "commit": PROJECTS[project].newest[:8],
-        "function": f"`{path.rpartition(':')[2]}` ({operation})",
-        "dtype": dtype, "pass": what, "verdict": _each(f"{x['verdict']} {x['doubt']}".strip() for x in rows),
+        "function": f"`{path.rpartition(':')[2]}` ({operation})", "dtype": dtype,
+        "forward": said.get("forward", ""), "gradients": said.get("gradients", ""),
         "declared": _each(x["declared"]["verdict"] for x in rows), "error / budget": f"{worst['over_budget']:.3g}",
-        "error / torch's": beside(worst), "about": about(worst)[:200],
+        "error / torch's": beside(worst), "about": about(worst)[:160],
     }  # fmt: skip
 
 
@@ -126,8 +134,9 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Of Markdown."""
     if not rows:
         return []
-    cells = [[*rows[0]], ["---"] * len(rows[0]), *([str(x) for x in row.values()] for row in rows)]
-    return ["| " + " | ".join(map(_cell, row)) + " |" for row in cells]
+    cells = [[*rows[0]], *([str(x) for x in row.values()] for row in rows)]
+    head, *others = ["| " + " | ".join(map(_cell, row)) + " |" for row in cells]
+    return [head, "|" + "---|" * len(rows[0]), *others]
 
 
 def _cell(text: str) -> str:

@@ -80,7 +80,7 @@ class Options:
     limit_gb: float = _option(OURS, "Refuse dumps larger than this many GB [4]", default=LIMIT_GB, type=float)
     inputs: Any = _option(
         ANY,
-        "Read q, k, v, or codes_q, scale_q, ... from a .safetensors, .npz or .pt file",
+        "Arrays, of a .safetensors, .npz or .pt file; FILE.py:F beside --reference",
         metavar="FILE",
     )
     trace: str | None = _option(AT_REST)  #: the file, or files, in which the trace lay: its TARGET
