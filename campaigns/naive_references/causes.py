@@ -18,7 +18,7 @@ TRUE: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "cross_entropy.wrong_label_tile": (("target", "last, partial tile of 64"), ("left out",)),
     "gla.wrong_state_fp16": (("state", "float16", "each 16"), ("cast",)),
     "gla.wrong_gate": (("decay", "each 16"), ("factor", "left out")),
-    "gla.wrong_mask": (("decay * state in place of state", "out only"), ("operand",)),
+    "gla.wrong_mask": (("state leaves out k * v", "out only"), ("operand", "left out")),
     "layer_norm_backward.wrong_var": (("var", "767"), ("constant", "factor")),
     "layer_norm_backward.wrong_c2": (("dxhat * xhat", "last term"), ("part", "places")),
     "layer_norm_backward.wrong_rows": (("dweight", "partial tile of 8"), ("part", "places")),
