@@ -142,7 +142,9 @@ WRONG = (
                                    for one in _SIMPLE.references)),
           ("dg",), Truth("S * gate.unsqueeze(-1)", "index"), wrong_in=("gradients",)),
     Wrong(FLA, "30c9dac5", "e4c7f880", "blocks of values write dq and dk over each other",
-          replace(named("attention"), inputs=_wide), ("dq", "dk"), Truth("", "no edit"),
+          # as of the other row of this commit
+          replace(named("attention"), inputs=_wide), ("dq", "dk"),
+          Truth("output = torch.einsum", "omitted part", changed=True),
           "where there are less than 160 KiB of shared memory", wrong_in=("gradients",), dtypes=("float32",)),
     Wrong(FLA, "fa3c0483", "794f183c", "the weight's gradient is added up over chunks of tokens in 16 bits",
           KL, ("dweight",), Truth("x @ weight.T", "cast"), wrong_in=("gradients",), dtypes=NARROW),

@@ -36,9 +36,10 @@ WRONG = (
                Call("xformers.components.attention.scaled_dot_product:ScaledDotProduct", takes("q", "k", "v"),
                     adapter=_causal),
                (Call("plain/attention:attention", takes("q", "k", "v"), {"causal": True}),), of.plain, EXACT, T=40),
-          ("out",), Truth("masked_fill(~seen", "mask"), "all but the last token"),
+          # `also` is the line above, which makes the mask
+          ("out",), Truth("masked_fill(~seen", "mask", "seen = torch.ones", changed=True), "all but the last token"),
     Wrong(PROJECT.name, "143318fc", "31c22927", "softmax in torch ignores causal",
           Case("causal softmax", Call("xformers.triton.softmax:softmax", takes("x"), {"causal": True}),
                (Call("plain/attention:softmax", takes("x")),), _scores, EXACT, T=40),
-          ("result",), Truth("masked_fill(~seen", "mask"), "all but the last row"),
+          ("result",), Truth("masked_fill(~seen", "mask", "seen = torch.ones", changed=True), "all but the last row"),
 )  # fmt: skip

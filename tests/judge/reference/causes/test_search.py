@@ -175,6 +175,22 @@ def test_an_edit_that_makes_nan_of_what_is_wrong_is_no_cause() -> None:
     assert found.explain().causes == ()
 
 
+def log_sum(x):
+    out = np.log(np.exp(x).sum())
+    return out
+
+
+def below_0(seed, dtype):
+    """Numbers whose sum has no logarithm."""
+    return {"x": -abs(np.random.default_rng(seed).standard_normal(20)).astype(dtype)}
+
+
+def test_a_few_elements_that_are_nan_fit_what_makes_nan_and_have_no_cause() -> None:
+    found = diff_reference(lambda x: f32(np.nan), log_sum, below_0)
+    assert found.origin == "out"
+    assert found.explain().causes == ()
+
+
 def test_a_right_kernel_has_none_and_nothing_is_tried() -> None:
     found = judged().explain()
     assert (found.causes, found.unexplained, found.tried) == ((), (), 0)

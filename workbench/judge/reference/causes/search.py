@@ -189,10 +189,11 @@ class _Search:
                        if one.name in stages and one.decisive is not None)  # fmt: skip
         nan = alive[0].reach.undefined
         best = alive[0]
-        return Cause(
+        found = Cause(
             tuple(names)[:NAMED], stages, elements, nan, fresh, elements - nan + moved, best.fit.left, best.fit.edit,
             best.reach,
         )  # fmt: skip
+        return found if found.proved or _has_numbers(stage) else None
 
     def _on_fresh_inputs(self, held: list[Held], stage: StageDiff) -> tuple[list[Held], int, int]:
         """Those that reproduce the kernel there, too; how many elements they moved; and how many inputs."""
@@ -222,6 +223,12 @@ class _Search:
         edit = one.fit.edit
         alone = f", for {' and '.join(one.reach.alone)} only" if one.reach.alone else ""
         return Named(edit.words + alone, edit.line(self.scene.graph), edit.family)
+
+
+def _has_numbers(stage: StageDiff) -> bool:
+    """Whether any wrong element is a number: a few that are NaN or infinite fit every edit that makes such."""
+    found = stage.decisive
+    return found is not None and bool(np.isfinite(to_float64(found.actual)[np.asarray(found.outside)]).any())
 
 
 def _likely(one: Fit) -> tuple[int, int, int]:
