@@ -250,17 +250,19 @@ def _is_known(
     and stages in their dtype, but for a state that is carried in it; gradients of a loss in it, too.
     """
     if other.operands != contract.operands:
-        return other.operands == "tf32" and all(
-            by_tf32(graph, given, stage)
-            or (gpu and by_tf32(graph, given, stage, by_size=True) and _is_chance(graph, given, other, stage))
-            for stage in wrong
-        )
+        return other.operands == "tf32" and all(_is_tf32(graph, given, other, stage, gpu) for stage in wrong)
     if other.round != contract.round and other.rounds[0] != "gradients":
         return False
     if other.fast != contract.fast:
         return set(other.fast) - set(contract.fast) <= UNSAID
     names = [name for name in other.stored if other.stored[name] != contract.stored.get(name)]
     return dtype in NARROW and not any(_is_carried(graph, name) for name in names if name != CASTS)
+
+
+def _is_tf32(graph: Graph, given: Sequence[Given], tf32: Contract, stage: StageDiff, gpu: bool) -> bool:
+    """Whether products in TF32 made the errors of a stage; on a GPU also those of operands that nobody knows."""
+    predicted, as_large = by_tf32(graph, given, stage)
+    return predicted or (gpu and as_large and _is_chance(graph, given, tf32, stage))
 
 
 def _is_carried(graph: Graph, name: str) -> bool:

@@ -37,9 +37,9 @@ FACTOR = 1 - 2.0**-12
 
 
 @np.errstate(all="ignore")
-def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff, by_size: bool = False) -> bool:
-    """Whether the errors of a stage, given what it was judged from, are those of operands in TF32; by_size: or of
-    operands that are as large.
+def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff) -> tuple[bool, bool]:
+    """Whether the errors of a stage, given what it was judged from, are those of its operands in TF32; and whether they
+    are as large as those, so that they may be of other operands in TF32.
     """
     one, found = next(one for one in given if one.name == stage.name), stage.decisive
     assert found is not None
@@ -57,14 +57,13 @@ def by_tf32(graph: Graph, given: Sequence[Given], stage: StageDiff, by_size: boo
     known = np.logical_and.reduce([np.isfinite(x) for x in moves])
     error, nearest, cut, *factors = (x[known] for x in moves)
     across = np.linalg.qr(np.stack([x for x in factors if x.any()], axis=1))[0] if any(map(np.any, factors)) else None
+    predicted = as_large = False
     for one in (nearest, cut):
-        left, predicted = _less(error, across), _less(one, across)
-        if _remains(error, one) <= REMAINS and _remains(left, predicted) <= REMAINS:
-            return True
-        shared = _remains(error - left, _part(error - left, one - predicted), of=error)
-        if by_size and shared <= SHARED and SIZES[0] <= _size(left) / max(_size(predicted), TINY) <= SIZES[1]:
-            return True
-    return False
+        left, wanted = _less(error, across), _less(one, across)
+        predicted |= _remains(error, one) <= REMAINS and _remains(left, wanted) <= REMAINS
+        by_factors = _remains(error - left, _part(error - left, one - wanted), of=error)
+        as_large |= by_factors <= SHARED and SIZES[0] <= _size(left) / max(_size(wanted), TINY) <= SIZES[1]
+    return predicted, as_large
 
 
 def _factor(line: Line) -> Change:
