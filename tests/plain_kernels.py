@@ -79,3 +79,13 @@ def attention(
     out = sum(read[:, at : at + 16] @ v32[:keys][at : at + 16] for at in range(0, read.shape[1], 16))
     out = out.astype(q.dtype)
     return {"scores": scores, "weights": weights, "probs": probs, "out": out} if stages else out
+
+
+def drawn(**shapes: tuple[int, ...]) -> Callable[[int, str], dict[str, np.ndarray]]:
+    """inputs(seed, dtype): arrays of these shapes, normal with a deviation of 1/4."""
+
+    def of(seed: int, dtype: str) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(seed)
+        return {name: (rng.standard_normal(shape) / 4).astype(dtype) for name, shape in shapes.items()}
+
+    return of

@@ -18,21 +18,17 @@ def audit(documents: Sequence[Mapping[str, Any]]) -> str:
     """docs/trust/audit.md, of audits with several seeds: findings, and a line for each function and dtype. The last
     document with a seed that judged a run says what it was.
     """
-    found: dict[tuple[str, ...], dict[int, Row]] = {}
-    for one in documents:
-        for row in one["rows"]:
-            key = tuple(row[name] for name in ("project", "operation", "dtype", "what"))
-            if is_judged(row) or one["seed"] not in found.get(key, {}):
-                found.setdefault(key, {})[one["seed"]] = row
-    every = {key: [*by_seed.values()] for key, by_seed in found.items()}
+    every: dict[tuple[str, ...], list[Row]] = {}
+    for key, row in _last(documents, ("project", "operation", "dtype", "what")).items():
+        every.setdefault(key[1:], []).append(row)
     judged = {key: rows for key, some in every.items() if (rows := [row for row in some if is_judged(row)])}
     passes: dict[tuple[str, ...], dict[str, list[Row]]] = {}
-    failed: dict[tuple[str, ...], dict[str, str]] = {}
+    failed: dict[tuple[str, ...], list[str]] = {}
     for key, some in every.items():
         if key in judged:
             passes.setdefault(key[:3], {})[key[3]] = judged[key]
         else:
-            failed.setdefault((*key[:2], some[0]["error"][:160]), {})[f"{key[2]} {key[3]}"] = ""
+            failed.setdefault((*key[:2], some[0]["error"][:160]), []).append(f"{key[2]} {key[3]}")
     seeds = " and ".join(map(str, sorted({one["seed"] for one in documents})))
     runs = [row for rows in judged.values() for row in rows]
     lines = [
@@ -80,7 +76,7 @@ def bugs(documents: Sequence[Mapping[str, Any]]) -> str:
     """docs/trust/real-bugs.md: counts, and a line for each bug. Of several documents the last that judged a run says
     what it was.
     """
-    rows = _last(documents)
+    rows = [*_last(documents, ("wrong", "dtype", "what", "before")).values()]
     every: dict[str, list[tuple[Row | None, Row | None]]] = {}
     for before, after in pairs(rows):
         every.setdefault((before or after or {})["wrong"], []).append((before, after))
@@ -95,13 +91,15 @@ def bugs(documents: Sequence[Mapping[str, Any]]) -> str:
     ])  # fmt: skip
 
 
-def _last(documents: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _last(documents: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[tuple[Any, ...], Row]:
+    """By seed and fields of these names the row of the last document that judged it; else of the first that has it."""
     found: dict[tuple[Any, ...], Row] = {}
-    for row in (row for one in documents for row in one["rows"]):
-        key = tuple(row[name] for name in ("wrong", "dtype", "what", "before"))
-        if is_judged(row) or key not in found:
-            found[key] = row
-    return [*found.values()]
+    for document in documents:
+        for row in document["rows"]:
+            key = (document.get("seed"), *(row[name] for name in names))
+            if is_judged(row) or key not in found:
+                found[key] = row
+    return found
 
 
 def _bug(name: str, runs: Sequence[tuple[Row | None, Row | None]]) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from workbench.foreign.plain import CALLS, read, run_plain
+from workbench.foreign.plain import CALLS, _is_on_gpu, read, run_plain
 from workbench.refusal import Raised, Refusal, Unavailable
 
 
@@ -83,3 +83,21 @@ def test_a_function_that_numba_compiles_gets_numpy_s_own_memory() -> None:
 
     (made,) = run_plain(lambda x: compiled(x), {"x": np.ones(3, np.float32)}, name="f").returned
     assert (made.arrays[0] == 2).all()
+
+
+class _At:
+    """An array on a device, by DLPack's numbers: 1 a CPU, 2 CUDA."""
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+
+    def __dlpack__(self) -> None: ...
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.kind, 0
+
+
+def test_arrays_of_a_gpu_are_known_alone_and_in_lists() -> None:
+    cpu, gpu = _At(1), _At(2)
+    assert not _is_on_gpu([np.zeros(1), np.float32(1), 1.0, None, cpu, [cpu]])
+    assert _is_on_gpu([cpu, gpu]) and _is_on_gpu([None, [cpu, gpu]])

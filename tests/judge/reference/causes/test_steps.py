@@ -4,6 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.plain_kernels import drawn
 from workbench.judge.reference.causes.search import explain
 from workbench.operations.reference.call import diff_reference
 from workbench.work import Work
@@ -102,45 +103,37 @@ def from_one(x):
 
 
 def tokens(seed, dtype):
-    made = inputs(x=(40, 16), y=(40, 16))(seed, dtype)
+    made = drawn(x=(40, 16), y=(40, 16))(seed, dtype)
     return made | {"labels": np.random.default_rng(seed).integers(0, 6, (40, 1))}
-
-
-def inputs(**shapes):
-    def of(seed, dtype):
-        rng = np.random.default_rng(seed)
-        return {name: (rng.standard_normal(shape) / 4).astype(dtype) for name, shape in shapes.items()}
-
-    return of
 
 
 @pytest.mark.parametrize(
     ("kernel", "naive", "given", "text"),
     [
-        (anew, running, inputs(x=(2, 40)), "total starts anew with each tile of 16"),
+        (anew, running, drawn(x=(2, 40)), "total starts anew with each tile of 16"),
         (
-            over_all, in_chunks, inputs(x=(32, 8)),
+            over_all, in_chunks, drawn(x=(32, 8)),
             "total goes on from one place of axis 0 to the next, where it should start anew",
         ),
-        (halves, mixed, inputs(x=(4, 40), y=(4, 40)), "0.3 and 0.7 are 1/2 each, in logarithms too"),
+        (halves, mixed, drawn(x=(4, 40), y=(4, 40)), "0.3 and 0.7 are 1/2 each, in logarithms too"),
         (
-            exchanged, mixed, inputs(x=(4, 40), y=(4, 40)),
+            exchanged, mixed, drawn(x=(4, 40), y=(4, 40)),
             "0.3 and 0.7 stand in each other's place, in logarithms too",
         ),
         (
-            with_a_growing_scale, attended, inputs(q=(8, 16), k=(40, 16)),
+            with_a_growing_scale, attended, drawn(q=(8, 16), k=(40, 16)),
             "scores is multiplied by log2(e) once more with each tile of 16 of axis 1",
         ),
         (
-            in_16_bits, rotated, inputs(x=(40, 16), frequency=(16,)),
+            in_16_bits, rotated, drawn(x=(40, 16), frequency=(16,)),
             "angle is computed in bfloat16, from operands in bfloat16",
         ),
         (
             with_one_for_all, two_losses, tokens,
             "((hard + soft) / 2) where counted, else 0 keeps soft where counted is False, and the sum is divided by 40",
         ),
-        (from_one, softmax, inputs(x=(8, 40)), "sum of weights starts with the term that a 0 of x gives, in place of 0"),
-        (without_a_rate, decayed, inputs(x=(120,), w=(4, 120)), "-((sum of w) * exp(x)) lacks the negative and the multiply"),
+        (from_one, softmax, drawn(x=(8, 40)), "sum of weights starts with the term that a 0 of x gives, in place of 0"),
+        (without_a_rate, decayed, drawn(x=(120,), w=(4, 120)), "-((sum of w) * exp(x)) lacks the negative and the multiply"),
     ],
 )  # fmt: skip
 def test_a_step_that_is_done_otherwise_is_named(kernel, naive, given, text: str) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tests.plain_kernels import drawn
 from workbench.judge.reference.causes.search import explain
 from workbench.operations.reference.call import diff_reference
 from workbench.work import Work
@@ -45,27 +46,19 @@ def with_stride_of_axis_0(x, cos):
     return turned(x, flat[at])
 
 
-def inputs(**shapes):
-    def of(seed, dtype):
-        rng = np.random.default_rng(seed)
-        return {name: (rng.standard_normal(shape) / 4).astype(dtype) for name, shape in shapes.items()}
-
-    return of
-
-
 @pytest.mark.parametrize(
     ("kernel", "naive", "given", "text"),
     [
         (
-            rows_of_queries, scores, inputs(q=(3, 8, 16), k=(3, 20, 16)),
+            rows_of_queries, scores, drawn(q=(3, 8, 16), k=(3, 20, 16)),
             "k is read as if row b of axis 0 began at place 8 b of axis 1, in place of 20 b",
         ),
         (
-            with_a_stride, shared, inputs(q=(60, 3, 16), k=(60, 1, 16)),
+            with_a_stride, shared, drawn(q=(60, 3, 16), k=(60, 1, 16)),
             "k is read with a stride along its axis of length 1, which is broadcast to 3",
         ),
         (
-            with_stride_of_axis_0, turned, inputs(x=(3, 32), cos=(3, 3, 32)),
+            with_stride_of_axis_0, turned, drawn(x=(3, 32), cos=(3, 3, 32)),
             "cos is read with the stride of axis 0 for axis 1, wrapping around at the end",
         ),
     ],
@@ -89,6 +82,6 @@ def test_what_a_function_reads_wrongly_is_named_where_it_is_called() -> None:
         found = key_of(q, k)
         return found
 
-    (cause,) = explain(diff_reference(kernel, naive, inputs(q=(3, 8, 16), k=(3, 20, 16))).scene, Work(FEW)).causes
+    (cause,) = explain(diff_reference(kernel, naive, drawn(q=(3, 8, 16), k=(3, 20, 16))).scene, Work(FEW)).causes
     assert cause.names[0].text == "k is read one place back along axis 0"
     assert cause.names[0].line.number == naive.__code__.co_firstlineno + 1
