@@ -9,8 +9,8 @@ from campaigns.real.project import Tolerance
 
 
 def others(actual: Mapping[Any, torch.Tensor], naive: Mapping[Any, torch.Tensor], allowed: Tolerance) -> dict[str, Any]:
-    """Whether both pass, and the largest relative error, of results beside those of the naive reference as it is; None
-    where they share none.
+    """What tolerances say of a kernel beside the naive reference run in its own dtype: whether assert_close and the
+    project's own test pass, and the largest relative error. None for each where the two share no result.
     """
     pairs = [(actual[name].cpu(), y.detach().cpu()) for name, y in naive.items() if name in actual]
     pairs = [(x, y) for x, y in pairs if x.shape == y.shape]

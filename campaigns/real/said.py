@@ -80,7 +80,7 @@ def told(found: Explained, truth: Truth) -> str:
 
 
 def is_truth(one: Named, truth: Truth) -> bool:
-    """Whether an edit is on a line of the truth, and of its kind."""
+    """Whether a named cause is the true one: the same line of the reference, and the same kind of edit."""
     lines = filter(None, (truth.line, truth.also))
     return one.family in KINDS[truth.kind] and any(line in code(one.line) for line in lines)
 

@@ -39,7 +39,7 @@ def _shares(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, lse:
 
 
 def _flash(function: Callable[..., Any], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """A row lies behind the sequence, so that nothing is written behind the output."""
+    """With a spare row behind the sequence, which is cut off again: what the kernel writes past the end lands there."""
     T = q.shape[1]
     q, k, v = (torch.cat([x[0], x[0, :1]]) for x in (q, k, v))
     flags = {"causal": 1, "gqa_interleave": 0}  # numbers, which the interpreter takes for what it takes no bool

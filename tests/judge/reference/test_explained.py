@@ -57,7 +57,7 @@ def drawn(f: Callable[..., Any], seed: int) -> dict[str, np.ndarray]:
 
 
 def by_chunks(k, v, decay, *, operand=same, chunk=8):
-    """The scan with keys that are scaled before they are rounded."""
+    """The same scan by chunks, as a matrix product a chunk: keys are multiplied by decays before they are rounded."""
     found = np.zeros((k.shape[1], v.shape[1]), np.float32)
     for t in range(0, len(k), chunk):
         left = decay[t : t + chunk].sum() - np.cumsum(decay[t : t + chunk])

@@ -93,9 +93,9 @@ def is_hopeless(graph: Graph, contract: Contract, given: Sequence[Given]) -> boo
 
 
 def half_ulp(contract: Contract, one: Given, value: Any) -> Any:
-    """Of each element half an ulp of what it is stored as, since what is stored in 16 bits was computed in more; 0 of
-    float32, and of a stage that the contract rounds itself. value: the expected one, where the array's is not finite,
-    of NumPy or on a device.
+    """How far storing an array in 16 bits may move each element: half an ulp of its dtype. 0 for float32, and for a
+    stage that the contract itself rounds. value: what is expected, used where the kernel's element is not finite; of
+    NumPy or on a device.
     """
     xp = array_namespace(value)
     if not one.narrow or contract.stored.get(one.name) == one.x.dtype.name:

@@ -17,8 +17,8 @@ from workbench.reference.graph.rules.elementwise import Elementwise
 from workbench.reference.graph.rules.sums import Contraction
 from workbench.reference.graph.site import Operand, Site
 
-#: elements of a part, 64 MB: of an attention of 16 heads and 4,096 tokens half a head. A rule launches some hundred
-#: kernels at 10 us, and one of them takes 50 us for a part
+#: elements of a part, 64 MB: of an attention of 16 heads and 4,096 tokens half a head. A rule launches some
+#: hundred GPU kernels; a launch costs 10 us, and a kernel needs 50 us for so many elements, so that launches stay cheap
 PART = 2**23
 
 Found = TypeVar("Found", Own, Error)
