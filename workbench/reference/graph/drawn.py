@@ -32,8 +32,8 @@ from workbench.reference.graph.rows import Rows, made
 from workbench.reference.graph.rules import CONSTANT, INPUT, RULES
 from workbench.reference.graph.site import FLOAT32_BITS, Operand, Site
 
-#: values of all runs together that are alive at once, 64 MB: of larger graphs fewer runs go together, or one
-ALIVE = 2**23
+#: values of all runs together that are alive at once, 256 MB: of larger graphs fewer runs go together, or one
+ALIVE = 2**25
 #: primitives that jump. A rounding turns a choice that is four deviations off once in 30,000 times, which no few runs
 #: show, and thousands of rows do: errors are this many times as large where a choice is made, so that one within eight
 #: deviations falls the other way in one run of six at least
