@@ -4,8 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from workbench.judge.reference.causes.edit import edited
+from workbench.judge.reference.causes.known import unfolded
 from workbench.judge.reference.causes.library import edits
 from workbench.judge.reference.causes.search import MAKE_NAN
 from workbench.judge.reference.causes.tile_masks import in_whole_tiles
@@ -58,6 +60,21 @@ def test_masks_of_whole_tiles_and_without_need(graph: Graph) -> None:
     np.testing.assert_allclose(made(graph, words), right(whole)[0])
     below = mask & np.tri(ROWS, KEYS, dtype=bool)
     np.testing.assert_allclose(made(graph, "probs is 0 behind its diagonal 0"), right(below)[0])
+
+
+def test_a_mask_that_is_computed_from_places_is_one_too() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = q @ k.T
+        shown = torch.arange(k.shape[0]) <= torch.arange(q.shape[0])[:, None] + k.shape[0] - q.shape[0]
+        probs = torch.exp(torch.where(shown, scores, -torch.inf))
+        out = probs @ v
+        return out
+
+    q, k, v = (torch.from_numpy(INPUTS[name][0]) for name in "qkv")
+    graph = unfolded(trace(attend, {"q": q, "k": k, "v": v}))
+    mask, probs = np.tri(ROWS, KEYS, KEYS - ROWS, dtype=bool), np.exp((q @ k.T).numpy())
+    words = "shown is True in whole tiles of 16 by 16, where it is True in a part of them"
+    np.testing.assert_allclose(made(graph, words), probs * in_whole_tiles(mask, 16) @ v.numpy())
 
 
 def test_tiles_that_no_sum_has(graph: Graph) -> None:

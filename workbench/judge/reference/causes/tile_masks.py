@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.names import Names
 from workbench.reference.graph import Graph
-from workbench.reference.graph.rules import CONSTANT
 
 #: rows and columns of a tile
 TILES = (16, 32, 64, 128)
@@ -28,7 +28,9 @@ def _of_whole_tiles(graph: Graph, nodes: Collection[int], names: Names) -> Itera
     """Masks that no input decides, with one value in all of a tile."""
     alike: dict[tuple[Any, bytes], list[int]] = {}
     for i, node in enumerate(graph.nodes):
-        if i in nodes and node.op == CONSTANT and node.dtype == bool and min(node.shape[-2:], default=0) > 1:
+        # the edits of what a "not" reads say the same as its own
+        mask = is_known(node) and node.dtype == bool and node.op != "logical_not"
+        if i in nodes and mask and min(node.shape[-2:], default=0) > 1:
             alike.setdefault((node.shape, node.value.tobytes()), []).append(i)
     for (shape, _), some in alike.items():
         for t in TILES if len(shape) > 1 else ():
@@ -61,7 +63,7 @@ def _times_0(graph: Graph, nodes: Collection[int], names: Names) -> Iterator[Edi
         masks = tuple(graph.nodes[one].reads[0] for one in hiding)
         edited, said = (*sorted(hiding), i), f"is multiplied by 0, where {' or '.join(map(names.of, masks))} hides it"
         yield Edit(edited, partial(_multiplied, i, masks, 0), names.of(i), said, "mask", 3)
-        if all(graph.nodes[one].op == CONSTANT and graph.nodes[one].value.ndim > 1 for one in masks):
+        if all(is_known(graph.nodes[one]) and graph.nodes[one].value.ndim > 1 for one in masks):
             for t in TILES:
                 words = f"{said}, in tiles of {t} by {t} of which a part is shown"
                 yield Edit(edited, partial(_multiplied, i, masks, t), names.of(i), words, "mask", 4)
@@ -72,7 +74,7 @@ def _hides(graph: Graph, i: int) -> bool:
     if node.op != "where":
         return False
     other = graph.nodes[node.reads[2]]
-    return other.op == CONSTANT and other.value.ndim == 0 and bool(other.value == -np.inf)
+    return is_known(other) and other.value.ndim == 0 and bool(other.value == -np.inf)
 
 
 def _multiplied(i: int, masks: tuple[int, ...], t: int, d: Draft) -> None:

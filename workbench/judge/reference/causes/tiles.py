@@ -10,13 +10,13 @@ from itertools import chain
 import numpy as np
 
 from workbench.judge.reference.causes.edit import Draft, Edit
+from workbench.judge.reference.causes.known import is_known
 from workbench.judge.reference.causes.masks import diagonal
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.steps import SINGLE
 from workbench.judge.reference.causes.tile_masks import TILES, in_whole_tiles
 from workbench.reference.graph import Graph
 from workbench.reference.graph.patterns import PASSES
-from workbench.reference.graph.rules import CONSTANT
 
 #: rows of half a fragment of a tensor core (PTX ISA, mma.m16n8k16)
 HALF = 8
@@ -99,7 +99,7 @@ def _summed(graph: Graph, i: int, at: Mapping[int, tuple[tuple[int, int], bool]]
 
 def _visited(graph: Graph, plane: Plane) -> Iterator[np.ndarray]:
     """Pairs that a loop must visit, [rows, columns]: below each diagonal, or all."""
-    masks = (node.value for node in graph.nodes if node.op == CONSTANT and node.dtype == bool)
+    masks = (node.value for node in graph.nodes if is_known(node) and node.dtype == bool)
     found = dict.fromkeys(diagonal(x) for x in masks if x.shape[-2:] == (plane.rows, plane.columns))
     some = [np.tri(plane.rows, plane.columns, at, dtype=bool) for at in found if at is not None]
     yield from some or [np.ones((plane.rows, plane.columns), bool)]
@@ -193,7 +193,7 @@ def _rows_of_elsewhere(graph: Graph, plane: Plane, names: Names, visited: Sequen
     for i, turned in plane.nodes.items():
         node = graph.nodes[i]
         for k, j in enumerate(node.reads if not turned else ()):
-            if graph.nodes[j].shape[-2:] != (plane.rows, 1) or graph.nodes[j].op == CONSTANT:
+            if graph.nodes[j].shape[-2:] != (plane.rows, 1) or is_known(graph.nodes[j]):
                 continue
             for t in TILES:
                 for words, places in _other_rows(plane, t, visited):
