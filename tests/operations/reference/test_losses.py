@@ -115,5 +115,7 @@ def test_at_0_any_slope_of_the_absolute_value_is_right(at_ties: float, verdict: 
 
     generator = torch.Generator().manual_seed(5)
     x, y = (torch.randint(0, 4, (8, 8), generator=generator).float() for _ in range(2))
-    found = diff_reference(lambda x, y: Distance.apply(x, y), distance, {"x": x, "y": y}, gradients=True)
-    assert found["dx"].verdict == verdict
+    for contract in (None, "round=eager:bfloat16"):
+        found = diff_reference(lambda x, y: Distance.apply(x, y), distance, {"x": x, "y": y}, gradients=True,
+                               contract=contract)  # fmt: skip
+        assert found["dx"].verdict == verdict

@@ -89,7 +89,8 @@ class Plan:
         if not self.contract.round or not self._rounded(i):
             return own
         dtype = self.contract.rounds[1]
-        if s.normal and none(own.random) and own.exact is None and smallest_normal(dtype) <= self.contract.floor:
+        factor = none(own.random) and none(own.common) and own.exact is None  # alone: samples draw nothing beside it
+        if factor and s.normal and smallest_normal(dtype) <= self.contract.floor:
             return own._replace(relative=(own.relative**2 + unit_roundoff(dtype) ** 2) ** 0.5)
         own = as_array(s, own)
         once = unit_roundoff(dtype) * abs(s.held) + self._underflow(dtype) * (s.held != 0)
