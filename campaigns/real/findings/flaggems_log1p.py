@@ -1,4 +1,4 @@
-"""FlagGems 532ff438: softplus and logsigmoid: log(1 + exp(x)) rounds 1 + exp(x), so that small results lose their digits.
+"""FlagGems 532ff438: softplus and logsigmoid take log(1 + exp(x)), which rounds 1 + exp(x): small results lose digits.
 
 Usage: flaggems_log1p.py CHECKOUT, on a GPU. torch takes log1p. A result of 1e-8 is 0; beside what it is added to that
 is little, and as a step size, a gate or a loss of its own it is all. Held against float64.
