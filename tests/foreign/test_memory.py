@@ -1,6 +1,8 @@
 """Memory of a call: guards, fresh memory, and what was never written."""
 
 import ctypes
+import subprocess
+import sys
 from functools import partial
 from types import ModuleType
 
@@ -86,6 +88,28 @@ def test_torch_s_fresh_memory_and_its_copies() -> None:
     (ctypes.c_float * 4).from_address(several[0].data_ptr())[3] = 0.0
     assert memory.broken == ["memory that it allocated"]
     assert not torch.isnan(torch.zeros(3)).any()
+
+
+COMPILED = """
+import sys, torch
+from workbench.foreign.memory import Memory
+
+def backend(graph, _):
+    return lambda *x: [one + 1 for one in graph(*x)]
+
+with Memory().fresh(print):
+    plain = torch.empty(3).fill_(1.0) * 2
+print(plain.tolist(), "torch._dynamo" in sys.modules)
+f = torch.compile(lambda x: torch.relu(x) * 2, backend=backend)
+with Memory().fresh(f):
+    print(f(torch.ones(3)).tolist())
+"""
+
+
+def test_what_torch_compiles_runs_as_it_was_compiled_and_nothing_else_waits_for_its_compiler() -> None:
+    pytest.importorskip("torch")
+    run = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
+    assert run.stdout.splitlines() == ["[2.0, 2.0, 2.0] False", "[3.0, 3.0, 3.0]"], run.stderr
 
 
 COUNTED = 0

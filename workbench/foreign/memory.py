@@ -227,6 +227,18 @@ def _filled(torch: ModuleType, memory: Memory) -> Iterator[None]:
 
         supports_higher_order_operators = True  # such as flex_attention, which are no overloads
 
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """False: what keeps torch.compile out of a mode imports all of it, 2 s at the first operation."""
+            return False
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """True: what torch.compile made of a function runs as it does without the mode. Else its operations would
+            run one by one, and other numbers would be judged.
+            """
+            return True
+
         def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = f(*args, **(kwargs or {}))
             name = getattr(getattr(f, "overloadpacket", None), "__name__", "")
