@@ -49,6 +49,8 @@ def _made(op: str, attributes: Mapping[str, Any], x: Sequence[Rows], rows: int) 
         ndim = x[0].value.ndim - x[0].several
         how["axis"] = _behind(how["axis"], ndim)
         return rule.value(*(_repeated(one, rows) if op in _SEVERAL else one.value for one in x), **how)
+    if op == "index" and _is_one_array(how["index"]):
+        return rule.value(x[0].value, index=_at(how["index"]))
     if op == "index" and not _is_plain(how["index"]):
         xp = array_namespace(x[0].value)
         return xp.stack([rule.value(x[0].value[k], **how) for k in range(rows)])
@@ -117,6 +119,12 @@ def _is_plain(index: Any) -> bool:
         or (isinstance(part, whole) and type(part) is not bool)
         for part in listed
     )
+
+
+def _is_one_array(index: Any) -> bool:
+    """Whether an index is one array and slices: what it takes stands where the array does, with more axes before it."""
+    *others, array = sorted(index if isinstance(index, tuple) else (index,), key=lambda part: hasattr(part, "ndim"))
+    return getattr(array, "ndim", 0) > 0 and all(isinstance(part, slice) for part in others)
 
 
 def _at(index: Any) -> tuple[Any, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from array_api_compat import device
 
 from workbench.floats import array_namespace
@@ -165,7 +166,16 @@ def from_places(s: Site, g: Any) -> Any:
 
 
 def _index(x: Any, *, index: Any) -> Any:
+    listed = index if isinstance(index, tuple) else (index,)
+    *before, last = listed
+    alone = _is_places(last) and all(isinstance(part, slice) and part == slice(None) for part in before)
+    if alone and isinstance(x, np.ndarray):
+        return x.take(last, axis=len(before))  # as x[index], in a quarter of its time
     return x[index]
+
+
+def _is_places(part: Any) -> bool:
+    return isinstance(part, np.ndarray) and part.dtype.kind in "iu"
 
 
 def _back_of_index(s: Site, g: Any) -> Any:
