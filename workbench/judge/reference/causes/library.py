@@ -17,6 +17,7 @@ from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.operands import exchanged, of_turns, operands_of
 from workbench.judge.reference.causes.places import along, moved
 from workbench.judge.reference.causes.products import of_reads, of_several
+from workbench.judge.reference.causes.read_on import read_on
 from workbench.judge.reference.causes.steps import steps_of
 from workbench.judge.reference.causes.strides import strided
 from workbench.judge.reference.causes.sums import NAMES, Step, over, parts, parts_of, summed
@@ -70,6 +71,7 @@ def _all(graph: Graph, nodes: Sequence[int], given: Collection[int]) -> Iterator
     yield from exchanged(graph, {*nodes}, names)
     yield from diagonals(graph, {*nodes}, names)
     yield from tiled_sums(graph, nodes, names)
+    yield from read_on(graph, nodes, names)
     yield from strided(graph, nodes, names)
     yield from masked_means(graph, nodes, names)
     for some in (of_tiles, tile_masks, of_several):

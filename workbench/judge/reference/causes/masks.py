@@ -1,6 +1,6 @@
 """Edits of masks: a diagonal elsewhere, and sums that also have the places behind the end of an axis."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -91,7 +91,7 @@ def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
         return
     back, n = found
     counts = dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))
-    ends, named = _zeros(graph, graph.nodes[i].reads[0], back, names)
+    ends, named = _zeros(graph, graph.nodes[i].reads[0], back, names.own)
     several = [(frozenset(ends), "what is loaded")] * (len(ends) > 1)
     for zeros, words in (*((frozenset({j}), names.of(j)) for j in named[:NEAREST]), *several):
         for more in filter(None, counts):
@@ -112,7 +112,7 @@ def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edi
         for t in TILES if 1 < len(lengths) and len(some) <= MOST_SUMS else ():
             said = f"goes on to a whole tile of {t}, where what is loaded is 0"
             name = f"each sum of line {line.number}"
-            yield Edit(tuple(some), partial(_to_tile, names, t), name, said, "mask", 2)
+            yield Edit(tuple(some), partial(_to_tile, t), name, said, "mask", 2)
 
 
 def _along(graph: Graph, i: int) -> tuple[int, int] | None:
@@ -125,10 +125,13 @@ def _along(graph: Graph, i: int) -> tuple[int, int] | None:
     return (found[0][0] - len(shape), found[0][1]) if len(found) == count == 1 else None
 
 
-def _zeros(graph: Graph, source: int, back: int, names: Names) -> tuple[list[int], list[int]]:
-    """What a sum's terms are computed from, element by element: values that are no such step; and those, and values on
-    the way that have a name, the nearest first.
-    """
+def ends_of(graph: Graph, source: int, back: int) -> list[int]:
+    """What a sum's terms are computed from, element by element: values along its axis that are no such step."""
+    return _zeros(graph, source, back, ())[0]
+
+
+def _zeros(graph: Graph, source: int, back: int, own: Collection[int]) -> tuple[list[int], list[int]]:
+    """The ends of a sum's terms; and those, and values on the way that have a name, of `own`, the nearest first."""
     ends, found, waiting, seen = list[int](), list[int](), [source], set[int]()
     while waiting:
         j = waiting.pop(0)
@@ -141,7 +144,7 @@ def _zeros(graph: Graph, source: int, back: int, names: Names) -> tuple[list[int
             waiting += node.reads
         else:
             ends.append(j)
-        if j != source and (not single or j in names.own):
+        if j != source and (not single or j in own):
             found.append(j)
     return ends, found
 
@@ -155,35 +158,38 @@ def _passes(graph: Graph, j: int) -> bool:
     return node.op in PASSES and node.shape == graph.nodes[node.reads[0]].shape
 
 
-def _to_tile(names: Names, tile: int, d: Draft) -> None:
+def _to_tile(tile: int, d: Draft) -> None:
     found = _along(d.graph, d.node)
     assert found is not None
     back, n = found
     if -n % tile:
-        _longer(frozenset(_zeros(d.graph, d.old.reads[0], back, names)[0]), back, -n % tile, d)
+        _longer(frozenset(ends_of(d.graph, d.old.reads[0], back)), back, -n % tile, d)
     else:
         d.add("named", d.node)
 
 
 def _longer(zeros: frozenset[int], back: int, more: int, d: Draft) -> None:
-    term = d.add("multiply", _of_zero(d, d.old.reads[0], zeros, back), d.hold(more))
+    ends = {j: d.hold(0.0) for j in zeros}
+    term = d.add("multiply", behind(d, d.old.reads[0], ends, back), d.hold(more))
     shape = d.of(term).shape
     if not d.old.attributes.get("keepdims") and len(shape) >= -back:
         term = d.reshape(term, tuple(n for at, n in enumerate(shape) if at - len(shape) != back))
     d.add("add", d.node, term, shape=d.old.shape)
 
 
-def _of_zero(d: Draft, j: int, zeros: frozenset[int], back: int) -> int:
-    """What node j is where some are 0; IndexError where it depends on the place besides. A mask is not applied."""
+def behind(d: Draft, j: int, ends: Mapping[int, int], back: int) -> int:
+    """What node j is at other places of an axis, by what some values are there; IndexError where it depends on the
+    place besides. A mask is not applied.
+    """
     node = d.graph.nodes[j]
-    if j in zeros:
-        return d.hold(0.0)
+    if j in ends:
+        return ends[j]
     if not _varies(node.shape, back):
         return j
     if node.op == "where":
-        return next(_of_zero(d, k, zeros, back) for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back))
+        return next(behind(d, k, ends, back) for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back))
     if _passes(d.graph, j):
-        return _of_zero(d, node.reads[0], zeros, back)
+        return behind(d, node.reads[0], ends, back)
     if node.op not in SINGLE:
         raise IndexError(j)
-    return d.add(node.op, *(_of_zero(d, k, zeros, back) for k in node.reads), **node.attributes)
+    return d.add(node.op, *(behind(d, k, ends, back) for k in node.reads), **node.attributes)
