@@ -56,9 +56,9 @@ def test_the_short_way_gives_what_the_edited_graph_gives(graph: Graph, slab: Sla
                 continue
             whole = budgets(edited(graph, edit)[0], Contract(), {}, ["out", "total"])
             for name, node in zip(("out", "total"), asked, strict=True):
-                mine = made.get(node, replay.made[node])
+                mine = made.values.get(node, replay.made[node])
                 np.testing.assert_allclose(mine, whole[name].value, rtol=1e-12, err_msg=edit.words)
-            some += bool(made)
+            some += bool(made.values)
     assert some > 10
 
 
@@ -153,6 +153,6 @@ def test_of_a_number_that_is_made_in_two_ways_the_edited_one_counts() -> None:
     replay.start()
     made = replay.of(halved, Work(100))
     assert made is not None
-    assert np.array_equal(made[last], np.arange(2.0, 10.0, 2.0))
+    assert np.array_equal(made.values[last], np.arange(2.0, 10.0, 2.0))
     whole = budgets(edited(graph, halved)[0], Contract(), {}, ["result"])["result"]
-    assert np.array_equal(whole.value, made[last])
+    assert np.array_equal(whole.value, made.values[last])

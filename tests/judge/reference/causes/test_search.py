@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from workbench.judge.reference.causes.search import explain
 from workbench.judge.reference.diff import ReferenceDiff
@@ -235,3 +236,48 @@ def test_counted_work_ends_a_search_and_says_so() -> None:
     found = judged(count=1).explain(effort=1e-5)
     assert found.ended_by == "effort"
     assert not found.complete
+
+
+def test_what_is_nan_everywhere_is_no_root_of_a_negative_number_and_no_load_past_the_end() -> None:
+    """Either makes NaN of dweight: the one by accident, the other as what nobody writes does."""
+
+    def plain(x, weight, bias):
+        return torch.nn.functional.layer_norm(x, (48,), weight, bias, 1e-6)
+
+    class Unwritten(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x, weight, bias)
+            return plain(x, weight, bias)
+
+        @staticmethod
+        def backward(ctx, dout):
+            with torch.enable_grad():
+                x, weight, bias = (one.detach().requires_grad_() for one in ctx.saved_tensors)
+                dx = torch.autograd.grad(plain(x, weight, bias), x, dout)[0]
+            return dx, torch.full((48,), torch.nan), torch.full((48,), torch.nan)
+
+    def drawn(seed, dtype):
+        g = torch.Generator().manual_seed(seed)
+        sizes = {"x": (100, 48), "weight": (48,), "bias": (48,)}
+        return {name: torch.randn(*shape, generator=g) for name, shape in sizes.items()}
+
+    found = diff_reference(lambda x, weight, bias: Unwritten.apply(x, weight, bias), plain, drawn, gradients=True)
+    assert (found.verdict, found.origin, found.explain().causes) == ("bug", "dweight", ())
+
+
+def test_a_guard_that_is_left_out_before_a_logarithm_is_named() -> None:
+    def guarded(x):
+        kept = np.maximum(x, 0.001)
+        out = np.log(kept)
+        return out
+
+    def drawn(seed, dtype):
+        return {"x": np.random.default_rng(seed).standard_normal((16, 16)).astype(dtype)}
+
+    def kernel(x):
+        with np.errstate(all="ignore"):
+            return np.log(x)
+
+    [cause] = diff_reference(kernel, guarded, drawn).explain().causes
+    assert "kept" in cause.names[0].text

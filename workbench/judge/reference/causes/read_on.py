@@ -41,7 +41,7 @@ def read_on(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
             for more in filter(None, dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))):
                 for some_loads, words in several if loads else ():
                     said = f"runs {more} elements past the end of {words}, as loads without a mask do"
-                    yield Edit(group, partial(_longer, some_loads, more), name, said, "mask", 1 + len(group))
+                    yield Edit(group, partial(_longer, some_loads, more), name, said, "past the end", 1 + len(group))
 
 
 def _length(graph: Graph, i: int) -> int | None:

@@ -1,6 +1,7 @@
 """What an edit makes of stages: values alone, computed anew where the edit reaches."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -22,8 +23,18 @@ VALUES = 2**17
 LEAST = 2000
 #: products that cost as much as one value elsewhere
 PRODUCTS = 16
+#: what has no value for some numbers
+ROOTS = ("sqrt", "power", "log", "log2", "log10", "log1p")
 #: values of all nodes that are kept, at most: 400 MB
 LARGEST = 5e7
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What an edit makes of stages."""
+
+    values: Mapping[int, Any]  #: of nodes that change
+    broken: bool  #: whether a root, a power or a logarithm has become NaN of a number, as of a negative one
 
 
 class Replay:
@@ -72,12 +83,12 @@ class Replay:
                     self._compute(i)
         return self.values[j]
 
-    def of(self, edit: Edit, work: Work) -> dict[int, Any] | None:
+    def of(self, edit: Edit, work: Work) -> Made | None:
         """What an edit makes of the nodes that are asked, those alone that change; None where it does not fit."""
         parts = {i: part for i in edit.nodes if i in self.readers and (part := edit.part(self.graph, i)) is not None}
         queue, new, found = [*parts], dict[int, Any](), dict[int, Any]()
         heapify(queue)
-        cost, last = 0, -1
+        cost, last, broken = 0, -1, list[Node]()
         while queue:
             i = heappop(queue)
             if i == last:
@@ -86,7 +97,7 @@ class Replay:
             node = self.graph.nodes[i]
             cost += cost_of(node, self.graph) + sum(max(size(one), LEAST) for one in parts.get(i, ()))
             try:
-                y = self._edited(i, node, parts[i], new) if i in parts else self._value(node, new)
+                y = self._edited(i, node, parts[i], new, broken) if i in parts else self._value(node, new, broken)
             except (ValueError, TypeError, IndexError):
                 y = None
             before = self.made[i] if i in self.asked else self.values[i]
@@ -103,22 +114,24 @@ class Replay:
                 for j in self.readers[i]:
                     heappush(queue, j)
         work.take(cost / VALUES)
-        return found
+        return Made(found, bool(broken))
 
-    def _value(self, node: Node, new: Mapping[int, Any]) -> Any:
-        """Its value, new ones where there are some."""
+    def _value(self, node: Node, new: Mapping[int, Any], broken: list[Node]) -> Any:
+        """Its value, new ones where there are some; `broken` gets what is NaN of a number."""
         if (one := the_other(node, new)) is not None:
             return new[one]
-        return value(node, {j: new[j] if j in new else self._known(j) for j in node.reads})
+        return _checked(node, {j: new[j] if j in new else self._known(j) for j in node.reads}, broken)
 
-    def _edited(self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any]) -> Any:
-        own = [self._value(node, new)] if any(i in one.reads for one in part) else []
+    def _edited(
+        self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any], broken: list[Node]
+    ) -> Any:
+        own = [self._value(node, new, broken)] if any(i in one.reads for one in part) else []
         made: list[Any] = []
         for one in part:
             read: dict[int, Any] = {}
             for j in one.reads:
                 read[j] = own[0] if j == i else made[~j] if j < 0 else new[j] if j in new else self._known(j)
-            made.append(value(one, read))
+            made.append(_checked(one, read, broken))
         return made[-1]
 
     def _readers(self) -> dict[int, list[int]]:
@@ -131,6 +144,13 @@ class Replay:
                 if j in found:
                     found[j].append(i)
         return found
+
+
+def _checked(node: Node, known: Mapping[int, Any], broken: list[Node]) -> Any:
+    y = value(node, known)
+    if node.op in ROOTS and (np.isnan(y) & ~np.isnan(known[node.reads[0]])).any():
+        broken.append(node)
+    return y
 
 
 def value(node: Node, known: Mapping[int, Any]) -> Any:

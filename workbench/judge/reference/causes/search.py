@@ -37,8 +37,12 @@ FRESH, MORE = 2, 6
 #: errors that remain are the same ones where they differ by such a share: float64 rounds as much
 SAME = 1e-6
 #: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, or it multiplies one by 0. By
-#: others, such as the square root of what is negative, an element is NaN by accident
-MAKE_NAN = ("unwritten", "mask", "order", "left out")
+#: others, and by a square root of what has become negative, an element is NaN by accident
+MAKE_NAN = ("unwritten", "mask", "order", "left out", "past the end")
+#: of these, what makes NaN of what lies behind an array: a kernel that has NaN alone may as well have written nothing
+IN_PART = "past the end"
+#: without these a root has no value where the reference keeps negative numbers from it
+GUARDS = ("maximum", "minimum", "where", "abs")
 #: what budgets cost beside values alone
 BUDGETS = 20
 
@@ -82,15 +86,17 @@ class Screen:
         self.of_lost = float(first[self.wrong].mean()) if self.wrong.any() else 1.0  # as bad as what is wrong else
         self.error = float(first.sum()) + self.of_lost * float(self.lost.sum())
 
-    def left(self, made: Mapping[int, Any], family: str) -> float:
-        """Share of the error, root mean square, that remains by an edit of a family, which makes some turns anew."""
+    def left(self, made: Mapping[int, Any], makes_nan: bool) -> float:
+        """Share of the error, root mean square, that remains by an edit that makes some turns anew. makes_nan: whether
+        that explains why the kernel has NaN.
+        """
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
         parts = self._parts(self._rounded(whole))
         nan = np.isnan(parts)
         if nan.sum() > UNDEFINED * (self.wrong.sum() + self.lost.sum()):  # where the kernel has a number
             return np.inf
-        lost = self.of_lost * float((np.isfinite(whole[self.lost]) | (family not in MAKE_NAN)).sum())
+        lost = self.of_lost * float((np.isfinite(whole[self.lost]) | (not makes_nan)).sum())
         return float(np.sqrt((parts[~nan].sum() + lost) / self.error))
 
     def _rounded(self, x: np.ndarray) -> np.ndarray:
@@ -162,7 +168,12 @@ class _Search:
                 continue
             self.tried += 1
             made = replay.of(edit, self.work)
-            if made and (left := screen.left(made, edit.family)) <= LEFT:
+            if made is None or not made.values:
+                continue
+            guards = all(self.scene.graph.nodes[i].op in GUARDS for i in edit.nodes)
+            makes_nan = edit.family in MAKE_NAN and (guards or not made.broken)
+            makes_nan &= edit.family != IN_PART or bool(screen.known.any())
+            if (left := screen.left(made.values, makes_nan)) <= LEFT:
                 found.append(Fit(edit, left))
         return sorted(found, key=_likely)
 
