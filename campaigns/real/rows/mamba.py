@@ -128,7 +128,9 @@ CASES = (
 
 WRONG = (
     Wrong(MAMBA, "0cce0fa6", "2e16fc30", "the gradient of a step size is taken for the step size, beyond 20",
-          SOFTPLUS, ("dstep", "dA"), Truth("F.softplus(step)", "operand"), "steps beyond 20", wrong_in=("gradients",)),
+          # was an operand: the gradient taken for a step is then clamped to `dt_min` as one, and that sets it to 0
+          SOFTPLUS, ("dstep", "dA"), Truth("F.softplus(step)", "step", changed=True), "steps beyond 20",
+          wrong_in=("gradients",)),
     Wrong(MAMBA, "74729d0f", "a6a1dae6", "with several sequences a decay is its logarithm, in the gradient of B",
           PACKED, ("dB", "dstep", "dA"), Truth("~seen[..., None], -torch.inf).exp()", "step"), wrong_in=("gradients",)),
     Wrong(MAMBA, "8f42a5e1", "bb3a82a7", "tokens behind a partial last chunk are not masked: 0 inf",
