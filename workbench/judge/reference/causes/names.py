@@ -31,7 +31,9 @@ class Names:
         """The name, or an expression of names."""
         said = self._said(i, 3)
         node = self.graph.nodes[i]
-        return said if len(said) <= LONGEST else f"the {node.op} of line {node.line.number}"
+        if len(said) <= LONGEST:
+            return said
+        return f"the {'gradient through the ' if node.line.backward else ''}{node.op} of line {node.line.number}"
 
     def before(self, i: int) -> Iterator[int]:
         """Nodes that have a name, before a node, the nearest first."""

@@ -35,7 +35,7 @@ def operands_of(graph: Graph, i: int, names: Names) -> Iterator[Step]:
             said, family = _in_place_of(graph, j, other, names)
             said = f"is {new}" if of == names.of(i) and family == "operand" else said
             same = of == new  # a variable's earlier value: that a step is left out says so, too
-            said = f"reads {of} of line {graph.nodes[other].line.number}, before it is made anew" if same else said
+            said = f"reads {of} of line {graph.nodes[other].line.number}, not yet updated" if same else said
             yield said, family, size + same, _with({i: other}, k)
     if len(node.reads) == 2 and node.op in ("subtract", "divide", "matmul"):
         a, b = (graph.nodes[j].shape for j in node.reads)

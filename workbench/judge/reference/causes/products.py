@@ -174,20 +174,29 @@ def _until(m: int, value: float, d: Draft) -> None:
 
 
 def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
-    """Heads i that read, or are added to, head i modulo n in the place of head i // group."""
+    """Heads i that read, or are added to, head i % n in the place of head i // group."""
     reads = [i for i, node in enumerate(graph.nodes) if node.op == "repeat" and _repeated(graph, i) is not None]
     sums = [i for i in range(len(graph.nodes)) if _grouped(graph, i) is not None]
     for some, said in (
-        (reads, "read at i modulo the heads of their input, in place of i // group"),
-        (sums, "added up over heads with the same i modulo the heads of the sum, in place of i // group"),
-        (
-            [*reads, *sums] if reads and sums else [],
-            "read, and added up, at i modulo their heads, in place of i // group",
-        ),
+        (reads, "read at head i % {n}, in place of i // {group}"),
+        (sums, "added up over the heads with one i % {n}, in place of i // {group}"),
+        ([*reads, *sums] if reads and sums else [], "read, and added up, by i % {n}, in place of i // {group}"),
     ):
         if some:
-            name = " and ".join(names.of(i) for i in some)
-            yield Edit(tuple(sorted(some)), _modulo, name, f"{'is' if len(some) == 1 else 'are'} {said}", "places", 3)
+            n, group = _heads(graph, some[0])
+            words = f"{'is' if len(some) == 1 else 'are'} {said.format(n=n, group=group)}"
+            yield Edit(tuple(sorted(some)), _modulo, " and ".join(map(names.of, some)), words, "places", 3)
+
+
+def _heads(graph: Graph, i: int) -> tuple[int, int]:
+    """How many heads are read, or are left, and the heads of a group."""
+    whole = graph.nodes[graph.nodes[i].reads[0]].shape
+    found = _repeated(graph, i) if graph.nodes[i].op == "repeat" else None
+    if found is not None:
+        return whole[found[0]], found[1]
+    over = _grouped(graph, i)
+    assert over is not None
+    return whole[over - 1], whole[over]
 
 
 def _repeated(graph: Graph, i: int) -> tuple[int, int] | None:
