@@ -291,6 +291,16 @@ def test_what_is_known_of_a_function_gives_way_to_what_is_said(monkeypatch: pyte
     assert run(SDPA, HALF, contract="empty_out=0").contract.empty_out == 0
 
 
+def test_a_package_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xformers.py").write_text("raise OSError('libcuda.so.1: cannot open shared object')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("xformers", "xformers.ops"):
+        monkeypatch.delitem(sys.modules, name)
+    message = refusal(run, XFORMERS, HALF, device="cpu")
+    assert message.startswith(f"{XFORMERS}: xformers.ops could not be imported:\n")
+    assert message.endswith("OSError: libcuda.so.1: cannot open shared object\n")
+
+
 def test_what_is_not_installed_or_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "flash_attn", None)
     with pytest.raises(Unavailable) as missing:

@@ -23,6 +23,7 @@ from workbench.foreign import packages
 from workbench.foreign.keywords import VALUES, Asked
 from workbench.foreign.layouts import laid, poisoned
 from workbench.foreign.packages import Call
+from workbench.raised import as_raised
 from workbench.refusal import Refusal, Unavailable
 
 #: fields that every function takes, by the shapes and the dtype of its arrays
@@ -303,6 +304,8 @@ def load(adapter: Adapter, target: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise Unavailable(absent(f"{target} needs", str(error.name))) from None
+    except Exception as error:  # of an extension, most often, that was built for another machine
+        raise Refusal(f"{target}: {module} could not be imported:\n{as_raised(error)}") from None
     if (function := getattr(found, name, None)) is None:
         version = getattr(importlib.import_module(adapter.package), "__version__", "unknown")
         raise Refusal(f"{target}: {module} of {adapter.package} {version} has no {name}")
