@@ -17,10 +17,11 @@ def attend(
     top_left: bool = False,
     mask: np.ndarray | None = None,
     bias: np.ndarray | None = None,
+    sinks: np.ndarray | None = None,
     empty_lse: float = -np.inf,
 ) -> tuple[np.ndarray, np.ndarray]:
     """out [s, h, d] and lse [h, s], float32, of one sequence: q [s, h, d], k and v [t, kv heads, d]; the mask and the
-    bias [h, s, t].
+    bias [h, s, t], sinks [h].
     """
     q, k, v = (np.asarray(x, np.float32) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
@@ -40,6 +41,9 @@ def attend(
     largest = np.max(scores, axis=-1, initial=np.float32(-1e30))
     probs = np.exp(scores - largest[..., None])
     total = probs.sum(axis=-1)
+    if sinks is not None:
+        with np.errstate(over="ignore"):
+            total = total + np.where(total > 0, np.exp(sinks.astype(np.float32)[:, None] - largest), 0)
     empty = total == 0
     out = np.einsum("hqk,khd->hqd", probs, v) / np.where(empty, 1, total)[..., None]
     with np.errstate(divide="ignore"):

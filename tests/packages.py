@@ -8,6 +8,7 @@ decode.py), xFormers 0.0.30 (xformers/ops/fmha) and JAX 0.6 (jax/_src/nn/functio
 import math
 import sys
 import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -286,7 +287,12 @@ STAND_INS = {
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
     """Put them where `import` finds them; JAX's arrays are NumPy's."""
-    for name, functions in STAND_INS.items():
+    put(monkeypatch, STAND_INS)
+
+
+def put(monkeypatch: pytest.MonkeyPatch, stand_ins: Mapping[str, Sequence[Callable[..., Any]]]) -> None:
+    """Modules of these names, with these functions."""
+    for name, functions in stand_ins.items():
         module = types.ModuleType(name)
         for function in functions:
             setattr(module, function.__name__, function)

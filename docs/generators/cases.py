@@ -8,7 +8,7 @@ from workbench.case.fields import LAID, PROBLEM, of_role
 from workbench.case.options import Options
 from workbench.cuda.kernels import KERNELS
 from workbench.cuda.plan import plan
-from workbench.foreign.adapters import ADAPTERS, check
+from workbench.foreign.adapters import ADAPTERS, as_many_keys, check
 from workbench.foreign.keywords import FEATURES, Asked
 
 BASE = Case(seqlen_q=1, seqlen_k=12, heads=2, head_dim=16, dtype="float16", scale=0.3)
@@ -22,7 +22,7 @@ SHOWN: dict[str, dict[str, dict[str, Any]]] = {
     "seqlens_q": {"yes": {"batch": 2, "seqlen_q": 5, "seqlens_q": (5, 3)}},
     "seqlens_k": {"yes": {"batch": 2, "seqlens_k": (12, 3)}},
     "head_dim": {"yes": {}},
-    "head_dim_v": {"yes": {"head_dim_v": 8}},
+    "head_dim_v": {"yes": {"head_dim": 32, "head_dim_v": 16}},
     "shared_kv": {"yes": {"head_dim_v": 8, "shared_kv": True}},
     "dtype": {"yes": {}},
     "causal": {"yes": {"causal": True, "causal_alignment": "bottom-right"}},
@@ -32,7 +32,7 @@ SHOWN: dict[str, dict[str, dict[str, Any]]] = {
     },
     "scale": {"yes": {"scale": 0.25}},
     "softcap": {"yes": {"softcap": 2.0}},
-    "window": {"left": {"window": (3, -1)}, "right": {"seqlen_q": 5, "window": (3, 1)}},
+    "window": {"left": {"window": (3, -1)}, "right": {"seqlen_q": 5, "window": (3, 1), "causal": False}},
     "alibi_slopes": {"yes": {"alibi_slopes": "geometric"}},
     "alibi_form": {
         "distance": {"alibi_slopes": "geometric"},
@@ -45,6 +45,11 @@ SHOWN: dict[str, dict[str, dict[str, Any]]] = {
     "page_size": {"yes": {"page_size": 4}},
     "kv_layout": {"yes": {"page_size": 4, "kv_layout": "HND"}},
 }
+#: what a function takes no case without
+NEEDED: dict[str, dict[str, Any]] = {
+    "flashinfer:BatchDecodeWithPagedKVCacheWrapper": {"page_size": 4},
+    "fla.ops:parallel_attn": {"causal": True},
+}
 #: columns of functions that have an adapter
 SHORT = {
     "torch:scaled_dot_product_attention": "SDPA",
@@ -56,6 +61,10 @@ SHORT = {
     "flashinfer:single_decode_with_kv_cache": "FI decode",
     "flashinfer:BatchDecodeWithPagedKVCacheWrapper": "FI paged",
     "xformers.ops:memory_efficient_attention": "xFormers",
+    "fla.ops:parallel_attn": "fla",
+    "aiter.ops.triton.mha:flash_attn_func": "aiter func",
+    "aiter.ops.triton.mha:flash_attn_varlen_func": "aiter varlen",
+    "native_sparse_attention.ops:flash_attention_varlen": "NSA varlen",
     "jax.nn:dot_product_attention": "JAX",
 }
 #: what a function of a user's is called with that no keyword of its own name tells
@@ -87,10 +96,24 @@ def _takes(target: str, case: Case) -> bool:
     return True
 
 
+def _shown(target: str, more: dict[str, Any]) -> Case:
+    """A case for a target, with its keys as the queries where it takes no other."""
+    case = BASE.but(**{**NEEDED.get(target, {}), **more})
+    if not _of_one_length(target):
+        return case
+    lengths = case.seqlens_q or case.seqlens_k
+    return case.but(seqlens_q=lengths, seqlens_k=lengths, seqlen=max(lengths or [case.seqlen_k]))
+
+
+def _of_one_length(target: str) -> bool:
+    return target in ADAPTERS and as_many_keys in ADAPTERS[target].rules
+
+
 def _cell(target: str, field: str) -> str:
-    """What a target takes of a field; on pages, where it takes these alone."""
-    pages = {} if target not in ADAPTERS or ADAPTERS[target].kv else {"page_size": 4}
-    taken = [what for what, more in SHOWN[field].items() if _takes(target, BASE.but(**{**pages, **more}))]
+    """What a target takes of a field."""
+    if field == "seqlen_q" and _of_one_length(target):
+        return "as `seqlen_k`"
+    taken = [what for what, more in SHOWN[field].items() if _takes(target, _shown(target, more))]
     if not taken:
         return {"batch": "1", "seqlen_q": "1"}.get(field, "")
     return "both" if len(taken) > 1 else taken[0]

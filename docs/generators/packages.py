@@ -11,6 +11,6 @@ def adapters() -> str:
         axes = [f"[{' '.join(x)}]" if x else "pages" for x in (one.q, one.kv)]
         lse = f"[{' '.join(one.lse)}]{', base 2' if one.base2 else ''}" if one.lse else "none"
         keywords = dict.fromkeys(word for words in one.takes.values() if words for word in words.split(", "))
-        cells = (*axes, lse, one.contract or "none")
+        cells = (*axes, lse, one.contract.partition(",")[0] or "none")
         rows.append([code(target), *map(escaped, cells), ", ".join(map(code, keywords))])
     return table(["TARGET", "q, out", "k, v", "lse", "preset", "keywords"], rows)

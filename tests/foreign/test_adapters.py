@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests import packages as stand_ins
+from tests import triton_packages
 from tests.refusals import refusal
 from workbench import Case, Unavailable, diff, run
 from workbench.bench.kernel import measure
@@ -18,7 +19,8 @@ from workbench.case.fields import FIELDS, LAID, PROBLEM, of_role
 from workbench.case.stages import MASKS
 from workbench.foreign import packages
 from workbench.foreign.adapters import ADAPTERS, SHAPES
-from workbench.foreign.keywords import VALUES
+from workbench.foreign.keywords import VALUES, Asked
+from workbench.operations.through_autograd import through_autograd
 
 flex_attention = pytest.importorskip("torch.nn.attention.flex_attention", reason="torch is not installed")
 
@@ -28,11 +30,14 @@ FUNC, VARLEN, KVCACHE = (f"flash_attn:flash_attn_{x}" for x in ("func", "varlen_
 PREFILL, DECODE = (f"flashinfer:single_{x}_with_kv_cache" for x in ("prefill", "decode"))
 PAGED = "flashinfer:BatchDecodeWithPagedKVCacheWrapper"
 XFORMERS, JAX = "xformers.ops:memory_efficient_attention", "jax.nn:dot_product_attention"
+FLA, NSA = "fla.ops:parallel_attn", "native_sparse_attention.ops:flash_attention_varlen"
+AITER, AITER_VARLEN = (f"aiter.ops.triton.mha:flash_attn_{x}" for x in ("func", "varlen_func"))
 
 
 @pytest.fixture(autouse=True)
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     stand_ins.install(monkeypatch)
+    triton_packages.install(monkeypatch)
     # without the import of torch's compiler, which takes seconds; the numbers are the same
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
 
@@ -54,6 +59,10 @@ ONE = Case(seqlen_q=1, seqlen_k=12, heads=2, kv_heads=1, head_dim=16, dtype="flo
 SLOPES = {"alibi_slopes": (0.5, 0.125)}
 TOP_LEFT = {"causal": True, "causal_alignment": "top-left"}
 MLA = {"head_dim_v": 8, "shared_kv": True}
+SINKS = {"sinks": (0.5, -1.0)}
+#: as many queries as keys
+EVEN = Case(seqlen=12, heads=2, head_dim=16, dtype="float16", scale=0.3)
+UNEVEN = Case(seqlens_q=(9, 0, 4), seqlens_k=(9, 0, 4), heads=2, head_dim=16, dtype="bfloat16")
 
 CASES = {
     SDPA: [
@@ -86,6 +95,23 @@ CASES = {
     XFORMERS: [
         HALF.but(causal=True), HALF.but(**TOP_LEFT, head_dim_v=8), HALF.but(seqlen=9, causal=True),
         HALF.but(window=(3, -1)), HALF.but(causal=True, window=(3, 0)),
+    ],
+    FLA: [
+        EVEN.but(causal=True, kv_heads=1, head_dim_v=8), EVEN.but(causal=True, window=(3, 0), **SINKS),
+        EVEN.but(batch=2, window=(0, 0)), UNEVEN.but(causal=True, window=(3, 0)), UNEVEN.but(window=(-1, 0), kv_heads=1),
+        SMALL.but(seqlen=12, causal=True),
+    ],
+    AITER: [
+        HALF.but(causal=True, kv_heads=1), HALF.but(batch=2, window=(3, -1), **SLOPES),
+        HALF.but(causal=True, window=(3, 0), **SINKS), HALF.but(head_dim=48, head_dim_v=32),
+        HALF.but(seqlen_q=14, causal=True, **SLOPES), SMALL.but(seqlen_q=14, **SINKS),
+    ],
+    AITER_VARLEN: [
+        HALVES.but(causal=True, kv_heads=1), HALVES.but(window=(3, -1), scale=0.3, **SLOPES),
+        UNEVEN.but(causal=True, window=(3, 0), **SINKS), HALVES.but(head_dim=48, head_dim_v=32, seqlens_k=(6, 0, 12)),
+    ],
+    NSA: [
+        EVEN.but(causal=True, kv_heads=1, head_dim_v=8), UNEVEN.but(causal=True), UNEVEN.but(batch=3, kv_heads=1),
     ],
     JAX: [
         SMALL.but(causal=True, kv_heads=1), SMALL.but(**TOP_LEFT), SMALL.but(**TOP_LEFT, window=(3, 0)),
@@ -159,6 +185,16 @@ def test_masks_and_biases_of_the_inputs(target: str, dtype: str) -> None:
         (PREFILL, HALF.but(window=(3, -1)), {"window": (4, -1)}),
         (DECODE, ONE, {"scale": 0.25}),
         (XFORMERS, HALF.but(causal=True), {"top_left": True}),
+        (FLA, EVEN.but(causal=True, window=(3, 0)), {"window": (4, -1)}),
+        (FLA, UNEVEN.but(causal=True), {"causal": False}),
+        (FLA, EVEN.but(causal=True, **SINKS), {"sinks": None}),
+        (AITER, HALF.but(window=(3, -1)), {"window": (-1, -1)}),
+        (AITER, HALF.but(causal=True), {"top_left": True}),
+        (AITER, HALF.but(**SLOPES), {"column": True}),
+        (AITER, HALF.but(batch=2, **SINKS), {"sinks": None}),
+        (AITER_VARLEN, HALVES.but(**SLOPES), {"slopes": None}),
+        (NSA, UNEVEN.but(causal=True), {"causal": False}),
+        (NSA, EVEN, {"scale": 0.25}),
         (JAX, RAGGED, {"mask": None}),
         (JAX, SMALL.but(**TOP_LEFT, window=(3, 0)), {"window": (-1, -1)}),
     ],
@@ -222,6 +258,17 @@ SDPA_TAKES = (
         (DECODE, HALF, f"{DECODE} takes one query per sequence; the case has seqlen_q=9"),
         (PAGED, CACHE, f"{PAGED} takes a paged cache; the case has no page_size"),
         (XFORMERS, HALF.but(kv_heads=1), f"{XFORMERS} takes no kv_heads, which the case has (kv_heads=1); it takes scale, causal, causal_alignment, head_dim_v, window"),
+        (FLA, EVEN, f"{FLA} takes causal masks alone; the case is not causal"),
+        (FLA, SMALL.but(causal=True), f"{FLA} takes as many queries as keys; the case has 9 queries and 12 keys"),
+        (FLA, RAGGED.but(causal=True), f"{FLA} takes as many queries as keys; the case has 9,0,4 queries and 6,3,12 keys"),
+        (AITER, HALF.but(**TOP_LEFT), f"{AITER} takes causal_alignment=bottom-right where lengths differ; the case has top-left"),
+        (AITER, HALF.but(window=(3, 1)), f"{AITER} takes windows without a right side, or a causal one; the case has window=3,1"),
+        (AITER, HALF.but(head_dim_v=8), f"{AITER} takes a head_dim_v as head_dim, or one that leaves a power of two from 16, and is one; the case has head_dim=16 and head_dim_v=8"),
+        (AITER, HALF.but(causal=True, alibi_form="column", **SLOPES), f"{AITER} takes no alibi_form, which the case has (alibi_form=column); it takes scale, causal, kv_heads, head_dim_v, window, alibi_slopes, sinks"),
+        (AITER, HALF.but(causal=True, seqlen_q=14, **SINKS), f"{AITER} takes causal sinks where every row sees a key; the case has more queries than keys"),
+        (AITER_VARLEN, HALVES.but(causal=True, **SINKS), f"{AITER_VARLEN} takes causal sinks where every row sees a key; the case has more queries than keys"),
+        (NSA, SMALL.but(seqlen=12), f"{NSA} takes float16 and bfloat16; the case has float32"),
+        (NSA, HALF, f"{NSA} takes as many queries as keys; the case has 9 queries and 12 keys"),
         (SDPA, SMALL.but(codes="e4m3"), f"{SDPA} takes no codes, which the case has (codes=e4m3); it takes {SDPA_TAKES}"),
     ],
 )  # fmt: skip
@@ -289,6 +336,43 @@ def test_what_is_known_of_a_function_gives_way_to_what_is_said(monkeypatch: pyte
     monkeypatch.setitem(ADAPTERS, SDPA, replace(ADAPTERS[SDPA], on={"cpu": on}))
     assert run(SDPA, HALF).contract.empty_out == "any"
     assert run(SDPA, HALF, contract="empty_out=0").contract.empty_out == 0
+
+
+def test_float32_is_tf32_on_a_gpu_alone_of_functions_that_multiply_it_so() -> None:
+    case, narrow = SMALL.but(seqlen=12, causal=True), EVEN.but(causal=True)
+    told = [
+        ADAPTERS[x].promised(y, on).get("input_precision")
+        for x in (FLA, AITER)
+        for y in (case, narrow)
+        for on in ("cuda", "cpu")
+    ]
+    assert told == ["tf32", *[None] * 7]
+    assert run(FLA, case, device="cpu").contract.input_precision == "ieee"
+
+
+def test_gradients_by_tf32_have_no_budget_and_are_refused() -> None:
+    """On a GPU, where a function's arrays live unless it is said."""
+    case = SMALL.but(seqlen=12, causal=True)
+    read = dict(zip("qkv", case.inputs(), strict=True))
+    message = refusal(through_autograd, triton_packages.parallel_attn, FLA, Asked(case, read))
+    assert message == f"{FLA}, gradients: on a GPU it multiplies float32 as TF32; choose float16 or bfloat16"
+
+
+def test_a_row_without_keys_has_an_lse_of_its_own() -> None:
+    """0 of a causal one, as aiter stores it, and -inf of one whose sequence has no keys."""
+    for case in (HALF.but(seqlen_q=14, causal=True), HALVES.but(seqlens_k=(6, 0, 12), seqlens_q=(9, 2, 4))):
+        judged = diff(run(AITER_VARLEN, case, device="cpu"))
+        assert judged.verdict in RIGHT, str(judged)
+
+
+def test_a_package_that_cannot_be_imported_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "xformers.py").write_text("raise OSError('libcuda.so.1: cannot open shared object')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("xformers", "xformers.ops"):
+        monkeypatch.delitem(sys.modules, name)
+    message = refusal(run, XFORMERS, HALF, device="cpu")
+    assert message.startswith(f"{XFORMERS}: xformers.ops could not be imported:\n")
+    assert message.endswith("OSError: libcuda.so.1: cannot open shared object\n")
 
 
 def test_what_is_not_installed_or_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,13 +16,14 @@ from workbench.case.case import Case
 from workbench.case.fields import LAID, PROBLEM, QUANTISER, of_role, typed
 from workbench.case.memory import poison_of
 from workbench.case.options import Options
-from workbench.case.presets import INPUTS
+from workbench.case.presets import INPUTS, fields_of
 from workbench.case.stages import MASKS
 from workbench.extras import absent
 from workbench.foreign import packages
 from workbench.foreign.keywords import VALUES, Asked
 from workbench.foreign.layouts import laid, poisoned
 from workbench.foreign.packages import Call
+from workbench.raised import as_raised
 from workbench.refusal import Refusal, Unavailable
 
 #: fields that every function takes, by the shapes and the dtype of its arrays
@@ -42,16 +43,20 @@ class Adapter:
     kv: str  #: axes of k and v where the case has no pages; empty: it takes pages alone
     lse: str = ""  #: axes of lse; empty: it returns none
     base2: bool = False  #: whether its lse is of base 2
-    contract: str = ""  #: a preset; empty: nothing is known
+    contract: str = ""  #: a preset, and what else its source shows, in words; empty: nothing is known
     on: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: device -> fields of the contract there
     arrays: str = "torch"
     device: str = "cuda"  #: where its arrays live unless it is said
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
+    #: keyword -> what it is of a case, where other functions mean something else by it
+    own: Mapping[str, Callable[[Asked], Any]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     call: Callable[[Call], Any] | None = None  #: where keywords alone do not say all
     #: device -> conventions of its backward pass
     gradients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     poisoned: bool = True  #: whether nothing reads behind the end of a sequence; else what lies there is finite
+    #: whether float32 is multiplied as TF32 on a GPU, as `tl.dot` does on one of NVIDIA's unless it is told otherwise
+    tf32: bool = False
 
     @property
     def package(self) -> str:
@@ -65,9 +70,18 @@ class Adapter:
         found = dict(self.fixed)
         for what, words in self.takes.items():
             for word in filter(None, words.split(", ")):
-                value = VALUES.get(word, VALUES.get(what, lambda _: None))(asked)
+                value = self.own.get(word, VALUES.get(word, VALUES.get(what, lambda _: None)))(asked)
                 found |= {} if value is None else {word: value}
         return found
+
+    def rounds_operands(self, case: Case, lives_on: str) -> bool:
+        """Whether it multiplies TF32, and not what a case has."""
+        return self.tf32 and lives_on == "cuda" and case.dtype == "float32"
+
+    def promised(self, case: Case, lives_on: str) -> dict[str, Any]:
+        """What is known of its arithmetic on a case, as of `presets.fields_of`."""
+        found = fields_of(self.contract, case) | fields_of(self.on.get(lives_on, {}), case)
+        return found | ({"input_precision": "tf32"} if self.rounds_operands(case, lives_on) else {})
 
     def arrays_of(self, asked: Asked) -> dict[str, np.ndarray]:
         """q, k and v as they lie for it."""
@@ -121,6 +135,40 @@ def _alibi_of_flash_attn(case: Case) -> str:
     return f"alibi_form={form} here; the case has {case.alibi_form}"
 
 
+def _causal(case: Case) -> str:
+    return "" if case.sides[1] == 0 else "causal masks alone; the case is not causal"
+
+
+def as_many_keys(case: Case) -> str:
+    """Attention of a sequence to itself: one length tells queries and keys."""
+    if np.array_equal(case.lengths_q, case.lengths_k):
+        return ""
+    q, k = (typed(getattr(case, f"seqlens_{x}") or getattr(case, f"seqlen_{x}")) for x in "qk")
+    return f"as many queries as keys; the case has {q} queries and {k} keys"
+
+
+def _in_16_bits(case: Case) -> str:
+    return "" if case.dtype != "float32" else "float16 and bfloat16; the case has float32"
+
+
+def _in_two_parts(case: Case) -> str:
+    """Dims that are rotated behind those that are not (aiter/ops/triton/attention/mha.py, _flash_attn_forward)."""
+    parts = (case.head_dim_v, case.head_dim - case.head_dim_v)
+    if parts[1] == 0 or all(x >= 16 and x & (x - 1) == 0 for x in parts):
+        return ""
+    return (
+        "a head_dim_v as head_dim, or one that leaves a power of two from 16, and is one; the case has "
+        f"head_dim={case.head_dim} and head_dim_v={case.head_dim_v}"
+    )
+
+
+def _sinks_beside_keys(case: Case) -> str:
+    """A causal row without keys has an lse of 0, whatever its sink is (aiter's _attn_fwd, lse_causal_mask)."""
+    if case.sinks is None or not case.causal or np.all(case.lengths_q <= case.lengths_k):
+        return ""
+    return "causal sinks where every row sees a key; the case has more queries than keys"
+
+
 def _paged_decode(case: Case) -> str:
     return "" if case.page_size is not None else "a paged cache; the case has no page_size"
 
@@ -151,6 +199,10 @@ _FLEX_BACKWARD_ON_GPU = {"delta_dtype": INPUTS}
 #: softcaps by tanh.approx (csrc/flash_attn/src/utils.h, cutlass::fast_tanh)
 _FLASH_BACKWARD = {"tanh": "approximate"}
 
+#: dK and dV of each query head are stored before those of a group are added
+#: (native_sparse_attention/ops/triton/flash_attention.py, _flash_attention_bwd)
+_NSA_BACKWARD = {"dk_sum_dtype": INPUTS, "dv_sum_dtype": INPUTS}
+
 _OF_FLASH_ATTN = {
     "scale": "softmax_scale",
     "causal": "causal",
@@ -168,6 +220,28 @@ _OF_FLASHINFER = {
     "kv_layout": "kv_layout",
 }
 _FLASH_ATTN = (_diagonal("bottom-right"), _alibi_of_flash_attn)
+#: of Triton (fla/ops/attn/parallel.py) and of TileLang, which takes its place on Hopper where it is installed
+#: (fla/ops/common/backends/tilelang): both end in a division, and add the sink before it
+_CONTRACT_OF_FLA = "triton,normalisation=division,sinks=last"
+_OF_AITER = {
+    "scale": "softmax_scale",
+    "causal": "causal",
+    "kv_heads": "",
+    "head_dim_v": "",
+    "window": "window_size",
+    "alibi_slopes": "alibi_slopes",
+    "sinks": "sink",
+}
+#: its window has a left side alone, and slopes must have an axis of batches (aiter/ops/triton/attention/mha.py,
+#: _flash_attn_forward)
+_OWN_OF_AITER: Mapping[str, Callable[[Asked], Any]] = {
+    "window_size": lambda a: None if a.case.window is None else (a.case.window[0], -1),
+    "alibi_slopes": lambda a: None if a.case.slopes is None else np.tile(a.case.slopes, (a.case.batch, 1)),
+}
+_AITER = (_diagonal("bottom-right"), _left_window, _in_two_parts, _sinks_beside_keys)
+#: a row starts with its sink as the maximum, and ends in a product with 1 / sum; the lse of one without keys is 0 or
+#: -inf (aiter/ops/triton/_triton_kernels/attention/mha.py, _attn_fwd)
+_CONTRACT_OF_AITER = "triton,normalisation=division,sinks=first,lse_includes_sink=true,empty_lse=libraries"
 
 #: TARGET -> how it is called
 ADAPTERS: Mapping[str, Adapter] = {
@@ -272,6 +346,49 @@ ADAPTERS: Mapping[str, Adapter] = {
         },
         q="bshd", kv="bshd", call=packages.xformers, rules=(_window_from_bottom_right,),
     ),
+    "fla.ops:parallel_attn": Adapter(
+        "fla.ops.attn:parallel_attn",
+        {
+            "scale": "scale",
+            "causal": "",
+            "kv_heads": "",
+            "head_dim_v": "",
+            "seqlens_q": "cu_seqlens",
+            "seqlens_k": "cu_seqlens",
+            "window": "window_size",
+            "sinks": "sink_bias",
+        },
+        q="bshd", kv="bshd", contract=_CONTRACT_OF_FLA, call=packages.fla,
+        rules=(_causal, as_many_keys), tf32=True,
+    ),
+    "aiter.ops.triton.mha:flash_attn_func": Adapter(
+        "aiter.ops.triton.attention.mha:flash_attn_func",
+        _OF_AITER,
+        q="bshd", kv="bshd", lse="bhs", contract=_CONTRACT_OF_AITER, fixed={"return_lse": True}, own=_OWN_OF_AITER,
+        rules=_AITER,
+    ),
+    "aiter.ops.triton.mha:flash_attn_varlen_func": Adapter(
+        "aiter.ops.triton.attention.mha:flash_attn_varlen_func",
+        {
+            **_OF_AITER,
+            "seqlens_q": "cu_seqlens_q, max_seqlen_q",
+            "seqlens_k": "cu_seqlens_k, max_seqlen_k",
+        },
+        q="nhd", kv="nhd", lse="nh", contract=_CONTRACT_OF_AITER, fixed={"return_lse": True}, own=_OWN_OF_AITER,
+        rules=_AITER,
+    ),
+    "native_sparse_attention.ops:flash_attention_varlen": Adapter(
+        "native_sparse_attention.ops:flash_attention_varlen",
+        {
+            "scale": "sm_scale",
+            "causal": "causal",
+            "kv_heads": "",
+            "head_dim_v": "",
+            "seqlens_q": "cu_seqlens_q, max_seqlen_q",
+            "seqlens_k": "cu_seqlens_k, max_seqlen_k",
+        },
+        q="nhd", kv="nhd", contract="triton", rules=(_in_16_bits, as_many_keys), gradients={"cuda": _NSA_BACKWARD},
+    ),
     "jax.nn:dot_product_attention": Adapter(
         "jax.nn:dot_product_attention",
         {
@@ -303,6 +420,8 @@ def load(adapter: Adapter, target: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise Unavailable(absent(f"{target} needs", str(error.name))) from None
+    except Exception as error:  # of an extension, most often, that was built for another machine
+        raise Refusal(f"{target}: {module} could not be imported:\n{as_raised(error)}") from None
     if (function := getattr(found, name, None)) is None:
         version = getattr(importlib.import_module(adapter.package), "__version__", "unknown")
         raise Refusal(f"{target}: {module} of {adapter.package} {version} has no {name}")

@@ -172,7 +172,7 @@ def _run(function: Function, case: Case, options: Options, name: str, code: Prov
     if changed := [stage for stage, x in put_in.items() if stage in stages and not np.array_equal(stages[stage], x)]:
         raise Refusal(f"{name} was fed {', '.join(changed)} and must return it unchanged; got other values")
     if adapter is not None:
-        said = fields_of(adapter.contract, case) | fields_of(adapter.on.get(lives_on, {}), case) | said
+        said = adapter.promised(case, lives_on) | said
     declared = merged(said, declared, name)
     algorithm = _algorithm(case, [*put_in, *stages, *parts], declared, name)
     if parts and before_attention(algorithm):

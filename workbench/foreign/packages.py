@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench.case import masks
+from workbench.case.memory import cu_seqlens
 from workbench.case.mods import function_of
 from workbench.case.stages import LSE, OUT
 from workbench.floats import DTYPES
@@ -154,6 +155,24 @@ def xformers(call: Call) -> Any:
     elif case.causal:
         bias = objects.LowerTriangularFromBottomRightMask() if bottom_right else objects.LowerTriangularMask()
     return call.function(call.q, call.k, call.v, attn_bias=bias, scale=case.scale)
+
+
+def fla(call: Call) -> Any:
+    """flash-linear-attention's parallel_attn, [b, s, h, d]: its window counts the query's own key, and sequences of
+    several lengths lie behind each other in one batch (fla/ops/attn/parallel.py).
+    """
+    case, options, given = call.asked.case, dict[str, Any](), (call.q, call.k, call.v)
+    if (left := case.sides[0]) != -1:
+        options["window_size"] = left + 1
+    if case.sink_logits is not None:
+        options["sink_bias"] = call.over(case.sink_logits)
+    if not call.asked.uneven:
+        return call.function(*given, scale=case.scale, **options)
+    rows = call.over(np.flatnonzero(np.arange(case.seqlen_q) < case.lengths_q[:, None]))
+    options["cu_seqlens"] = call.over(cu_seqlens(case.lengths_q).astype(np.int64))
+    (packed,) = call.function(*(x.flatten(0, 1)[rows][None] for x in given), scale=case.scale, **options)
+    boxes = packed.new_zeros(case.batch * case.seqlen_q, *packed.shape[1:]).index_put((rows,), packed)
+    return boxes.unflatten(0, (case.batch, case.seqlen_q))
 
 
 def jax(call: Call) -> Any:

@@ -37,6 +37,8 @@ def through_autograd(
     if adapter is not None and adapter.arrays != "torch":
         raise Refusal(f"{name}, gradients: autograd needs torch arrays; it takes {adapter.arrays} arrays")
     lives_on = home("torch", device) if adapter is None else lives(adapter, Options(device=device), name)[1]
+    if adapter is not None and adapter.rounds_operands(case, lives_on):
+        raise Refusal(f"{name}, gradients: on a GPU it multiplies float32 as TF32; choose float16 or bfloat16")
 
     def over(x: np.ndarray) -> Any:
         return handed_over(np.array(x, order="C"), "torch", lives_on)

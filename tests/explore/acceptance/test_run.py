@@ -15,6 +15,7 @@ from tests.python_path import python_path
 from workbench import Case, Refusal, Unavailable
 from workbench.explore.acceptance import caller as callers
 from workbench.explore.acceptance.families import FAMILIES, Problem, problem
+from workbench.explore.acceptance.judging import Judge
 from workbench.explore.acceptance.run import accept
 from workbench.explore.acceptance.spec import Spec
 from workbench.report import acceptance as report
@@ -380,3 +381,19 @@ def test_a_case_that_is_large_has_few_queries():
     one = problem(Spec(case={"seqlen_k": 65536}, without=tuple(x for x in FAMILIES if x != "comb")), 1, 0)
     assert one.case.seqlen_k == 65536 and isinstance(one.case, Case)
     assert one.case.score_count * one.case.head_dim <= 1 << 24
+
+
+def test_a_function_of_a_package_is_judged_by_what_is_known_of_it_on_its_device() -> None:
+    case = Case(seqlen=8, head_dim=16, causal=True)
+
+    def promised(target: str, spec: Spec) -> object:
+        return Judge(SimpleNamespace(target=target), spec)._contract(case)  # type: ignore[arg-type]
+
+    fla = "fla.ops:parallel_attn"
+    assert [promised(fla, Spec(device=x)).get("input_precision") for x in (None, "cuda", "cpu")] == [
+        "tf32",
+        "tf32",
+        None,
+    ]  # type: ignore[attr-defined]
+    assert promised(fla, Spec(contract="triton")) == "triton"
+    assert promised("mine.py:attention", Spec()) is None

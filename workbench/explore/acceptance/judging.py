@@ -181,4 +181,4 @@ class Judge:
         if self.spec.contract is not None:
             return self.spec.contract
         adapter = adapters.known(self.caller.target)
-        return None if adapter is None or not adapter.contract else adapter.contract
+        return None if adapter is None else adapter.promised(case, self.spec.device or adapter.device) or None
