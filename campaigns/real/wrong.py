@@ -14,7 +14,7 @@ KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "factor": ("factor", "constant", "power"),  # another factor, constant or exponent
     "omitted part": ("left out", "part"),  # an operand, a term of a sum, a tile
     "index": ("places", "offset", "part"),  # another element, head, row or chunk is read
-    "mask": ("mask", "step", "places", "part", "operand", "left out", "past the end"),  # other places are masked, or none
+    "mask": ("mask", "step", "places", "part", "operand", "left out", "past the end"),  # other places, or none
     "operand": ("operand", "order", "left out"),  # another value is read: stale, unscaled, unnormalised
     "step": ("step", "order", "power", "clamp"),  # another operation, or another order
     "cast": ("cast",),  # a value, or a sum, in fewer bits

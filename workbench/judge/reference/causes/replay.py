@@ -122,9 +122,7 @@ class Replay:
             return new[one]
         return _checked(node, {j: new[j] if j in new else self._known(j) for j in node.reads}, broken)
 
-    def _edited(
-        self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any], broken: list[Node]
-    ) -> Any:
+    def _edited(self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any], broken: list[Node]) -> Any:
         own = [self._value(node, new, broken)] if any(i in one.reads for one in part) else []
         made: list[Any] = []
         for one in part:
