@@ -30,7 +30,7 @@ def read_on(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
         if (n := _length(graph, i)) is not None:
             lengths.setdefault(n, []).append(i)
     for n, some in lengths.items():
-        groups = [(names.of(i), (i,)) for i in some] if len(some) <= MOST else []
+        groups: list[tuple[str, tuple[int, ...]]] = [(names.of(i), (i,)) for i in some] if len(some) <= MOST else []
         if len(some) > 1:
             ops = " and ".join(dict.fromkeys(NAMES[graph.nodes[i].op] for i in some))
             groups.append((f"every {ops} over {n}", tuple(some)))
