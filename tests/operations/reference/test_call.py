@@ -268,6 +268,16 @@ def test_right_by_one_reference_is_right_and_the_report_names_which() -> None:
         diff_reference(attention, [], inputs)
 
 
+def test_what_is_wrong_by_all_is_judged_as_by_each_alone() -> None:
+    def other(q, k, v):
+        return q * 1.0
+
+    in_tf32 = partial(attention, operand=cut)
+    alone, both = diff_reference(in_tf32, naive, inputs), diff_reference(in_tf32, [other, naive], inputs)
+    assert (both.verdict, both.doubt, both.reference) == (alone.verdict, alone.doubt, "naive")
+    assert both["out"].reason == alone["out"].reason and "--contract" in both["out"].reason
+
+
 # what is refused
 
 
