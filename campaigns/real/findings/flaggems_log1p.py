@@ -10,20 +10,21 @@ import sys
 from types import ModuleType
 
 import torch
+import torch.nn.functional as F
 
 os.environ["GEMS_VENDOR"] = "nvidia"
 sys.path.insert(0, f"{sys.argv[1]}/src")
 for name in ("flag_gems", "flag_gems.ops"):  # without registering all of its operators
     sys.modules[name] = package = ModuleType(name)
     vars(package).update(__path__=[f"{sys.argv[1]}/src/{name.replace('.', '/')}"])
+for name in ("flag_gems.utils.libentry", "flag_gems.utils"):  # a launcher of what other versions of Triton compile
+    vars(importlib.import_module(name)).update(libentry=lambda *_, **__: lambda kernel: kernel)
 softplus = importlib.import_module("flag_gems.ops.softplus").softplus
 log_sigmoid = importlib.import_module("flag_gems.ops.log_sigmoid").log_sigmoid
 
 for x in (-4.0, -8.0, -12.0, -16.0, -18.0):
-    for dtype in (torch.float32, torch.bfloat16):
-        given = torch.full((64,), x, dtype=dtype, device="cuda")
-        for name, own, plain, at in (("softplus", softplus, torch.nn.functional.softplus, given),
-                                     ("logsigmoid", log_sigmoid, torch.nn.functional.logsigmoid, -given)):  # fmt: skip
-            exact = float(plain(at[:1].double()))
-            off = [abs(float(f(at)[0]) / exact - 1) for f in (own, plain)]
-            print(f"{name}({float(at[0]):g}), {dtype}: FlagGems off by {off[0]:.1e}, torch by {off[1]:.1e}")
+    given = torch.full((64,), x, device="cuda")
+    for own, plain, at in ((softplus, F.softplus, given), (log_sigmoid, F.logsigmoid, -given)):
+        exact = float(plain(at[0].double()))
+        off = [abs(float(f(at)[0]) / exact - 1) for f in (own, plain)]
+        print(f"{own.__name__}({float(at[0]):g}): FlagGems off by {off[0]:.1e}, torch by {off[1]:.1e}")
