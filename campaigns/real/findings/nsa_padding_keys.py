@@ -19,7 +19,8 @@ device = "cuda" if torch.cuda.is_available() else "cpu"
 for keys, mean in ((128, 0), (100, 0), (128, 2), (100, 2)):
     torch.manual_seed(0)
     starts = torch.tensor([0, keys], device=device, dtype=torch.int32)
-    drawn, dq = [(m + torch.randn(2, keys, 32, device=device)).half() for m in (mean, -mean, 0, 0)], []
+    drawn = [(m + torch.randn(2, keys, 32, device=device)).half() for m in (mean, -mean, 0, 0)]
+    dq: list[torch.Tensor] = []
     for dtype in (torch.float64, torch.float16):
         q, k, v, do = (x.to(dtype).requires_grad_() for x in drawn)
         dq += torch.autograd.grad(torch.nn.functional.scaled_dot_product_attention(q, k, v), q, do)

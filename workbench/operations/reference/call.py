@@ -152,9 +152,7 @@ def judged_run(
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
 
 
-def by_each(
-    numbers: Iterable[int], judged: Callable[[int, bool], ReferenceDiff], several: bool
-) -> list[ReferenceDiff]:
+def by_each(numbers: Iterable[int], judged: Callable[[int, bool], ReferenceDiff], several: bool) -> list[ReferenceDiff]:
     """Judgements by references until one is right. several: whether there are others beside the first: then trials
     come first, and all are judged again where none is right.
     """
