@@ -60,15 +60,17 @@ def measure(
         for i, one in enumerate(each):
             one |= {"device": PROJECTS[one["project"]].device or device, "seed": seed, "trees": trees[one["project"]]}
             one["arrays"] = None if audit else f"{folder}/{i}"
-        several = gathered("judge real kernels", RUN_S * len(each) / jobs,
-                           _spread(each, Path(folder), jobs, limit, time.monotonic() + whole))  # fmt: skip
         document: dict[str, Any] = {"schema": SCHEMA, "audit": audit, "seed": seed, "device": device, "rows": []}
-        for some in several:
+
+        def kept(some: list[dict[str, Any]]) -> None:
             document["rows"] += some
             if not audit:
                 _compare(each, some, document["rows"])
             if file is not None:
                 write_atomically(file, json.dumps(document).encode())
+
+        each_process = _spread(each, Path(folder), jobs, limit, time.monotonic() + whole)
+        gathered("judge real kernels", RUN_S * len(each) / jobs, map(kept, each_process))
     return document
 
 

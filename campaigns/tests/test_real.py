@@ -1,5 +1,6 @@
 """The campaign of real kernels, without a checkout: rows, calls, contracts, truths, and the tables that they make."""
 
+import json
 import subprocess
 
 import numpy as np
@@ -227,3 +228,16 @@ def test_findings_are_short_scripts():
     found = pages.findings()
     assert found and all(said and len(file.read_text().splitlines()) <= 32 for file, said in found)
     assert not any("workbench" in file.read_text().replace("without the workbench", "") for file, _ in found)
+
+
+def test_what_is_known_is_in_the_file_before_all_have_run(tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield [{"verdict": "bug"}]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "_spread", interrupted)
+    monkeypatch.setattr(measure, "_warm", lambda device: None)
+    monkeypatch.setattr(measure, "_trees", lambda *_: dict.fromkeys(PROJECTS, {}))
+    with pytest.raises(KeyboardInterrupt):
+        measure.measure(str(tmp_path), audit=True, file=tmp_path / "known.json")
+    assert json.loads((tmp_path / "known.json").read_text())["rows"] == [{"verdict": "bug"}]
