@@ -73,12 +73,12 @@ def judged(
     it is enough to know that stages are wrong: nothing is said of these.
     """
     if declared is not None:
-        stages = under(graph, declared, given, trial=trial, until_wrong=trial)
+        stages = under(graph, declared, given, trial=trial)
         if not trial:
             stages = with_decisions(graph, declared, given, stages)
         return Judged(declared, stages, words_of(declared, usual("float32")), {})
     strict, large = Contract(), trial or is_large(graph)
-    first = stages = under(graph, strict, given, trial=large, until_wrong=trial)
+    first = stages = under(graph, strict, given, trial=large)
     contract, hopeless = strict, list[Contract]()
     for other in undeclared(graph, given, dtype):
         if _right(stages):
@@ -86,7 +86,7 @@ def judged(
         if large and is_hopeless(graph, other, given):
             hopeless.append(other)
             continue
-        tried = under(graph, other, given, trial=large, until_wrong=trial)
+        tried = under(graph, other, given, trial=large)
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
     if trial and not _right(stages):

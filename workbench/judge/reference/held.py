@@ -1,6 +1,6 @@
 """Arrays of a kernel held against what a reference makes of its inputs, and of the stages that the kernel gave."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +40,7 @@ class Held:
 
 def held(
     graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
-) -> Iterator[Held]:
+) -> tuple[Held, ...]:
     """Each array under a contract; `sharp`: results in reverse mode, too; `trial`: as of `Samples`. A stage that the
     kernel gave takes the place of the reference's in what follows; its whole numbers, such as the places that it
     chose, everywhere.
@@ -57,6 +57,7 @@ def held(
         Samples(graph, contract, read, [i for i, place in nodes.items() if (place in alone) is by_inputs], trial)
         for by_inputs, read in ((False, dumps), (True, choices))
     ]
+    found = []
     for one in given:
         by_inputs = {*one.places} <= alone
         of, known = (from_inputs, choices) if by_inputs else (isolated, dumps)
@@ -64,7 +65,8 @@ def held(
         whole = own
         if not by_inputs:
             whole, _ = _compared(contract, one, from_inputs, None, choices, sharp=False, alone=True)
-        yield Held(one, before[one.name], own, whole, _open(of, one), by)
+        found.append(Held(one, before[one.name], own, whole, _open(of, one), by))
+    return tuple(found)
 
 
 @np.errstate(all="ignore")

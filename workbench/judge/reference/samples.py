@@ -181,9 +181,7 @@ def judged_by_samples(
     if not bool(xp.any(asked)):
         return budget, None
     deviation, sharp, useless = samples.deviation(nodes), xp.zeros_like(value, dtype=xp.bool), reverse is not None
-    # what is farther off than SHARP is not LIKELY by either, which is all that a trial asks
-    hopeless = samples.trial and bool(xp.any((deviation > 0) & (error > SHARP * deviation)))
-    if reverse is not None and not hopeless and not (dear and not bool(xp.any(error > LIKELY * deviation))):
+    if reverse is not None and not (dear and not bool(xp.any(error > LIKELY * deviation))):
         off, most = xp.where(xp.isfinite(budget.bound), error / deviation, 0.0), FEW
         while True:
             budget, answered = reverse(off, budget, most)

@@ -24,26 +24,15 @@ AXES = string.digits + string.ascii_letters
 
 
 def under(
-    graph: Graph,
-    contract: Contract,
-    given: Sequence[Given],
-    *,
-    sharp: bool = True,
-    trial: bool = False,
-    until_wrong: bool = False,
+    graph: Graph, contract: Contract, given: Sequence[Given], *, sharp: bool = True, trial: bool = False
 ) -> tuple[StageDiff, ...]:
     """The stages, in the order in which the reference makes them; without `sharp` nothing is asked in reverse mode. A
-    `trial` says whether all are right, and how wrong they are by fewer samples. until_wrong: no more than the first
-    that is not right.
+    `trial` says whether all are right, and how wrong they are by fewer samples.
 
     A stage that is wrong given the stages before it, and right from the inputs, is right where one of these was given
     in 16 bits and the contract does not say so: the kernel may have read more bits than it gave.
     """
-    found = list[StageDiff]()
-    for one in held(graph, contract, given, sharp=sharp, trial=trial):
-        found.append(_judged(graph, contract, one, given))
-        if until_wrong and not found[-1].is_right:
-            return tuple(found)
+    found = [_judged(graph, contract, one, given) for one in held(graph, contract, given, sharp=sharp, trial=trial)]
     orphan = next((i for i, stage in enumerate(found) if stage.role == "victim"), None)
     if orphan is not None and not any(stage.role == "origin" for stage in found):
         stage = found[orphan]
