@@ -138,8 +138,7 @@ class ReferenceJudge:
         repeat = "" if own else repeat_command(target, spec.reference, spec.inputs, case.axes, told)
         try:
             run = PlainRun(target, (answer,))
-            return judged_run(lambda _: run, what.graphs, promise, what.dtype, several=len(what.graphs) > 1,
-                              case=case.words, repeat=repeat)  # fmt: skip
+            return judged_run(lambda _: run, what.graphs, promise, what.dtype, case=case.words, repeat=repeat)
         except Refusal as refusal:
             raise Fault("raised", str(refusal)) from None
 

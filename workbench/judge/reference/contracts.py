@@ -63,21 +63,16 @@ class Judged:
     beyond_strict: Mapping[str, Beyond]
 
 
-def judged(
-    graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str, gpu: bool = False, trial: bool = False
-) -> Judged:
+def judged(graph: Graph, given: Sequence[Given], declared: Contract | None, dtype: str, gpu: bool = False) -> Judged:
     """The stages under the declared contract; where none is, the first under which all are right of: the strict one of
     float32, the usual one of inputs of `dtype`, and that with stages stored as they were given. Where none is right:
     under the one that leaves the fewest elements wrong, and what would excuse a wrong stage is said with it. gpu:
-    whether a GPU made the arrays, where products of float32 are in TF32 unless a kernel asks for more. trial: whether
-    it is enough to know that stages are wrong: nothing is said of these.
+    whether a GPU made the arrays, where products of float32 are in TF32 unless a kernel asks for more.
     """
     if declared is not None:
-        stages = under(graph, declared, given, trial=trial)
-        if not trial:
-            stages = with_decisions(graph, declared, given, stages)
+        stages = with_decisions(graph, declared, given, under(graph, declared, given))
         return Judged(declared, stages, words_of(declared, usual("float32")), {})
-    strict, large = Contract(), trial or is_large(graph)
+    strict, large = Contract(), is_large(graph)
     first = stages = under(graph, strict, given, trial=large)
     contract, hopeless = strict, list[Contract]()
     for other in undeclared(graph, given, dtype):
@@ -89,8 +84,6 @@ def judged(
         tried = under(graph, other, given, trial=large)
         if _right(tried) or _outside(tried) < _outside(stages):
             contract, stages = other, tried
-    if trial and not _right(stages):
-        return Judged(contract, stages, words_of(contract), {})
     if large and not _right(stages):
         for other in hopeless:
             tried = under(graph, other, given, trial=True)

@@ -202,18 +202,16 @@ def diff_arrays(
     contract: Contract | None,
     dtype: str,
     gpu: bool = False,
-    trial: bool = False,
     **more: Any,
 ) -> ReferenceDiff:
     """The judgement of `arrays`, in order or by name, of inputs in `dtype`; `unwritten`: slots of each that nobody
-    wrote. contract: None where nobody declared one. gpu: whether a GPU made them. trial: as of `judged`. `more`: fields
-    of the judgement.
+    wrote. contract: None where nobody declared one. gpu: whether a GPU made them. `more`: fields of the judgement.
 
     Refusal for what does not fit the reference, as of `matched`, and for a contract that stores a stage that there is
     not.
     """
     given = matched(graph, arrays, unwritten, target)
-    found = judged(graph, given, contract, dtype, gpu, trial)
+    found = judged(graph, given, contract, dtype, gpu)
     names = {node: graph.called(key) for key, node in graph.results.items()}
     missing = tuple(name for node, name in names.items() if not any(node in one.nodes for one in given))
     return ReferenceDiff(

@@ -1,6 +1,6 @@
 """A function, or arrays, judged by a plain reference in one call."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -94,7 +94,7 @@ def diff_reference(
 
     graphs = (graph_of(one, given, seed) for one in references)
     return judged_run(lambda graph: forward or once(given, graph), graphs, promise, of,
-                      again if is_made(inputs) else None, len(references) > 1, case=case, repeat=words)  # fmt: skip
+                      again if is_made(inputs) else None, case=case, repeat=words)  # fmt: skip
 
 
 def diff_results(
@@ -119,9 +119,8 @@ def diff_results(
             raise Refusal(f"with gradients actual is a dict that has some of them: {', '.join(names)}")
         return run
 
-    references = each(reference)
-    graphs = (traced(one, given, Gradients() if gradients else None) for one in references)
-    return judged_run(once, graphs, promise, of, several=len(references) > 1, case=of)
+    graphs = (traced(one, given, Gradients() if gradients else None) for one in each(reference))
+    return judged_run(once, graphs, promise, of, case=of)
 
 
 def judged_run(
@@ -130,51 +129,22 @@ def judged_run(
     contract: Contract | None,
     dtype: str,
     again: Again | None = None,
-    several: bool = False,
     **more: Any,
 ) -> ReferenceDiff:
-    """The mildest judgement of all references, graphs with their names. several: whether there are others beside the
-    first.
-    """
-    tried = list[tuple[Graph, str, PlainRun]]()
-
-    def numbers() -> Iterator[int]:
-        for n, (graph, name) in enumerate(graphs):
-            tried.append((graph, name, run(graph)))
-            yield n
-
-    def judged(n: int, trial: bool) -> ReferenceDiff:
-        fresh = None if again is None else partial(again, n)
-        return judgement(*tried[n], contract, dtype, trial=trial, again=fresh, **more)
-
-    found = by_each(numbers(), judged, several)
+    """The mildest judgement of all references, graphs with their names, each the worst of all calls."""
+    found: list[ReferenceDiff] = []
+    for which, (graph, name) in enumerate(graphs):
+        made, more["again"] = run(graph), None if again is None else partial(again, which)
+        calls = [
+            diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=name, contract=contract,
+                        dtype=dtype, gpu=call.gpu, gates=made.gates, notes=made.notes, **more)
+            for call in made.returned
+        ]  # fmt: skip
+        found.append(max(calls, key=attrgetter("severity")))
+        if not found[-1].fails and found[-1].verdict != "suspicious":
+            break
     best = min(found, key=attrgetter("severity"))
     return replace(best, tried=tuple(one.reference for one in found if one is not best))
-
-
-def by_each(numbers: Iterable[int], judged: Callable[[int, bool], ReferenceDiff], several: bool) -> list[ReferenceDiff]:
-    """Judgements by references until one is right. several: whether there are others beside the first: then trials
-    come first, and all are judged again where none is right.
-    """
-    found = list[ReferenceDiff]()
-    for n in numbers:
-        found.append(judged(n, several))
-        if not found[-1].fails and found[-1].verdict != "suspicious":
-            return found
-    return [judged(n, False) for n in range(len(found))] if several else found
-
-
-def judgement(
-    graph: Graph, reference: str, made: PlainRun, contract: Contract | None, dtype: str, *, trial: bool = False,
-    **more: Any,
-) -> ReferenceDiff:  # fmt: skip
-    """The worst of all calls of a run by one reference. trial: whether it is enough to know that it is wrong."""
-    calls = (
-        diff_arrays(graph, call.arrays, call.unwritten, target=made.target, reference=reference, contract=contract,
-                    dtype=dtype, gpu=call.gpu, trial=trial, gates=made.gates, notes=made.notes, **more)
-        for call in made.returned
-    )  # fmt: skip
-    return max(calls, key=attrgetter("severity"))
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
