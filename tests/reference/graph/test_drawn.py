@@ -215,3 +215,8 @@ def test_tensors_are_drawn_as_arrays() -> None:
     arrays, tensors = result(graph), result(on_torch(graph))
     assert type(tensors.value) is torch.Tensor and type(tensors.deviation) is torch.Tensor
     assert np.allclose(tensors.value, arrays.value) and np.allclose(tensors.deviation, arrays.deviation, rtol=0.6)
+
+
+def test_an_index_of_nothing_takes_all() -> None:
+    found = result(trace(lambda x: (x * 1.1)[()].sum(-1), {"x": normal(4, 8)}))
+    assert found.deviation.shape == (4,) and np.all(found.deviation > 0)

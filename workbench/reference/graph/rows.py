@@ -123,8 +123,9 @@ def _is_plain(index: Any) -> bool:
 
 def _is_one_array(index: Any) -> bool:
     """Whether an index is one array and slices: what it takes stands where the array does, with more axes before it."""
-    *others, array = sorted(index if isinstance(index, tuple) else (index,), key=lambda part: hasattr(part, "ndim"))
-    return getattr(array, "ndim", 0) > 0 and all(isinstance(part, slice) for part in others)
+    listed = index if isinstance(index, tuple) else (index,)
+    arrays = [part for part in listed if getattr(part, "ndim", 0)]
+    return len(arrays) == 1 and sum(isinstance(part, slice) for part in listed) == len(listed) - 1
 
 
 def _at(index: Any) -> tuple[Any, ...]:

@@ -75,3 +75,41 @@ def test_a_kernel_without_a_mask_is_named() -> None:
     [cause] = found.explain().causes
     assert cause.proved
     assert cause.names[0].text.endswith("runs 12 elements past the end of x, as loads without a mask do")
+
+
+def chosen(x, w):
+    slope = np.where(x > 0, 1.0, 0.01)
+    out = x * slope @ np.swapaxes(w, 0, 1)
+    return out
+
+
+def repeated(x, s):
+    out = np.sum(x[0, :1] + np.broadcast_to(s[:, None], (5, 20)), axis=1)
+    return out
+
+
+@pytest.mark.parametrize(("reference", "given"), [(chosen, {"x": X, "w": W}), (repeated, {"x": X, "s": X[:, 0]})])
+def test_terms_of_which_nobody_knows_what_follows_are_not_read_on(reference: Any, given: Any) -> None:
+    """A choice between two numbers depends on the place, and a number that is broadcast has no end in memory."""
+    graph = trace(reference, given)
+    some = [one for one in edits(graph, range(len(graph.nodes))) if one.family == "past the end"]
+    assert all(edit.part(graph, i) is None for edit in some for i in edit.nodes)
+
+
+def in_part(x):
+    total = x.sum(-1)
+    out = np.where(total > 0, np.log(total), total)
+    return out
+
+
+def test_nan_that_the_reference_has_itself_is_no_accident() -> None:
+    def kernel(x):
+        total = as_strided(x, (3, 32), x.strides).sum(-1)
+        with np.errstate(all="ignore"):
+            return np.where(total > 0, np.log(total), total)
+
+    def inputs(seed: int, dtype: str) -> dict[str, Any]:
+        return {"x": np.random.default_rng(seed).standard_normal((3, 20), np.float32)}
+
+    [cause] = diff(kernel, reference=in_part, inputs=inputs).explain().causes
+    assert cause.names[0].family == "past the end"

@@ -102,7 +102,7 @@ def test_operands_of_another_length_and_heads_of_another_group(graph: Graph) -> 
     probs = np.where(np.tri(ROWS, KEYS, 20), np.exp(INPUTS["q"] @ INPUTS["k"].repeat(2, 0).swapaxes(1, 2)
                      - INPUTS["lse"][..., None]), 0.0)  # fmt: skip
     added = probs.swapaxes(1, 2) @ INPUTS["q"]
-    words = "dk is added up over the heads with one i % 2, in place of i // 2"
+    words = "dk is added up over the heads that share i % 2, in place of i // 2"
     wanted = np.stack([added[other == head].sum(0) for head in range(2)])
     np.testing.assert_allclose(made(graph, words, "dk"), wanted)
 

@@ -187,7 +187,10 @@ def behind(d: Draft, j: int, ends: Mapping[int, int], back: int) -> int:
     if not _varies(node.shape, back):
         return j
     if node.op == "where":
-        return next(behind(d, k, ends, back) for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back))
+        branches = [k for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back)]
+        if not branches:  # two numbers, of which the place chooses
+            raise IndexError(j)
+        return behind(d, branches[0], ends, back)
     if _passes(d.graph, j):
         return behind(d, node.reads[0], ends, back)
     if node.op not in SINGLE:

@@ -179,11 +179,12 @@ def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
     sums = [i for i in range(len(graph.nodes)) if _grouped(graph, i) is not None]
     for some, said in (
         (reads, "read at head i % {n}, in place of i // {group}"),
-        (sums, "added up over the heads with one i % {n}, in place of i // {group}"),
+        (sums, "added up over the heads that share i % {n}, in place of i // {group}"),
         ([*reads, *sums] if reads and sums else [], "read, and added up, by i % {n}, in place of i // {group}"),
     ):
         if some:
-            n, group = _heads(graph, some[0])
+            sizes = {_heads(graph, i) for i in some}
+            n, group = sizes.pop() if len(sizes) == 1 else ("heads", "group")
             words = f"{'is' if len(some) == 1 else 'are'} {said.format(n=n, group=group)}"
             yield Edit(tuple(sorted(some)), _modulo, " and ".join(map(names.of, some)), words, "places", 3)
 

@@ -20,7 +20,7 @@ from workbench.reference.graph.rules.moves import MOVES
 #: reductions of one length that are tried one by one, at most: a loop has one of each a turn
 MOST = 16
 #: what passes an input on, element by element
-_ON = frozenset({*MOVES, "cast", "named"}) - {"write", "concat"}
+_ON = frozenset(MOVES) - {"write", "concat"}
 
 
 def read_on(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
@@ -81,8 +81,7 @@ def _places(graph: Graph, i: int) -> np.ndarray:
     node = graph.nodes[i]
     if node.op == INPUT:
         return np.arange(int(np.prod(node.shape))).reshape(node.shape)
-    before = _places(graph, node.reads[0])
-    found: np.ndarray = MOVES[node.op].value(before, **node.attributes) if node.op in MOVES else before
+    found: np.ndarray = MOVES[node.op].value(_places(graph, node.reads[0]), **node.attributes)
     return found
 
 
@@ -114,6 +113,8 @@ def _loaded(d: Draft, i: int, back: int, more: int) -> int:
     n, source = places.shape[back], _source(d.graph, i)
     assert source is not None
     last, before = (places.take([at], axis=back) for at in (n - 1, n - 2))
+    if (last == before).any():  # of a broadcast axis, which has no end in memory
+        raise IndexError(i)
     steps = np.arange(1, more + 1).reshape([more if at == places.ndim + back else 1 for at in range(places.ndim)])
     found, size = last + (last - before) * steps, int(np.prod(d.of(source).shape))
     flat, there = d.reshape(source, (size,)), (found >= 0) & (found < size)

@@ -97,7 +97,7 @@ class Replay:
             node = self.graph.nodes[i]
             cost += cost_of(node, self.graph) + sum(max(size(one), LEAST) for one in parts.get(i, ()))
             try:
-                y = self._edited(i, node, parts[i], new, broken) if i in parts else self._value(node, new, broken)
+                y = self._edited(i, node, parts[i], new, broken) if i in parts else self._value(i, node, new, broken)
             except (ValueError, TypeError, IndexError):
                 y = None
             before = self.made[i] if i in self.asked else self.values[i]
@@ -116,20 +116,33 @@ class Replay:
         work.take(cost / VALUES)
         return Made(found, bool(broken))
 
-    def _value(self, node: Node, new: Mapping[int, Any], broken: list[Node]) -> Any:
-        """Its value, new ones where there are some; `broken` gets what is NaN of a number."""
+    def _value(self, i: int, node: Node, new: Mapping[int, Any], broken: list[Node]) -> Any:
+        """Its value, new ones where there are some; `broken` gets what has become NaN of a number."""
         if (one := the_other(node, new)) is not None:
             return new[one]
-        return _checked(node, {j: new[j] if j in new else self._known(j) for j in node.reads}, broken)
+        return self._checked(i, node, {j: new[j] if j in new else self._known(j) for j in node.reads}, broken)
+
+    def _checked(self, i: int, node: Node, known: Mapping[int, Any], broken: list[Node]) -> Any:
+        """The value of a node, or of one in the place of node i."""
+        y = value(node, known)
+        if node.op in ROOTS:
+            new, before = np.isnan(y), self.made[i] if i in self.asked else self._known(i)
+            for j in node.reads:
+                new = new & ~np.isnan(known[j])
+            if self.graph.nodes[i].op == node.op and before.shape == y.shape:
+                new = new & ~np.isnan(before)
+            if new.any():
+                broken.append(node)
+        return y
 
     def _edited(self, i: int, node: Node, part: Sequence[Node], new: Mapping[int, Any], broken: list[Node]) -> Any:
-        own = [self._value(node, new, broken)] if any(i in one.reads for one in part) else []
+        own = [self._value(i, node, new, broken)] if any(i in one.reads for one in part) else []
         made: list[Any] = []
         for one in part:
             read: dict[int, Any] = {}
             for j in one.reads:
                 read[j] = own[0] if j == i else made[~j] if j < 0 else new[j] if j in new else self._known(j)
-            made.append(_checked(one, read, broken))
+            made.append(self._checked(i, one, read, broken))
         return made[-1]
 
     def _readers(self) -> dict[int, list[int]]:
@@ -142,13 +155,6 @@ class Replay:
                 if j in found:
                     found[j].append(i)
         return found
-
-
-def _checked(node: Node, known: Mapping[int, Any], broken: list[Node]) -> Any:
-    y = value(node, known)
-    if node.op in ROOTS and (np.isnan(y) & ~np.isnan(known[node.reads[0]])).any():
-        broken.append(node)
-    return y
 
 
 def value(node: Node, known: Mapping[int, Any]) -> Any:

@@ -36,8 +36,9 @@ NAMED = 3
 FRESH, MORE = 2, 6
 #: errors that remain are the same ones where they differ by such a share: float64 rounds as much
 SAME = 1e-6
-#: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, or it multiplies one by 0. By
-#: others, and by a square root of what has become negative, an element is NaN by accident
+#: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, it multiplies one by 0, or it
+#: reads what lies behind an array. By others, and by a square root of what has become negative, an element is NaN by
+#: accident
 MAKE_NAN = ("unwritten", "mask", "order", "left out", "past the end")
 #: of these, what makes NaN of what lies behind an array: a kernel that has NaN alone may as well have written nothing
 IN_PART = "past the end"

@@ -167,15 +167,11 @@ def from_places(s: Site, g: Any) -> Any:
 
 def _index(x: Any, *, index: Any) -> Any:
     listed = index if isinstance(index, tuple) else (index,)
-    *before, last = listed
-    alone = _is_places(last) and all(isinstance(part, slice) and part == slice(None) for part in before)
-    if alone and isinstance(x, np.ndarray):
-        return x.take(last, axis=len(before))  # as x[index], in a quarter of its time
+    places = listed[-1] if listed else None
+    if isinstance(x, np.ndarray) and isinstance(places, np.ndarray) and places.dtype.kind in "iu":
+        if all(isinstance(part, slice) and part == slice(None) for part in listed[:-1]):
+            return x.take(places, axis=len(listed) - 1)  # as x[index], in a quarter of its time
     return x[index]
-
-
-def _is_places(part: Any) -> bool:
-    return isinstance(part, np.ndarray) and part.dtype.kind in "iu"
 
 
 def _back_of_index(s: Site, g: Any) -> Any:
