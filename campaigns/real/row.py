@@ -53,12 +53,10 @@ def rows(asked: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _error(error: Exception) -> str:
-    """What was raised and where: of a kernel the last line that says so."""
+    """What was raised and where: of a kernel the last line of its traceback, which names the class."""
     said = str(error).strip()
     if isinstance(error, Raised):
-        return next(
-            (x for x in reversed(said.splitlines()) if re.match(r"[\w.]+(Error|Exception|Assigned)\b", x)), said
-        )
+        return next((x for x in reversed(said.splitlines()) if re.match(r"([\w.]+\.)?[A-Z]\w+(:|$)", x)), said)
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {said[:400]}"
 

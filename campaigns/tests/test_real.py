@@ -19,7 +19,7 @@ from campaigns.real.rows.fla import named  # noqa: E402
 from campaigns.real.wrong import KINDS, Truth  # noqa: E402
 from workbench.judge.reference.causes.cause import PROOF, Cause, Explained, Named  # noqa: E402
 from workbench.reference.graph.node import Line  # noqa: E402
-from workbench.refusal import Refusal  # noqa: E402
+from workbench.refusal import Raised, Refusal  # noqa: E402
 
 EVERY = [*(case for cases in CASES.values() for case in cases), *(bug.case for bug in WRONG.values())]
 FIRST = next(iter(WRONG))
@@ -241,3 +241,10 @@ def test_what_is_known_is_in_the_file_before_all_have_run(tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         measure.measure(str(tmp_path), audit=True, file=tmp_path / "known.json")
     assert json.loads((tmp_path / "known.json").read_text())["rows"] == [{"verdict": "bug"}]
+
+
+def test_an_error_of_a_kernel_is_its_last_line_without_a_path():
+    said = 'f raised:\nTraceback (most recent call last):\n  File "/a/call.py", line 4, in f\n'
+    last = "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 262144"
+    assert row._error(Raised(f"{said}    raise err\n{last}")) == last
+    assert row._error(Raised(f"{said}    g()\nValueError: no")) == "ValueError: no"
