@@ -81,7 +81,7 @@ def _file(asked: Mapping[str, Any], what: str) -> str:
 def _warm() -> None:
     """Loads what every process needs once: forks have it. None of it may have touched the device by then."""
     import torch
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # by autograd, a second
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # a backward pass imports it, which takes a second
     import triton  # noqa: F401
 
     import workbench.operations.reference.call  # noqa: F401

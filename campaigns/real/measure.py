@@ -129,7 +129,7 @@ def _warm(device: str) -> None:
     if device == "cpu":
         os.environ.setdefault("TRITON_INTERPRET", "1")
     import torch
-    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # by autograd, a second
+    import torch.fx.experimental.symbolic_shapes  # noqa: F401  # a backward pass imports it, which takes a second
 
     import campaigns.real.row  # noqa: F401
     import workbench.operations.reference.call  # noqa: F401

@@ -48,14 +48,14 @@ class Adapter:
     arrays: str = "torch"
     device: str = "cuda"  #: where its arrays live unless it is said
     fixed: Mapping[str, Any] = field(default_factory=dict)  #: keywords of every call
-    #: keyword -> what it is of a case, where other functions mean something else by it
+    #: keyword -> its value for a case, where the keyword means something else than in other functions
     own: Mapping[str, Callable[[Asked], Any]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     call: Callable[[Call], Any] | None = None  #: where keywords alone do not say all
     #: device -> conventions of its backward pass
     gradients: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     poisoned: bool = True  #: whether nothing reads behind the end of a sequence; else what lies there is finite
-    #: whether float32 is multiplied as TF32 on a GPU, as `tl.dot` does on one of NVIDIA's unless it is told otherwise
+    #: whether its products round float32 operands to TF32 on a GPU, the default of `tl.dot` on NVIDIA's
     tf32: bool = False
 
     @property
@@ -75,7 +75,7 @@ class Adapter:
         return found
 
     def rounds_operands(self, case: Case, lives_on: str) -> bool:
-        """Whether it multiplies TF32, and not what a case has."""
+        """Whether it rounds float32 operands of its products to TF32."""
         return self.tf32 and lives_on == "cuda" and case.dtype == "float32"
 
     def promised(self, case: Case, lives_on: str) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def test_results_share_memory_as_torchs_do() -> None:
 
 @pytest.mark.parametrize("name", UNARY)
 def test_of_one_as_torch(name: str) -> None:
-    # on a CPU torch takes a polynomial for the erf of gelu
+    # torch approximates erf by a polynomial in gelu on a CPU
     check(UNARY[name], X, contract=Contract(fast=("erf",)) if name == "gelu" else DEFAULT)
 
 

@@ -90,7 +90,7 @@ def repeated(x, s):
 
 @pytest.mark.parametrize(("reference", "given"), [(chosen, {"x": X, "w": W}), (repeated, {"x": X, "s": X[:, 0]})])
 def test_terms_of_which_nobody_knows_what_follows_are_not_read_on(reference: Any, given: Any) -> None:
-    """A choice between two numbers depends on the place, and a number that is broadcast has no end in memory."""
+    """A mask that picks one of two constants depends on the index, and a broadcast scalar has no end in memory."""
     graph = trace(reference, given)
     some = [one for one in edits(graph, range(len(graph.nodes))) if one.family == "past the end"]
     assert all(edit.part(graph, i) is None for edit in some for i in edit.nodes)

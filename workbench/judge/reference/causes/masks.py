@@ -90,15 +90,19 @@ def padded(graph: Graph, i: int, names: Names) -> Iterator[Step]:
     if (found := _along(graph, i)) is None:
         return
     back, n = found
-    counts = dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))
     ends, named = _zeros(graph, graph.nodes[i].reads[0], back, names.own)
     several = [(frozenset(ends), "what is loaded")] * (len(ends) > 1)
     for zeros, words in (*((frozenset({j}), names.of(j)) for j in named[:NEAREST]), *several):
-        for more in filter(None, counts):
+        for more in paddings(n):
             said = f"also adds {more} places behind the end, where {words} is 0"
             yield said, "mask", 2, partial(_longer, zeros, back, more)
         said = f"starts with the term that a 0 of {words} gives, in place of 0"
         yield said, "constant", 2, partial(_longer, zeros, back, 1)
+
+
+def paddings(n: int) -> list[int]:
+    """How many elements whole tiles, and a power of two, have beyond n; no 0."""
+    return list(filter(None, dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))))
 
 
 def tiled_sums(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
@@ -126,7 +130,7 @@ def _along(graph: Graph, i: int) -> tuple[int, int] | None:
 
 
 def ends_of(graph: Graph, source: int, back: int) -> list[int]:
-    """What a sum's terms are computed from, element by element: values along its axis that are no such step."""
+    """The values from which a reduction's terms are computed element by element, where that computation starts."""
     return _zeros(graph, source, back, ())[0]
 
 
@@ -178,8 +182,8 @@ def _longer(zeros: frozenset[int], back: int, more: int, d: Draft) -> None:
 
 
 def behind(d: Draft, j: int, ends: Mapping[int, int], back: int) -> int:
-    """What node j is at other places of an axis, by what some values are there; IndexError where it depends on the
-    place besides. A mask is not applied.
+    """Node j computed from other values of `ends`, as for elements past the end of an axis; IndexError if it also
+    depends on the index. A mask is not applied.
     """
     node = d.graph.nodes[j]
     if j in ends:
@@ -188,7 +192,7 @@ def behind(d: Draft, j: int, ends: Mapping[int, int], back: int) -> int:
         return j
     if node.op == "where":
         branches = [k for k in node.reads[1:] if _varies(d.graph.nodes[k].shape, back)]
-        if not branches:  # two numbers, of which the place chooses
+        if not branches:  # a choice between two constants by the index
             raise IndexError(j)
         return behind(d, branches[0], ends, back)
     if _passes(d.graph, j):

@@ -174,7 +174,7 @@ def _until(m: int, value: float, d: Draft) -> None:
 
 
 def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
-    """Heads i that read, or are added to, head i % n in the place of head i // group."""
+    """Grouped heads: query head i uses KV head i % n instead of i // group, in reads, in sums, or in both."""
     reads = [i for i, node in enumerate(graph.nodes) if node.op == "repeat" and _repeated(graph, i) is not None]
     sums = [i for i in range(len(graph.nodes)) if _grouped(graph, i) is not None]
     for some, said in (
@@ -190,7 +190,7 @@ def _of_groups(graph: Graph, names: Names) -> Iterator[Edit]:
 
 
 def _heads(graph: Graph, i: int) -> tuple[int, int]:
-    """How many heads are read, or are left, and the heads of a group."""
+    """The number of KV heads, and of query heads for each."""
     whole = graph.nodes[graph.nodes[i].reads[0]].shape
     found = _repeated(graph, i) if graph.nodes[i].op == "repeat" else None
     if found is not None:

@@ -1,6 +1,6 @@
-"""Edits of sums, maxima and products of matrices whose last tile is loaded without a mask: up to a whole tile, or a
-power of two, it has what follows in memory. Behind a row that is the next one, behind an array NaN, by the guards of a
-run.
+"""Edits of reductions whose last tile is loaded without a mask: the sum, maximum or matrix product runs on to a whole
+tile, or to a power of two, into what follows in memory. After a row that is the next row; after the array it is NaN,
+which is what a run puts around its inputs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,9 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from workbench.judge.reference.causes.change import TILES
 from workbench.judge.reference.causes.edit import Draft, Edit
-from workbench.judge.reference.causes.masks import behind, ends_of
+from workbench.judge.reference.causes.masks import behind, ends_of, paddings
 from workbench.judge.reference.causes.names import Names
 from workbench.judge.reference.causes.sums import NAMES, summed
 from workbench.reference.graph import Graph
@@ -19,7 +18,7 @@ from workbench.reference.graph.rules.moves import MOVES
 
 #: reductions of one length that are tried one by one, at most: a loop has one of each a turn
 MOST = 16
-#: what passes an input on, element by element
+#: moves and casts, through which an element of an input keeps its place in memory
 _ON = frozenset(MOVES) - {"write", "concat"}
 
 
@@ -38,7 +37,7 @@ def read_on(graph: Graph, nodes: Sequence[int], names: Names) -> Iterator[Edit]:
             loads = dict.fromkeys(j for i in group for j in _loads(graph, i))
             several = [(tuple(loads), " and ".join(dict.fromkeys(map(names.of, loads))))]
             several += [((j,), names.of(j)) for j in loads] if len(loads) > 1 else []
-            for more in filter(None, dict.fromkeys(-n % t for t in (*TILES, 1 << (n - 1).bit_length()))):
+            for more in paddings(n):
                 for some_loads, words in several if loads else ():
                     said = f"runs {more} elements past the end of {words}, as loads without a mask do"
                     yield Edit(group, partial(_longer, some_loads, more), name, said, "past the end", 1 + len(group))
@@ -54,7 +53,7 @@ def _length(graph: Graph, i: int) -> int | None:
 
 
 def _loads(graph: Graph, i: int) -> list[int]:
-    """What the terms of a reduction are computed from, element by element, that is a part of an input."""
+    """Parts of inputs from which the terms of a reduction are computed element by element."""
     node, found = graph.nodes[i], list[int]()
     for k, j in enumerate(node.reads):
         found += [one for one in ends_of(graph, j, _back(graph, i, k)) if _source(graph, one) is not None]
@@ -62,7 +61,7 @@ def _loads(graph: Graph, i: int) -> list[int]:
 
 
 def _back(graph: Graph, i: int, k: int) -> int:
-    """The axis of the k-th operand over which a node sums, counted from the last."""
+    """The axis of the k-th operand that a node reduces, as a negative index."""
     if graph.nodes[i].op == "matmul":
         return -1 if k == 0 else -min(2, len(graph.nodes[graph.nodes[i].reads[1]].shape))
     axis, _ = summed(graph, graph.nodes[i])[0]
@@ -70,14 +69,14 @@ def _back(graph: Graph, i: int, k: int) -> int:
 
 
 def _source(graph: Graph, i: int) -> int | None:
-    """The input that a node has elements of."""
+    """The input whose elements a node holds; None if it computes its own."""
     while graph.nodes[i].op in _ON:
         i = graph.nodes[i].reads[0]
     return i if graph.nodes[i].op == INPUT and graph.nodes[i].shape else None
 
 
 def _places(graph: Graph, i: int) -> np.ndarray:
-    """Where each element of a node lies in its input, in elements: inputs are taken to be contiguous."""
+    """The flat index in its input of each element of a node. Inputs are assumed contiguous."""
     node = graph.nodes[i]
     if node.op == INPUT:
         return np.arange(int(np.prod(node.shape))).reshape(node.shape)
@@ -86,7 +85,7 @@ def _places(graph: Graph, i: int) -> np.ndarray:
 
 
 def _longer(loads: Sequence[int], more: int, d: Draft) -> None:
-    """The reduction, and that of the places behind the end."""
+    """Combines the reduction with that of the next `more` elements."""
     parts = [_behind(d, k, loads, more) for k in range(len(d.old.reads))]
     if d.old.op == "matmul":
         d.add("add", d.node, d.add("matmul", *parts, shape=d.old.shape), shape=d.old.shape)
@@ -96,7 +95,9 @@ def _longer(loads: Sequence[int], more: int, d: Draft) -> None:
 
 
 def _behind(d: Draft, k: int, loads: Sequence[int], more: int) -> int:
-    """An operand at the places behind its end; of loads that are not read on it is what a 0 gives."""
+    """The operand's next `more` elements past the end of its axis: `loads` hold what follows in memory, and all other
+    loads are 0, as behind a mask.
+    """
     j, back = d.old.reads[k], _back(d.graph, d.node, k)
     ends: Mapping[int, int] = {
         one: _loaded(d, one, back, more) if one in loads else d.hold(0.0) for one in ends_of(d.graph, j, back)
@@ -109,11 +110,12 @@ def _behind(d: Draft, k: int, loads: Sequence[int], more: int) -> int:
 
 
 def _loaded(d: Draft, i: int, back: int, more: int) -> int:
+    """What follows a load in memory, `more` elements along an axis; NaN outside of its input."""
     places = _places(d.graph, i)
     n, source = places.shape[back], _source(d.graph, i)
     assert source is not None
     last, before = (places.take([at], axis=back) for at in (n - 1, n - 2))
-    if (last == before).any():  # of a broadcast axis, which has no end in memory
+    if (last == before).any():  # a broadcast axis has no end in memory
         raise IndexError(i)
     steps = np.arange(1, more + 1).reshape([more if at == places.ndim + back else 1 for at in range(places.ndim)])
     found, size = last + (last - before) * steps, int(np.prod(d.of(source).shape))

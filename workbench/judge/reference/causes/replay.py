@@ -123,14 +123,15 @@ class Replay:
         return self._checked(i, node, {j: new[j] if j in new else self._known(j) for j in node.reads}, broken)
 
     def _checked(self, i: int, node: Node, known: Mapping[int, Any], broken: list[Node]) -> Any:
-        """The value of a node, or of one in the place of node i."""
+        """The value of node i, or of one that an edit puts in its place; added to `broken` if it is newly NaN."""
         y = value(node, known)
         if node.op in ROOTS:
-            new, before = np.isnan(y), self.made[i] if i in self.asked else self._known(i)
+            new = np.isnan(y)
             for j in node.reads:
                 new = new & ~np.isnan(known[j])
-            if self.graph.nodes[i].op == node.op and before.shape == y.shape:
-                new = new & ~np.isnan(before)
+            if new.any() and self.graph.nodes[i].op == node.op:  # what the reference itself makes NaN is not new
+                before = self.made[i] if i in self.asked else self._known(i)
+                new = new & ~np.isnan(before) if before.shape == y.shape else new
             if new.any():
                 broken.append(node)
         return y

@@ -36,13 +36,14 @@ NAMED = 3
 FRESH, MORE = 2, 6
 #: errors that remain are the same ones where they differ by such a share: float64 rounds as much
 SAME = 1e-6
-#: families of edits that explain why a kernel has NaN or an infinity: nobody writes it, it multiplies one by 0, or it
-#: reads what lies behind an array. By others, and by a square root of what has become negative, an element is NaN by
-#: accident
-MAKE_NAN = ("unwritten", "mask", "order", "left out", "past the end")
-#: of these, what makes NaN of what lies behind an array: a kernel that has NaN alone may as well have written nothing
+#: loads past the end of an array. They explain NaN in part of a result; one that is NaN throughout may never have been
+#: written at all
 IN_PART = "past the end"
-#: without these a root has no value where the reference keeps negative numbers from it
+#: families of edits that can explain NaN or infinity in a kernel: an element is never written, infinity is multiplied
+#: by 0, or a load runs past its array. Under other families, or where the edit makes the operand of a root negative,
+#: NaN proves nothing
+MAKE_NAN = ("unwritten", "mask", "order", "left out", IN_PART)
+#: operations that keep negative numbers from a root or a logarithm: if an edit removes one, NaN is expected
 GUARDS = ("maximum", "minimum", "where", "abs")
 #: what budgets cost beside values alone
 BUDGETS = 20
@@ -89,7 +90,7 @@ class Screen:
 
     def left(self, made: Mapping[int, Any], makes_nan: bool) -> float:
         """Share of the error, root mean square, that remains by an edit that makes some turns anew. makes_nan: whether
-        that explains why the kernel has NaN.
+        NaN of the edit explains NaN of the kernel.
         """
         turns = [made.get(i, self.replay.made[i]) for i in self.one.nodes]
         whole = to_float64(np.stack(turns) if len(turns) > 1 else turns[0])
